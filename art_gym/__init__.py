@@ -1,0 +1,1 @@
+"""Text environments that any RL code can use."""

@@ -1,0 +1,1 @@
+"""Trains LLM agents on text environments."""
