@@ -1,1 +1,49 @@
-"""Text environments that any RL code can use."""
+"""Text environments that any RL code can use.
+
+``import art_gym`` registers the environments with Gymnasium, after which ``gym.make("art/Email-v0")`` makes
+one. Authors of environments find the whole contract here: :class:`TextEnv`, :func:`tool`, :class:`Task`,
+and :func:`check_text_env` to hold their work against it.
+"""
+
+from art_gym.checker import check_text_env
+from art_gym.env import Baseline, Snapshot, TextEnv
+from art_gym.errors import (
+    ArtGymError,
+    ContractError,
+    ResetNeeded,
+    ToolDeclarationError,
+    ToolError,
+    UnknownTask,
+)
+from art_gym.parameters import Code, Parameter
+from art_gym.parser import Call, Invalid, parse
+from art_gym.registration import register_envs
+from art_gym.spaces import UnicodeText
+from art_gym.tasks import Task, TaskSet
+from art_gym.tools import Outcome, Tool, tool
+
+__all__ = [
+    "ArtGymError",
+    "Baseline",
+    "Call",
+    "Code",
+    "ContractError",
+    "Invalid",
+    "Outcome",
+    "Parameter",
+    "ResetNeeded",
+    "Snapshot",
+    "Task",
+    "TaskSet",
+    "TextEnv",
+    "Tool",
+    "ToolDeclarationError",
+    "ToolError",
+    "UnicodeText",
+    "UnknownTask",
+    "check_text_env",
+    "parse",
+    "tool",
+]
+
+register_envs()

@@ -1,0 +1,48 @@
+"""The errors of the contract. Each also inherits the standard type it replaces, so old handlers work."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ArtGymError(Exception):
+    """Base of the errors raised by ``art_gym``."""
+
+
+class ResetNeeded(ArtGymError, RuntimeError):
+    """``step`` was called before ``reset`` or after the episode's end."""
+
+
+class UnknownTask(ArtGymError, KeyError):
+    """A task id or split does not exist."""
+
+    def __str__(self) -> str:
+        # KeyError would show the message's repr.
+        return str(self.args[0]) if self.args else ""
+
+
+class ToolDeclarationError(ArtGymError, TypeError):
+    """A method marked with ``@tool`` cannot be offered as a tool."""
+
+
+class ContractError(ArtGymError, AssertionError):
+    """An environment breaks a sentence of the ``TextEnv`` contract; raised by ``check_text_env``."""
+
+
+class ToolError(ArtGymError, ValueError):
+    """Raised inside a tool to refuse a call in words.
+
+    The words become the observation and the call counts as an invalid action. Anything else that a tool
+    raises is a bug of the environment and leaves ``step`` as it is.
+    """
+
+
+def did_you_mean(wrong: str, known: Iterable[str]) -> str:
+    """``"; did you mean `x`?"`` where a known name is near ``wrong``, else the list of known names."""
+    names = list(known)
+    near = difflib.get_close_matches(wrong, names, n=1, cutoff=0.6)
+    if near:
+        return f"; did you mean `{near[0]}`?"
+    shown = ", ".join(f"`{name}`" for name in names[:10])
+    return f"; known: {shown}{', …' if len(names) > 10 else ''}" if names else ""

@@ -1,0 +1,230 @@
+"""The arguments of tools: their types, how they are described to a model, and what a model's words become."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any, Literal, NewType
+
+from art_gym.errors import did_you_mean
+
+Code = NewType("Code", str)
+"""The type of a parameter that takes program text: a fenced block in a reply then fills it."""
+
+_TRUE, _FALSE = {"true", "yes", "1"}, {"false", "no", "0"}
+_REQUIRED: Any = inspect.Parameter.empty
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One argument of a tool.
+
+    Attributes:
+        name: Its name.
+        kind: One of ``str, int, float, bool, date, Code`` or ``list`` (of ``item``) or ``Literal``.
+        description: From the method's docstring.
+        default: Its default, or ``inspect.Parameter.empty`` where it is required.
+        optional: Whether ``None`` is allowed.
+        choices: The values of a ``Literal``.
+        item: The element type of a list.
+    """
+
+    name: str
+    kind: Any
+    description: str
+    default: Any = _REQUIRED
+    optional: bool = False
+    choices: tuple[Any, ...] = ()
+    item: Any = str
+
+    @property
+    def required(self) -> bool:
+        """Whether a call must give it."""
+        return self.default is _REQUIRED
+
+    @property
+    def is_code(self) -> bool:
+        """Whether it takes program text."""
+        return self.kind is Code
+
+    @property
+    def type_name(self) -> str:
+        """The type as it is written in the usage line."""
+        if self.kind is Literal:
+            name = " | ".join(json.dumps(choice) for choice in self.choices)
+        elif self.kind is list:
+            name = f"list[{_name(self.item)}]"
+        else:
+            name = _name(self.kind)
+        return f"{name} | None" if self.optional else name
+
+    def convert(self, value: Any) -> Any:
+        """Convert what a model wrote to this parameter's type.
+
+        Args:
+            value: A JSON value or the text of one.
+
+        Raises:
+            ValueError: In words, where the value is not of this type.
+        """
+        if value is None or (self.optional and isinstance(value, str) and value.strip() in _NOTHING):
+            if self.optional:
+                return None
+            raise ValueError(f"`{self.name}` must be {self._wanted()}, not None")
+        if self.kind is Literal:
+            return self._choose(value)
+        if self.kind is list:
+            items = value if isinstance(value, list | tuple) else _split(value)
+            return [self._convert_one(self.item, item) for item in items]
+        return self._convert_one(self.kind, value)
+
+    def schema(self) -> dict[str, Any]:
+        """This parameter's JSON schema."""
+        if self.kind is Literal:
+            schema: dict[str, Any] = {
+                "type": _JSON[type(self.choices[0])]["type"],
+                "enum": list(self.choices),
+            }
+        elif self.kind is list:
+            schema = {"type": "array", "items": dict(_JSON[self.item])}
+        else:
+            schema = dict(_JSON[self.kind])
+        schema["description"] = self.description
+        if not self.required and self.default is not None:
+            schema["default"] = (
+                self.default if not isinstance(self.default, date) else self.default.isoformat()
+            )
+        return schema
+
+    def example(self) -> Any:
+        """A valid value, for examples in error messages."""
+        if self.choices:
+            return self.choices[0]
+        if self.kind is list:
+            return [_EXAMPLES[self.item]]
+        return _EXAMPLES[self.kind]
+
+    def _choose(self, value: Any) -> Any:
+        text = str(value).strip().lower()
+        for choice in self.choices:
+            if str(choice).lower() == text:
+                return choice
+        known = [str(choice) for choice in self.choices]
+        raise ValueError(f"`{self.name}` cannot be {_shown(value)}{did_you_mean(text, known)}")
+
+    def _convert_one(self, kind: Any, value: Any) -> Any:
+        try:
+            return _CONVERTERS[kind](value)
+        except (ValueError, TypeError, OverflowError):
+            pass
+        raise ValueError(f"`{self.name}` must be {self._wanted()}, not {_shown(value)}")
+
+    def _wanted(self) -> str:
+        return f"{_WORDS[self.item]} in a list" if self.kind is list else _WORDS.get(self.kind, "a value")
+
+
+_NOTHING = {"None", "none", "null", ""}
+_JSON: dict[Any, dict[str, str]] = {
+    str: {"type": "string"},
+    Code: {"type": "string"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    bool: {"type": "boolean"},
+    date: {"type": "string", "format": "date"},
+}
+_EXAMPLES: dict[Any, Any] = {
+    str: "text",
+    Code: "print(1)",
+    int: 1,
+    float: 0.5,
+    bool: True,
+    date: date(2024, 3, 1),
+}
+_WORDS: dict[Any, str] = {
+    str: "text",
+    Code: "code",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    date: "a date such as 2024-03-01",
+}
+
+
+def _name(kind: Any) -> str:
+    return "str" if kind is Code else str(kind.__name__)
+
+
+def _to_text(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise TypeError
+    return value if isinstance(value, str) else str(value)
+
+
+def _to_int(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise TypeError
+    if isinstance(value, float):
+        if not value.is_integer():
+            raise ValueError
+        return int(value)
+    if isinstance(value, str) and len(value) > 40:  # int() refuses or crawls on thousands of digits
+        raise ValueError
+    return int(value)
+
+
+def _to_float(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise TypeError
+    number = float(value)
+    if number != number or number in (float("inf"), float("-inf")):
+        raise ValueError
+    return number
+
+
+def _to_bool(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = str(value).strip().lower() if isinstance(value, str | int) else ""
+    if word in _TRUE:
+        return True
+    if word in _FALSE:
+        return False
+    raise ValueError
+
+
+def _to_date(value: Any) -> date:
+    if isinstance(value, datetime):
+        return value.date()
+    if isinstance(value, date):
+        return value
+    if not isinstance(value, str):
+        raise TypeError
+    return datetime.fromisoformat(value.strip()).date()
+
+
+_CONVERTERS: dict[Any, Callable[[Any], Any]] = {
+    str: _to_text,
+    Code: _to_text,
+    int: _to_int,
+    float: _to_float,
+    bool: _to_bool,
+    date: _to_date,
+}
+SUPPORTED = frozenset(_CONVERTERS)
+"""The types an argument, or the items of a list, can have; beside ``Literal``."""
+
+
+def _split(value: Any) -> list[Any]:
+    """Read a list that was written as one value: a comma-separated text, or a single item."""
+    if isinstance(value, str):
+        return [part.strip().strip("\"'") for part in value.strip().strip("[]").split(",") if part.strip()]
+    return [value]
+
+
+def _shown(value: Any) -> str:
+    """A wrong value as an error message quotes it: short."""
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "…"

@@ -1,0 +1,211 @@
+"""Tools: what an agent can do in an environment, declared once as a typed, documented method.
+
+From that one declaration come the JSON schema for chat templates and servers, the usage line in the prompt,
+the types the parser converts to, and the words that answer a wrong call.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any, Literal, TypeVar, overload
+
+from art_gym.errors import ToolDeclarationError
+from art_gym.parameters import SUPPORTED, Parameter
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+_MARK = "__art_tool_ends__"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a tool returns when a plain string does not say enough.
+
+    Attributes:
+        observation: The words the agent sees.
+        score_terms: Named parts of this turn's reward; the reward is their sum.
+        ends: Whether the episode terminates here; ``None`` leaves it to the tool's declaration.
+        success: Whether the task was solved; read when the episode ends.
+        metrics: Named numbers reported when the episode ends.
+    """
+
+    observation: str
+    score_terms: Mapping[str, float] = field(default_factory=dict)
+    ends: bool | None = None
+    success: bool = False
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One thing an agent can do.
+
+    Attributes:
+        name: The method's name.
+        description: The docstring's text before its first section.
+        parameters: In the method's order.
+        ends: Whether a valid call ends the episode.
+    """
+
+    name: str
+    description: str
+    parameters: tuple[Parameter, ...]
+    ends: bool = False
+
+    @classmethod
+    def from_method(cls, method: Callable[..., Any], *, ends: bool) -> Tool:
+        """Read a tool from a method's signature and Google-style docstring.
+
+        Raises:
+            ToolDeclarationError: Where a type hint or a description is missing or not supported.
+        """
+        where = f"tool `{method.__name__}`"
+        doc = inspect.getdoc(method)
+        if not doc:
+            raise ToolDeclarationError(f"{where} needs a docstring: it is what the model reads")
+        hints = typing.get_type_hints(method)
+        described = _described_arguments(doc)
+        parameters = []
+        for name, parameter in list(inspect.signature(method).parameters.items())[1:]:
+            if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+                raise ToolDeclarationError(
+                    f"{where}: `{name}` must be an ordinary argument, not {parameter.kind}"
+                )
+            if name not in hints:
+                raise ToolDeclarationError(f"{where}: `{name}` needs a type hint, as in `{name}: str`")
+            if name not in described:
+                raise ToolDeclarationError(f"{where}: describe `{name}` in the docstring's `Args:` section")
+            parameters.append(_parameter(where, name, hints[name], described[name], parameter.default))
+        summary = " ".join(re.split(r"\n\s*\n\w+:\n|\n\s*\n", doc.strip())[0].split())
+        return cls(method.__name__, summary, tuple(parameters), ends)
+
+    def schema(self) -> dict[str, Any]:
+        """The tool in the format of OpenAI's ``tools`` and of chat templates; a fresh object at each call."""
+        return {
+            "type": "function",
+            "function": {
+                "name": self.name,
+                "description": self.description,
+                "parameters": {
+                    "type": "object",
+                    "properties": {parameter.name: parameter.schema() for parameter in self.parameters},
+                    "required": [parameter.name for parameter in self.parameters if parameter.required],
+                },
+            },
+        }
+
+    def usage(self) -> str:
+        """The signature as a model may write it, for instance ``search(query: str, limit: int = 5)``."""
+        parts = []
+        for parameter in self.parameters:
+            default = "" if parameter.required else f" = {_literal(parameter.default)}"
+            parts.append(f"{parameter.name}: {parameter.type_name}{default}")
+        return f"{self.name}({', '.join(parts)})"
+
+    def example(self) -> str:
+        """A valid call with the required arguments."""
+        return self.render({p.name: p.example() for p in self.parameters if p.required})
+
+    def render(self, arguments: Mapping[str, Any]) -> str:
+        """Write a call with these arguments, required ones by position; the parser reads it back."""
+        parts = []
+        for parameter in self.parameters:
+            if parameter.name in arguments:
+                value = _literal(arguments[parameter.name])
+                parts.append(value if parameter.required else f"{parameter.name}={value}")
+        return f"{self.name}({', '.join(parts)})"
+
+
+@overload
+def tool(method: _Method, /) -> _Method: ...
+@overload
+def tool(*, ends: bool = ...) -> Callable[[_Method], _Method]: ...
+def tool(method: _Method | None = None, /, *, ends: bool = False) -> _Method | Callable[[_Method], _Method]:
+    """Mark a method of a ``TextEnv`` as a tool.
+
+    The method's name, type hints and Google-style docstring become the tool's schema. It returns the
+    observation as a string, or an :class:`Outcome`; it raises ``ToolError`` to refuse a call in words.
+
+    Args:
+        method: The method, when used without parentheses.
+        ends: Whether a valid call ends the episode.
+    """
+
+    def mark(marked: _Method) -> _Method:
+        setattr(marked, _MARK, ends)
+        return marked
+
+    return mark if method is None else mark(method)
+
+
+def collect_tools(cls: type) -> dict[str, Tool]:
+    """The tools a class declares or inherits, by name, base classes first and in order of declaration."""
+    found: dict[str, Tool] = {}
+    for base in reversed(cls.__mro__):
+        for name, member in vars(base).items():
+            ends = getattr(member, _MARK, None)
+            if ends is not None:
+                found[name] = Tool.from_method(member, ends=ends)
+            elif name in found:  # overridden without the mark: no longer a tool
+                del found[name]
+    return found
+
+
+def usage_lines(tools: Iterable[Tool]) -> str:
+    """One line a tool: its signature and what it does."""
+    return "\n".join(f"- {item.usage()}: {item.description}" for item in tools)
+
+
+def _parameter(where: str, name: str, hint: Any, description: str, default: Any) -> Parameter:
+    """Read one parameter from its type hint."""
+    optional = False
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        members = [member for member in typing.get_args(hint) if member is not type(None)]
+        optional = len(members) < len(typing.get_args(hint))
+        if len(members) != 1:
+            raise ToolDeclarationError(
+                f"{where}: `{name}` can have one type, optionally with None, not {hint}"
+            )
+        hint = members[0]
+    if typing.get_origin(hint) is Literal:
+        choices = typing.get_args(hint)
+        if len({type(choice) for choice in choices}) != 1 or type(choices[0]) not in (str, int):
+            raise ToolDeclarationError(f"{where}: the choices of `{name}` must be all text or all int")
+        return Parameter(name, Literal, description, default, optional, choices)
+    if typing.get_origin(hint) is list and typing.get_args(hint)[0] in SUPPORTED:
+        return Parameter(name, list, description, default, optional, item=typing.get_args(hint)[0])
+    if hint not in SUPPORTED:
+        supported = "str, int, float, bool, date, Code, Literal[…], list[…] of these, each | None"
+        raise ToolDeclarationError(f"{where}: `{name}` has the type {hint}; supported are {supported}")
+    return Parameter(name, hint, description, default, optional)
+
+
+def _described_arguments(doc: str) -> dict[str, str]:
+    """The ``Args:`` section of a Google-style docstring as name → description."""
+    section = re.search(r"^Args:\n((?:[ \t]+.*\n?|\n)*)", doc, re.MULTILINE)
+    described: dict[str, str] = {}
+    if section is None:
+        return described
+    name = ""
+    for line in inspect.cleandoc(section.group(1)).split("\n"):
+        start = re.match(r"(\w+)(?:\s*\([^)]*\))?:\s*(.*)", line)
+        if start:
+            name = start.group(1)
+            described[name] = start.group(2).strip()
+        elif name and line.strip():
+            described[name] += " " + line.strip()
+    return described
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, date):
+        return f'"{value.isoformat()}"'
+    if value is None or isinstance(value, bool):
+        return str(value)
+    return json.dumps(value, ensure_ascii=False)

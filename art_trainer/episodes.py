@@ -1,0 +1,200 @@
+"""What a rollout leaves behind: plain frozen data that can be printed, pickled, saved as JSON and replayed.
+
+A task becomes an :class:`Episode` of turns; the tokens of its turns lie in one or more
+:class:`TokenHistory`; episodes of one task and seed make a :class:`Group`. A bad rollout is data, not a
+crash: how an episode ended is its :class:`Ending`, and an exception's words are kept in ``error``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class Ending(enum.StrEnum):
+    """How an episode ended."""
+
+    TERMINATED = "terminated"
+    """The environment said so."""
+    TRUNCATED = "truncated"
+    """The environment's turn limit was reached."""
+    CONTEXT_FULL = "context_full"
+    """The next observation and reply would not fit into the model's context."""
+    ENV_ERROR = "env_error"
+    """The environment raised; ``Episode.error`` has the words."""
+    POLICY_ERROR = "policy_error"
+    """The policy raised; ``Episode.error`` has the words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A run of consecutive tokens with one origin.
+
+    Attributes:
+        token_ids: The tokens, in order.
+        turn: The turn that sampled them, from 0; ``None`` for tokens the policy read (prompt, observation).
+        logprobs: For a sampled span the log-probability of each token under the distribution it was
+            sampled from, same length as ``token_ids``; empty otherwise.
+        policy_version: The version of the weights that sampled or read the span.
+    """
+
+    token_ids: tuple[int, ...]
+    turn: int | None = None
+    logprobs: tuple[float, ...] = ()
+    policy_version: int = 0
+
+    def __post_init__(self) -> None:
+        wanted = 0 if self.turn is None else len(self.token_ids)
+        if len(self.logprobs) != wanted:
+            raise ValueError(
+                f"a span of {len(self.token_ids)} tokens with turn={self.turn} needs {wanted} log-probs, "
+                f"got {len(self.logprobs)}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class TokenHistory:
+    """The tokens of one uninterrupted context, as the model saw and sampled them; never re-tokenised."""
+
+    spans: tuple[Span, ...]
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """All tokens, in order."""
+        return tuple(token for span in self.spans for token in span.token_ids)
+
+    @property
+    def action_mask(self) -> tuple[bool, ...]:
+        """For each token whether the policy sampled it."""
+        return tuple(span.turn is not None for span in self.spans for _ in span.token_ids)
+
+    @property
+    def turns(self) -> tuple[int, ...]:
+        """For each sampled token the turn it belongs to, from 0."""
+        return tuple(span.turn for span in self.spans if span.turn is not None for _ in span.token_ids)
+
+    @property
+    def logprobs(self) -> tuple[float, ...]:
+        """For each sampled token its log-probability when sampled."""
+        return tuple(logprob for span in self.spans for logprob in span.logprobs)
+
+    @property
+    def prompt_length(self) -> int:
+        """How many tokens stand before the first sampled one."""
+        length = 0
+        for span in self.spans:
+            if span.turn is not None:
+                break
+            length += len(span.token_ids)
+        return length
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One reply and what came of it."""
+
+    reply: str
+    observation: str
+    reward: float
+    score_terms: Mapping[str, float] = field(default_factory=dict)
+    call: Mapping[str, Any] | None = None
+    """The tool call that was read from the reply, ``{"name": …, "arguments": {…}}``."""
+    error: Mapping[str, Any] | None = None
+    """What was wrong with the reply, ``{"kind": …, "message": …}``; ``None`` for a valid call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One attempt at one task."""
+
+    env_id: str
+    task_id: str
+    seed: int
+    observation: str
+    """The first observation."""
+    turns: tuple[Turn, ...]
+    histories: tuple[TokenHistory, ...]
+    """Usually one; several where a chat template rewrites the past; none for a policy without tokens."""
+    ending: Ending
+    success: bool | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    error: str | None = None
+
+    @property
+    def reward(self) -> float:
+        """The sum of the turns' rewards."""
+        return sum(turn.reward for turn in self.turns)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a fault, not the policy's play, ended the episode: it teaches nothing."""
+        return self.ending in (Ending.ENV_ERROR, Ending.POLICY_ERROR)
+
+    @property
+    def invalid_actions(self) -> int:
+        """How many replies held no valid call."""
+        return sum(turn.error is not None for turn in self.turns)
+
+    @property
+    def sampled_tokens(self) -> int:
+        """How many tokens the policy sampled."""
+        return sum(len(history.logprobs) for history in self.histories)
+
+    @property
+    def score_terms(self) -> dict[str, float]:
+        """The named parts of the reward, summed over the turns."""
+        terms: dict[str, float] = {}
+        for turn in self.turns:
+            for name, value in turn.score_terms.items():
+                terms[name] = terms.get(name, 0.0) + value
+        return terms
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-able copy, from which :meth:`from_json` rebuilds the episode exactly."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Episode:
+        """Rebuild an episode from :meth:`to_json`'s result, also after a trip through a JSON file."""
+        histories = tuple(
+            TokenHistory(
+                tuple(
+                    Span(tuple(s["token_ids"]), s["turn"], tuple(s["logprobs"]), s["policy_version"])
+                    for s in history["spans"]
+                )
+            )
+            for history in data["histories"]
+        )
+        rest = {key: value for key, value in data.items() if key not in ("turns", "histories", "ending")}
+        turns = tuple(Turn(**turn) for turn in data["turns"])
+        return cls(**rest, turns=turns, histories=histories, ending=Ending(data["ending"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Attempts at one task from one seed: all started from the same state and met the same chance."""
+
+    episodes: tuple[Episode, ...]
+
+    def __post_init__(self) -> None:
+        starts = {(e.env_id, e.task_id, e.seed) for e in self.episodes}
+        if len(starts) != 1:
+            raise ValueError(f"a group holds attempts at one task from one seed, got {sorted(starts)}")
+
+    @property
+    def task_id(self) -> str:
+        """The task all members attempt."""
+        return self.episodes[0].task_id
+
+    @property
+    def rewards(self) -> tuple[float, ...]:
+        """Each episode's reward, in order."""
+        return tuple(episode.reward for episode in self.episodes)
+
+    @property
+    def whole(self) -> bool:
+        """Whether no member failed; a group that is not whole is dropped whole."""
+        return not any(episode.failed for episode in self.episodes)

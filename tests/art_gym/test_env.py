@@ -1,0 +1,357 @@
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from typing import Any, ClassVar
+
+import pytest
+
+from art_gym.env import TextEnv
+from art_gym.errors import ResetNeeded, UnknownTask
+from art_gym.tasks import Task
+from art_gym.tools import Outcome, tool
+from tests.art_gym.toys import CounterEnv
+
+PLAY = ["add(2)", "add(3, times=2)", "nonsense", 'peek("target")', "add(1)"]
+
+
+def play(env: TextEnv, replies: list[str]) -> list[Any]:
+    return [env.step(reply) for reply in replies]
+
+
+def test_the_first_observation_is_the_system_text_and_the_task() -> None:
+    observation, info = CounterEnv().reset(options={"task": "t3"})
+    assert observation == f"{info['system']}\n\nReach 3. The counter is 0."
+    assert "- add(amount: int, times: int = 1): Add to the counter." in info["system"]
+    assert info["task_id"] == "t3"
+    assert info["turn"] == 0
+    assert [item["function"]["name"] for item in info["tools"]] == ["add", "peek", "stop"]
+
+
+def test_a_right_ending_pays_its_terms_and_reports_success() -> None:
+    env = CounterEnv()
+    env.reset(seed=0, options={"task": "t5"})
+    env.count = 5
+    observation, reward, terminated, truncated, info = env.step("stop()")
+    assert (observation, reward, terminated, truncated) == ("Done.", 1.0, True, False)
+    assert info == {
+        "task_id": "t5",
+        "turn": 1,
+        "call": {"name": "stop", "arguments": {}},
+        "score_terms": {"right": 1.0},
+        "success": True,
+        "metrics": {"turns": 1.0, "invalid_actions": 0.0, "count": 5.0},
+    }
+
+
+def test_success_and_metrics_come_only_at_the_end() -> None:
+    env = CounterEnv()
+    env.reset(seed=0)
+    for _, _, _, _, info in play(env, PLAY):
+        assert "success" not in info
+        assert "metrics" not in info
+
+
+def test_an_invalid_reply_costs_the_penalty_and_is_answered_in_words() -> None:
+    env = CounterEnv(invalid_action_penalty=0.25)
+    env.reset(seed=0)
+    observation, reward, terminated, _, info = env.step("adds(2)")
+    assert reward == -0.25
+    assert not terminated
+    assert "did you mean `add`" in observation
+    assert info["error"]["kind"] == "unknown_tool"
+    assert info["score_terms"] == {"invalid_action": -0.25}
+    assert "call" not in info
+
+
+def test_a_tool_can_refuse_a_call_in_words() -> None:
+    env = CounterEnv()
+    env.reset(seed=0)
+    observation, reward, _, _, info = env.step("add(40)")
+    assert observation.startswith("amount must be from 1 to 9, not 40")
+    assert info["error"]["kind"] == "refused"
+    assert reward == -0.1
+    assert env.count == 0
+
+
+def test_a_bug_in_a_tool_is_not_hidden() -> None:
+    class Broken(TextEnv):
+        @tool
+        def go(self) -> str:
+            """Go."""
+            return [][0]  # type: ignore[no-any-return]
+
+    env = Broken()
+    env.reset()
+    with pytest.raises(IndexError):
+        env.step("go()")
+
+
+def test_only_the_first_of_two_calls_counts_and_the_answer_says_so() -> None:
+    env = CounterEnv()
+    env.reset(seed=0)
+    call = '<tool_call>{"name": "add", "arguments": {"amount": 2}}</tool_call>'
+    observation, *_ = env.step(call + call)
+    assert env.count in (2, 3)
+    assert "Only the first of 2 calls was carried out." in observation
+
+
+def test_the_turn_limit_truncates_after_exactly_max_turns_and_is_announced() -> None:
+    env = CounterEnv(max_turns=3)
+    env.reset(seed=0)
+    results = play(env, ["add(1)"] * 3)
+    assert [r[3] for r in results] == [False, False, True]
+    assert not any(r[2] for r in results)
+    assert "(2 turns left)" in results[0][0]
+    assert "(1 turn left)" in results[1][0]
+    assert results[2][0].endswith("No turns are left.")
+    assert results[2][4]["success"] is False
+
+
+def test_ending_on_the_last_turn_is_termination_not_truncation() -> None:
+    env = CounterEnv(max_turns=1)
+    env.reset(seed=0)
+    _, _, terminated, truncated, _ = env.step("stop()")
+    assert (terminated, truncated) == (True, False)
+
+
+def test_on_truncation_adds_its_terms_to_the_last_turn() -> None:
+    class Strict(CounterEnv):
+        def on_truncation(self) -> Outcome:
+            return Outcome("Too late.", {"late": -1.0, "peek": -0.5}, metrics={"late": 1.0})
+
+    env = Strict(max_turns=1)
+    env.reset(seed=0)
+    observation, reward, _, truncated, info = env.step('peek("count")')
+    assert truncated
+    assert observation == "count = 0\nToo late."
+    assert info["score_terms"] == {"peek": -0.51, "late": -1.0}
+    assert reward == pytest.approx(-1.51)
+    assert info["metrics"]["late"] == 1.0
+
+
+def test_stepping_out_of_order_is_refused() -> None:
+    env = CounterEnv(max_turns=1)
+    with pytest.raises(ResetNeeded, match="reset"):
+        env.step("stop()")
+    env.reset()
+    env.step("stop()")
+    with pytest.raises(ResetNeeded, match="reset"):
+        env.step("stop()")
+
+
+def test_an_action_that_is_no_text_is_the_callers_mistake() -> None:
+    env = CounterEnv()
+    env.reset()
+    with pytest.raises(TypeError, match="str, not int"):
+        env.step(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"task": "t99"}, UnknownTask, "no task `t99`"),
+        ({"split": "tset"}, UnknownTask, "did you mean `test`"),
+        ({"tsak": "t1"}, ValueError, "did you mean `task`"),
+    ],
+)
+def test_wrong_options_name_what_would_be_right(options: dict[str, Any], error: type, words: str) -> None:
+    with pytest.raises(error, match=words):
+        CounterEnv().reset(options=options)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"max_turns": 0}, "max_turns must be at least 1"),
+        ({"invalid_action_penalty": -1}, "must be 0 or more"),
+        ({"invalid_action_penalty": float("nan")}, "must be 0 or more"),
+        ({"render_mode": "ansy"}, "did you mean `ansi`"),
+    ],
+)
+def test_wrong_arguments_name_what_would_be_right(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        CounterEnv(**arguments)
+
+
+def test_an_unknown_split_is_refused_at_construction() -> None:
+    with pytest.raises(UnknownTask, match="no split"):
+        CounterEnv(split="valid")
+
+
+def test_an_environment_without_tools_cannot_be_made() -> None:
+    class Bare(TextEnv):
+        pass
+
+    with pytest.raises(TypeError, match="no tool"):
+        Bare()
+
+
+def test_reset_samples_from_its_split() -> None:
+    env = CounterEnv(split="test")
+    assert {env.reset(seed=s)[1]["task_id"] for s in range(30)} == {"t8", "t9", "t10"}
+    assert {env.reset(seed=s, options={"split": "train"})[1]["task_id"] for s in range(60)} == {
+        f"t{n}" for n in range(1, 8)
+    }
+
+
+def test_the_same_seed_gives_the_same_episode_while_another_instance_plays() -> None:
+    one, two, other = CounterEnv(), CounterEnv(), CounterEnv()
+    assert one.reset(seed=5) == two.reset(seed=5)
+    other.reset(seed=9)
+    for reply in PLAY:
+        first = one.step(reply)
+        other.step("add(1)")
+        assert first == two.step(reply)
+
+
+def test_infos_are_json_and_never_shared() -> None:
+    env = CounterEnv()
+    _, first = env.reset(seed=0)
+    _, second = env.reset(seed=0)
+    assert json.loads(json.dumps(first)) == first
+    assert first["tools"][0] is not second["tools"][0]
+    info = env.step('peek("count", day="2024-03-01")')[4]
+    assert json.loads(json.dumps(info)) == info
+    assert info["call"]["arguments"] == {"what": "count", "day": "2024-03-01"}
+
+
+def test_a_snapshot_brings_the_same_future_back_any_number_of_times() -> None:
+    env = CounterEnv()
+    env.reset(seed=3)
+    env.step("add(2)")
+    before = copy.deepcopy(vars(env)["history"])
+    snapshot = pickle.loads(pickle.dumps(env.snapshot()))
+    future = play(env, PLAY)
+    for target in (env, CounterEnv(), env):
+        target.restore(snapshot)
+        assert target.history == before
+        assert play(target, PLAY) == future
+
+
+def test_a_snapshot_forgets_attributes_that_came_later() -> None:
+    env = CounterEnv()
+    env.reset(seed=3)
+    snapshot = env.snapshot()
+    env.later = 1  # type: ignore[attr-defined]
+    env.restore(snapshot)
+    assert not hasattr(env, "later")
+
+
+def test_a_snapshot_shares_what_the_author_says_is_shared() -> None:
+    class Library(CounterEnv):
+        shared: ClassVar[tuple[str, ...]] = ("books",)
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.books = ["x" * 100_000]
+
+    env = Library()
+    env.reset(seed=0)
+    snapshot = env.snapshot()
+    assert len(snapshot.state) < 10_000
+    other = Library()
+    books = other.books
+    other.restore(snapshot)
+    assert other.books is books
+
+
+def test_a_snapshot_of_another_environment_is_refused() -> None:
+    class Other(CounterEnv):
+        pass
+
+    env, other = CounterEnv(), Other()
+    env.reset()
+    with pytest.raises(ValueError, match="CounterEnv, not of .*Other"):
+        other.restore(env.snapshot())
+
+
+@pytest.mark.parametrize("copy_of", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
+def test_copies_continue_the_episode_on_their_own(copy_of: Any) -> None:
+    env = CounterEnv()
+    env.reset(seed=1)
+    env.step("add(2)")
+    twin = copy_of(env)
+    assert play(env, PLAY) == play(twin, PLAY)
+    env.history.append(99)
+    assert twin.history[-1] != 99
+
+
+def test_a_long_observation_is_cut_in_the_middle_and_says_so() -> None:
+    class Talker(TextEnv):
+        @tool
+        def talk(self) -> str:
+            """Talk."""
+            return "a" * 50_000 + "END"
+
+    env = Talker()
+    env.reset()
+    observation = env.step("talk()")[0]
+    assert observation in env.observation_space
+    assert "characters left out" in observation
+    assert observation.endswith("END\n(9 turns left)") or "END" in observation[-40:]
+
+
+def test_render_shows_the_latest_exchange(capsys: pytest.CaptureFixture[str]) -> None:
+    env = CounterEnv(render_mode="ansi")
+    env.reset(seed=0, options={"task": "t1"})
+    assert str(env.render()).endswith("Reach 1. The counter is 0.")
+    env.step("stop()")
+    assert env.render() == "> stop()\nDone."
+    human = CounterEnv(render_mode="human")
+    human.reset(seed=0)
+    human.step("stop()")
+    assert human.render() is None
+    assert capsys.readouterr().out.endswith("> stop()\nDone.\n")
+
+
+def test_random_calls_are_valid_and_seeded() -> None:
+    import numpy as np
+
+    def one(seed: int) -> list[str]:
+        env = CounterEnv()
+        observation, _ = env.reset(seed=seed)
+        act = env.baselines["random"](env, np.random.default_rng(seed))
+        replies = []
+        for _ in range(6):
+            replies.append(act(observation))
+            observation, _, terminated, _, info = env.step(replies[-1])
+            assert info.get("error", {"kind": "refused"})["kind"] == "refused"
+            if terminated:
+                break
+        return replies
+
+    assert one(3) == one(3)
+    assert len({tuple(one(seed)) for seed in range(8)}) > 2
+
+
+def test_tools_are_inherited_overridden_and_withdrawn() -> None:
+    class Fewer(CounterEnv):
+        def peek(self) -> str:  # type: ignore[override]
+            return "no longer a tool"
+
+        @tool
+        def wait(self) -> str:
+            """Wait."""
+            return "Waited."
+
+    assert list(Fewer.tools) == ["add", "stop", "wait"]
+
+
+def test_an_environment_without_tasks_differs_by_seed_alone() -> None:
+    class Dice(TextEnv):
+        def begin(self, task: Task) -> str:
+            return f"You see {self.np_random.integers(6)}."
+
+        @tool(ends=True)
+        def leave(self) -> str:
+            """Leave."""
+            return "Bye."
+
+    env = Dice()
+    assert env.reset(seed=1)[0] == env.reset(seed=1)[0]
+    assert len({env.reset(seed=s)[0] for s in range(30)}) == 6
+    _, reward, terminated, _, info = env.step("leave()")
+    assert (reward, terminated, info["success"]) == (0.0, True, False)
+    assert isinstance(reward, float)

@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+from datetime import date, datetime
+from typing import Any, Literal
+
+import pytest
+
+from art_gym.errors import ToolDeclarationError
+from art_gym.parameters import Code, Parameter
+from art_gym.parser import Call, parse
+from art_gym.tools import Tool, collect_tools, tool
+
+
+class Desk:
+    """Methods as an author writes them."""
+
+    @tool
+    def book(
+        self,
+        room: str,
+        seats: int,
+        price: float = 1.5,
+        quiet: bool = False,
+        day: date | None = None,
+        size: Literal["small", "large"] = "small",
+        guests: list[str] | None = None,
+    ) -> str:
+        """Book a room.
+
+        The second paragraph is for people, not for the model.
+
+        Args:
+            room: Its name.
+            seats: How many
+                seats.
+            price: Price in euros.
+            quiet: Whether it is quiet.
+            day: The day.
+            size: How large.
+            guests: Who comes.
+
+        Returns:
+            Nothing of interest.
+        """
+        return room
+
+    @tool(ends=True)
+    def run(self, code: Code) -> str:
+        """Run code.
+
+        Args:
+            code: The program.
+        """
+        return code
+
+    def helper(self) -> None:
+        """No tool."""
+
+
+TOOLS = collect_tools(Desk)
+BOOK = {parameter.name: parameter for parameter in TOOLS["book"].parameters}
+
+
+def test_marked_methods_become_tools_in_order() -> None:
+    assert list(TOOLS) == ["book", "run"]
+    assert [item.ends for item in TOOLS.values()] == [False, True]
+    assert TOOLS["book"].description == "Book a room."
+    assert BOOK["seats"].description == "How many seats."
+    assert TOOLS["run"].parameters[0].is_code
+
+
+def test_the_schema_is_openais() -> None:
+    function = TOOLS["book"].schema()["function"]
+    assert function["name"] == "book"
+    assert function["parameters"]["required"] == ["room", "seats"]
+    assert function["parameters"]["properties"] == {
+        "room": {"type": "string", "description": "Its name."},
+        "seats": {"type": "integer", "description": "How many seats."},
+        "price": {"type": "number", "description": "Price in euros.", "default": 1.5},
+        "quiet": {"type": "boolean", "description": "Whether it is quiet.", "default": False},
+        "day": {"type": "string", "format": "date", "description": "The day."},
+        "size": {
+            "type": "string",
+            "enum": ["small", "large"],
+            "description": "How large.",
+            "default": "small",
+        },
+        "guests": {"type": "array", "items": {"type": "string"}, "description": "Who comes."},
+    }
+
+
+def test_usage_and_example_are_what_a_model_may_write() -> None:
+    assert TOOLS["book"].usage() == (
+        "book(room: str, seats: int, price: float = 1.5, quiet: bool = False, day: date | None = None, "
+        'size: "small" | "large" = "small", guests: list[str] | None = None)'
+    )
+    assert TOOLS["book"].example() == 'book("text", 1)'
+
+
+def test_the_parser_reads_what_render_writes() -> None:
+    arguments = {
+        "room": 'the "blue" one',
+        "seats": 4,
+        "quiet": True,
+        "day": date(2024, 3, 1),
+        "size": "large",
+        "guests": ["Ann", "Bo"],
+    }
+    call = parse(TOOLS["book"].render(arguments), TOOLS)
+    assert isinstance(call, Call)
+    assert call.arguments == arguments
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("seats", "5", 5),
+        ("seats", 5.0, 5),
+        ("price", "2.5", 2.5),
+        ("price", 2, 2.0),
+        ("quiet", "true", True),
+        ("quiet", False, False),
+        ("day", "2024-03-01", date(2024, 3, 1)),
+        ("day", "2024-03-01T10:00:00", date(2024, 3, 1)),
+        ("day", datetime(2024, 3, 1, 9), date(2024, 3, 1)),
+        ("day", None, None),
+        ("day", "null", None),
+        ("size", "LARGE", "large"),
+        ("guests", ["Ann"], ["Ann"]),
+        ("guests", "Ann, Bo", ["Ann", "Bo"]),
+        ("room", 12, "12"),
+    ],
+)
+def test_values_are_converted_to_the_declared_type(name: str, given: Any, expected: Any) -> None:
+    converted = BOOK[name].convert(given)
+    assert converted == expected
+    assert type(converted) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "words"),
+    [
+        ("seats", "many", "`seats` must be a whole number, not 'many'"),
+        ("seats", 2.5, "a whole number"),
+        ("seats", True, "a whole number"),
+        ("seats", "9" * 5000, "a whole number"),
+        ("seats", None, "not None"),
+        ("price", "nan", "a number"),
+        ("price", 10**400, "a number"),
+        ("quiet", "perhaps", "true or false"),
+        ("day", "first of May", "a date such as 2024-03-01"),
+        ("day", 20240301, "a date such as 2024-03-01"),
+        ("size", "lareg", "did you mean `large`"),
+        ("room", ["a"], "must be text"),
+        ("room", {"a": 1}, "must be text"),
+        ("guests", [{"a": 1}], "text in a list"),
+    ],
+)
+def test_wrong_values_are_refused_in_words(name: str, given: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words) as caught:
+        BOOK[name].convert(given)
+    assert len(str(caught.value)) < 200
+
+
+def _declare(method: Any) -> Tool:
+    return Tool.from_method(method, ends=False)
+
+
+def test_a_tool_needs_a_docstring() -> None:
+    def bare(self: Any, x: int) -> str:
+        return ""
+
+    with pytest.raises(ToolDeclarationError, match="docstring"):
+        _declare(bare)
+
+
+def test_a_tool_needs_type_hints_and_descriptions() -> None:
+    def unhinted(self, x) -> str:  # type: ignore[no-untyped-def]
+        """Do.
+
+        Args:
+            x: It.
+        """
+        return ""
+
+    def undescribed(self: Any, x: int) -> str:
+        """Do."""
+        return ""
+
+    with pytest.raises(ToolDeclarationError, match="type hint"):
+        _declare(unhinted)
+    with pytest.raises(ToolDeclarationError, match="describe `x`"):
+        _declare(undescribed)
+
+
+@pytest.mark.parametrize("hint", [dict, int | str, Literal["a", 1], list[dict], bytes])
+def test_types_that_a_model_cannot_write_are_refused(hint: Any) -> None:
+    def odd(self: Any, x: Any) -> str:
+        """Do.
+
+        Args:
+            x: It.
+        """
+        return ""
+
+    odd.__annotations__["x"] = hint
+    with pytest.raises(ToolDeclarationError, match="`x`"):
+        _declare(odd)
+
+
+def test_star_arguments_are_refused() -> None:
+    def many(self: Any, *args: int) -> str:
+        """Do."""
+        return ""
+
+    with pytest.raises(ToolDeclarationError, match="ordinary argument"):
+        _declare(many)
+
+
+def test_schemas_are_fresh_objects() -> None:
+    first, second = TOOLS["book"].schema(), TOOLS["book"].schema()
+    first["function"]["parameters"]["properties"]["room"]["type"] = "changed"
+    assert second["function"]["parameters"]["properties"]["room"]["type"] == "string"
+
+
+def test_examples_are_valid_values() -> None:
+    for parameter in BOOK.values():
+        assert parameter.convert(parameter.example()) == parameter.example()
+    assert isinstance(BOOK["seats"], Parameter)

@@ -1,0 +1,89 @@
+"""Small environments that the tests play with."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import ClassVar, Literal
+
+from art_gym.env import TextEnv
+from art_gym.errors import ToolError
+from art_gym.tasks import Task
+from art_gym.tools import Outcome, tool
+
+
+class CounterEnv(TextEnv):
+    """Add numbers until a task's target is reached, with a wind that adds 0 or 1.
+
+    ## Description
+    A counter.
+
+    ## Action Space
+    Text.
+
+    ## Observation Space
+    Text.
+
+    ## Starting State
+    The counter is 0.
+
+    ## Rewards
+    1 for stopping on the target.
+
+    ## Episode End
+    On ``stop``.
+
+    ## Information
+    The standard keys.
+
+    ## Arguments
+    None of its own.
+
+    ## References
+    None.
+
+    ## Version History
+    * v0: first version.
+    """
+
+    instructions: ClassVar[str] = "Reach the target."
+
+    def __init__(self, **kwargs: object) -> None:
+        tasks = [Task(f"t{n}", f"Reach {n}.", "train" if n < 8 else "test", {"target": n}) for n in range(1, 11)]
+        super().__init__(tasks, **kwargs)  # type: ignore[arg-type]
+
+    def begin(self, task: Task) -> str:
+        self.count = 0
+        self.history: list[int] = []
+        return f"{task.prompt} The counter is 0."
+
+    @tool
+    def add(self, amount: int, times: int = 1) -> str:
+        """Add to the counter.
+
+        Args:
+            amount: How much, from 1 to 9.
+            times: How often,
+                on two lines.
+        """
+        if not 1 <= amount <= 9:
+            raise ToolError(f"amount must be from 1 to 9, not {amount}")
+        self.count += amount * times + int(self.np_random.integers(2))
+        self.history.append(self.count)
+        return f"The counter is {self.count}."
+
+    @tool
+    def peek(self, what: Literal["target", "count"], day: date | None = None) -> Outcome:
+        """Look at a number.
+
+        Args:
+            what: Which number.
+            day: Has no effect.
+        """
+        value = self.task.data["target"] if what == "target" else self.count
+        return Outcome(f"{what} = {value}", {"peek": -0.01})
+
+    @tool(ends=True)
+    def stop(self) -> Outcome:
+        """Stop here."""
+        right = self.count == self.task.data["target"]
+        return Outcome("Done.", {"right": float(right)}, success=right, metrics={"count": float(self.count)})
