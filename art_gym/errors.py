@@ -41,7 +41,8 @@ class ToolError(ArtGymError, ValueError):
 def did_you_mean(wrong: str, known: Iterable[str]) -> str:
     """``"; did you mean `x`?"`` where a known name is near ``wrong``, else the list of known names."""
     names = list(known)
-    near = difflib.get_close_matches(wrong, names, n=1, cutoff=0.6)
+    # Nothing near is longer than this, and difflib is quadratic.
+    near = difflib.get_close_matches(wrong[:100], names, n=1, cutoff=0.6)
     if near:
         return f"; did you mean `{near[0]}`?"
     shown = ", ".join(f"`{name}`" for name in names[:10])

@@ -108,10 +108,11 @@ class Parameter:
         return _EXAMPLES[self.kind]
 
     def _choose(self, value: Any) -> Any:
-        text = str(value).strip().lower()
-        for choice in self.choices:
-            if str(choice).lower() == text:
-                return choice
+        text = str(value).strip()
+        for same in (str, lambda choice: str(choice).lower()):
+            for choice in self.choices:
+                if same(choice) == same(text):
+                    return choice
         known = [str(choice) for choice in self.choices]
         raise ValueError(f"`{self.name}` cannot be {_shown(value)}{did_you_mean(text, known)}")
 
