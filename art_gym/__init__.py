@@ -17,7 +17,7 @@ from art_gym.errors import (
 )
 from art_gym.parameters import Code, Parameter
 from art_gym.parser import Call, Invalid, parse
-from art_gym.registration import register_envs
+from art_gym.registration import register_envs as _register_envs
 from art_gym.spaces import UnicodeText
 from art_gym.tasks import Task, TaskSet
 from art_gym.tools import Outcome, Tool, tool
@@ -46,4 +46,4 @@ __all__ = [
     "tool",
 ]
 
-register_envs()
+_register_envs()

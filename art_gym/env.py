@@ -52,6 +52,7 @@ class TextEnv(gym.Env[str, str]):
     * ``shared``: names of attributes set in ``__init__`` that never change afterwards (a mailbox, a table);
       snapshots share them instead of copying.
     * ``baselines``: players that use no model, by name; ``"random"`` is always there.
+    * ``teachers``: scripted players that may look at the answer, to learn from and not to compare with.
 
     Args:
         tasks: What can be asked. Without any, the environment has one task and differs by seed alone.
@@ -69,6 +70,7 @@ class TextEnv(gym.Env[str, str]):
     instructions: ClassVar[str] = ""
     shared: ClassVar[tuple[str, ...]] = ()
     baselines: ClassVar[Mapping[str, Baseline]] = {"random": random_calls}
+    teachers: ClassVar[Mapping[str, Baseline]] = {}
     tools: ClassVar[Mapping[str, Tool]] = {}
     system: ClassVar[str] = ""
 
@@ -257,7 +259,11 @@ class TextEnv(gym.Env[str, str]):
         return Outcome(text, outcome.score_terms, ends, outcome.success, outcome.metrics), info
 
     def _fit(self, text: str) -> str:
-        """Cut a text that is too long for the observation space in the middle, and say so."""
+        """Make a text fit the space: no lone surrogates, and cut in the middle, in words, where too long."""
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            text = text.encode(errors="replace").decode()
         limit = self.observation_space.max_length  # type: ignore[attr-defined]
         if len(text) <= limit:
             return text

@@ -263,7 +263,7 @@ def test_a_snapshot_of_another_environment_is_refused() -> None:
 
     env, other = CounterEnv(), Other()
     env.reset()
-    with pytest.raises(ValueError, match="CounterEnv, not of .*Other"):
+    with pytest.raises(ValueError, match=r"CounterEnv, not of .*Other"):
         other.restore(env.snapshot())
 
 

@@ -48,7 +48,8 @@ class CounterEnv(TextEnv):
     instructions: ClassVar[str] = "Reach the target."
 
     def __init__(self, **kwargs: object) -> None:
-        tasks = [Task(f"t{n}", f"Reach {n}.", "train" if n < 8 else "test", {"target": n}) for n in range(1, 11)]
+        splits = ["train"] * 7 + ["test"] * 3
+        tasks = [Task(f"t{n}", f"Reach {n}.", split, {"target": n}) for n, split in enumerate(splits, 1)]
         super().__init__(tasks, **kwargs)  # type: ignore[arg-type]
 
     def begin(self, task: Task) -> str:

@@ -1,0 +1,66 @@
+# Works from a bare checkout: every target first installs what it needs into .venv, once.
+
+PYTHON ?= python3
+TORCH_INDEX ?=
+COVERAGE_MIN ?= 90
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+INSTALL := $(PIP) install --constraint constraints.txt
+LINTED := art_gym art_trainer envs wrappers tests benchmarks
+
+.DEFAULT_GOAL := help
+.PHONY: help setup train test lint format bench clean
+
+help: ## Show this list.
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+setup: $(VENV)/.dev ## Install the project and its development tools into .venv.
+
+train: $(VENV)/.train ## Train an agent to search a mailbox; ARGS="…" goes to `art-trainer train`.
+	$(BIN)/art-trainer train $(ARGS)
+
+test: $(VENV)/.dev ## Run the tests and check the coverage; ARGS="…" goes to pytest.
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --cov --cov-report= $(ARGS)
+	$(BIN)/python -m coverage report --include "art_gym/*,envs/*" --sort cover --skip-covered \
+		--fail-under $(COVERAGE_MIN)
+
+lint: $(VENV)/.dev ## Check style and types.
+	$(BIN)/ruff check $(LINTED)
+	$(BIN)/ruff format --check $(LINTED)
+	$(BIN)/mypy
+
+format: $(VENV)/.dev ## Mend the style where that can be done without thinking.
+	$(BIN)/ruff check --fix $(LINTED)
+	$(BIN)/ruff format $(LINTED)
+
+bench: $(VENV)/.dev ## Run the small benchmarks; ARGS="…" goes to pytest.
+	$(BIN)/python -m pytest benchmarks --benchmark-only $(ARGS)
+
+clean: ## Remove caches and build outputs; .venv and runs/ stay.
+	rm -rf build dist *.egg-info .coverage* htmlcov .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	find art_gym art_trainer envs wrappers tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
+
+# A stamp says what is installed; pip runs again only after a change of what it would install. The build tool
+# comes from the constraints too, so the project is built without an isolated environment of other versions.
+$(VENV)/.python:
+	@command -v $(PYTHON) > /dev/null || \
+		{ echo "$(PYTHON) is not there; name a Python of at least 3.11: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else "$(PYTHON) is Python %d.%d; name one of at least 3.11: make PYTHON=python3.12" % v[:2])'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.torch: constraints.txt $(VENV)/.python
+	@echo "Installing into $(VENV) (the first time this takes a few minutes) …"
+	$(INSTALL) --no-deps $(addprefix --extra-index-url ,$(TORCH_INDEX)) torch setuptools
+	@touch $@
+
+$(VENV)/.train: pyproject.toml constraints.txt $(VENV)/.torch
+	$(INSTALL) --no-build-isolation --editable ".[train]"
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt $(VENV)/.torch
+	$(INSTALL) --no-build-isolation --editable ".[dev]"
+	@touch $@ $(VENV)/.train

@@ -1,0 +1,189 @@
+"""Players of the mail environment that use no model, and the demonstrator that a small model learns from.
+
+Each is ``baseline(env, rng) -> act``; ``act(observation)`` gives the next reply. They stand beside every
+trained result. Only the teacher, ``demonstrator``, looks at what a player cannot know, the question's telling
+words; it is deliberately a bad one, and nothing to be compared with.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from art_gym.envs.mail.store import query_words
+from art_gym.parameters import Parameter
+from art_gym.tools import Tool
+
+if TYPE_CHECKING:
+    from art_gym.env import Baseline
+    from art_gym.envs.mail.env import EmailEnv
+
+Player = Callable[[str], str]
+
+_GOOD_QUERY = 0.35  # how often the demonstrator searches the telling words and no others
+_TELLING_WORD = 0.4  # otherwise, how often each word it searches is a telling one
+_BEST_LINE = 0.6  # how often it selects a line with the most matched words
+_MORE_CALLS = 0.12  # how often it reads or searches again before it ends
+_STOP_WORDS = frozenset(
+    (
+        "a an the of for in on at to by from with about and or is are was were be been do does did has have "
+        "had i you he she it we they me my our your his her their this that these those which what who whom "
+        "whose when where how much many find show mail e-mail email message need want please can could would "
+        "before after again there"
+    ).split()
+)
+
+
+def random_valid(env: EmailEnv, rng: np.random.Generator) -> Player:
+    """Random calls that the environment accepts: words of the question, ids that were listed."""
+
+    def act(observation: str) -> str:
+        allowed = ["search"]
+        if env.listed:
+            allowed += ["read", "select", "answer"]
+        if env.results:
+            allowed += ["filter", "sort"]
+        chosen = env.tools[allowed[int(rng.integers(len(allowed)))]]
+        return chosen.render(_random_arguments(env, chosen, rng))
+
+    return act
+
+
+def bm25(env: EmailEnv, rng: np.random.Generator) -> Player:
+    """Search the question's words by BM25 alone and select (or cite) the top hit."""
+    replies = _bm25_replies(env)
+    return lambda observation: next(replies)
+
+
+def scripted(env: EmailEnv, rng: np.random.Generator) -> Player:
+    """Search each run of three content words of the question, then take the mail most of them agree on."""
+    replies = _scripted_replies(env)
+    return lambda observation: next(replies)
+
+
+def demonstrator(env: EmailEnv, rng: np.random.Generator) -> Player:
+    """A noisy agent to learn the tools from: right often enough to hold good behaviour, wrong often enough.
+
+    It knows the question's telling words and searches them in a third of its tries; otherwise it searches any
+    words of the question, and it often selects a line that is not the best.
+    """
+    replies = _demonstrated_replies(env, rng)
+    return lambda observation: next(replies)
+
+
+BASELINES: Mapping[str, Baseline] = {
+    "random": random_valid,
+    "bm25": bm25,
+    "scripted": scripted,
+}
+TEACHERS: Mapping[str, Baseline] = {"demonstrator": demonstrator}
+
+
+def _bm25_replies(env: EmailEnv) -> Iterator[str]:
+    top = env.bm25_top(env.task.prompt)
+    yield env.tools["search"].render({"query": env.task.prompt, "limit": 20})
+    yield _end(env, env.listed.get(top, 1) if top is not None and env.listed else None)
+
+
+def _scripted_replies(env: EmailEnv) -> Iterator[str]:
+    words = [word for word in query_words(env.task.prompt) if word not in _STOP_WORDS]
+    votes: dict[int, float] = {}
+    windows = [words[start : start + 3] for start in range(max(1, len(words) - 2))]
+    for window in windows[: env.max_turns - 1]:
+        yield env.tools["search"].render({"query": " ".join(window)})
+        for row, matched in env.results:
+            if matched >= 2:
+                votes[row] = votes.get(row, 0.0) + matched**2
+    best = max(votes, key=lambda row: votes[row]) if votes else None
+    yield _end(env, env.listed.get(best) if best is not None else None)
+
+
+def _demonstrated_replies(env: EmailEnv, rng: np.random.Generator) -> Iterator[str]:
+    yield _noisy_search(env, rng)
+    while rng.random() < _MORE_CALLS and env.turn < env.max_turns - 1:
+        if env.listed and rng.random() < 0.5:
+            yield env.tools["read"].render({"email_id": f"m{int(rng.integers(len(env.listed))) + 1}"})
+        else:
+            yield _noisy_search(env, rng)
+    while not env.results and env.turn < env.max_turns - 1:
+        yield _noisy_search(env, rng)
+    yield _end(env, _noisy_choice(env, rng))
+
+
+def _noisy_search(env: EmailEnv, rng: np.random.Generator) -> str:
+    asked = query_words(env.task.prompt)
+    telling = [word for word in asked if word in {word.lower() for word in env.task.data["telling"]}]
+    others = [word for word in asked if word not in _STOP_WORDS and word not in telling]
+    if not others or (telling and rng.random() < _GOOD_QUERY):
+        chosen = telling
+    else:
+        mixed = [telling if telling and rng.random() < _TELLING_WORD else others for _ in range(3)]
+        chosen = [words[int(rng.integers(len(words)))] for words in mixed]
+    return env.tools["search"].render({"query": " ".join(sorted(set(chosen), key=asked.index))})
+
+
+def _noisy_choice(env: EmailEnv, rng: np.random.Generator) -> int | None:
+    if not env.results:
+        return None
+    noise = rng.random(len(env.results))
+    if rng.random() < _BEST_LINE:
+        scores = [matched + jitter for (_, matched), jitter in zip(env.results, noise, strict=True)]
+    else:
+        scores = list(noise)
+    return env.listed[env.results[int(np.argmax(scores))][0]]
+
+
+def _end(env: EmailEnv, number: int | None) -> str:
+    """The ending call for a mail: select it, or give the likeliest value in it as the answer."""
+    if number is None:
+        return env.tools["answer"].render({"text": "not in the mailbox"})
+    if env.task.data["kind"] == "known_item":
+        return env.tools["select"].render({"email_id": f"m{number}"})
+    row = next(row for row, given in env.listed.items() if given == number)
+    text = _likely_value(env.store.message(row).body, env.task.prompt)
+    return env.tools["answer"].render({"text": text, "sources": [f"m{number}"]})
+
+
+def _likely_value(body: str, question: str) -> str:
+    """A guess at the answer without a model: the first thing in the mail of the kind that was asked for."""
+    lowered = question.lower()
+    patterns = [
+        (
+            ("how much", "amount", "cost", "price"),
+            r"\d[\d.,]*\s?(?:EUR|USD|GBP|euros?|dollars?)|[€$£]\s?\d[\d.,]*",
+        ),
+        (
+            ("when", "date", "day", "deadline"),
+            r"\d{4}-\d{2}-\d{2}|\d{1,2} [A-Z][a-z]+(?: \d{4})?|[A-Z][a-z]+ \d{1,2}",
+        ),
+        (("time", "o'clock"), r"\d{1,2}[:.]\d{2}(?:\s?[ap]m)?"),
+        (("number", "how many", "extension", "room"), r"\d+"),
+        (("who", "whom", "whose", "name"), r"[A-Z][a-z]+ [A-Z][a-z]+"),
+    ]
+    for cues, pattern in patterns:
+        if any(cue in lowered for cue in cues) and (found := re.search(pattern, body)):
+            return found.group()
+    found = re.search(r"[A-Z][a-z]+", body)
+    return found.group() if found else "not in the mailbox"
+
+
+def _random_arguments(env: EmailEnv, chosen: Tool, rng: np.random.Generator) -> dict[str, object]:
+    words = query_words(env.task.prompt)
+    picked = " ".join(words[int(rng.integers(len(words)))] for _ in range(3))
+    some_id = f"m{int(rng.integers(max(1, len(env.listed)))) + 1}"
+    values: dict[str, object] = {
+        "query": picked,
+        "email_id": some_id,
+        "text": picked,
+        "contains": words[int(rng.integers(len(words)))],
+        "by": _any_choice(chosen.parameters, rng),
+    }
+    return {p.name: values[p.name] for p in chosen.parameters if p.name in values}
+
+
+def _any_choice(parameters: tuple[Parameter, ...], rng: np.random.Generator) -> object:
+    choices = next((p.choices for p in parameters if p.choices), ("",))
+    return choices[int(rng.integers(len(choices)))]

@@ -1,0 +1,378 @@
+"""``art/Email-v0``: find the e-mail, or the answer, in a mailbox."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import date, datetime
+from os import PathLike
+from typing import Any, ClassVar, Literal
+
+from art_gym.env import Baseline, TextEnv
+from art_gym.envs.mail.baselines import BASELINES, TEACHERS
+from art_gym.envs.mail.grading import matches, says_nothing_found
+from art_gym.envs.mail.library import open_library
+from art_gym.envs.mail.questions import Question
+from art_gym.envs.mail.rewards import REWARDS, Progress
+from art_gym.envs.mail.store import Hit, query_words
+from art_gym.errors import ToolError, did_you_mean
+from art_gym.tasks import Task
+from art_gym.tools import Outcome, tool
+
+_PAGE = 1_500  # characters of a message on one page
+_SNIPPET = 40  # characters of a result's snippet: enough to judge by, and a result stays one line
+_MOST_RESULTS = 20
+_MOST_SOURCES = 3
+
+
+class EmailEnv(TextEnv):
+    """Find the e-mail that a question asks for, or the answer to it, in a mailbox.
+
+    ## Description
+    The agent gets a question such as "Which mail has Maria's pallet count for Falcon?" and works with the
+    mailbox through a handful of tools until it selects a mail or answers. Without arguments the mailbox is a
+    generated company of some thousand messages, the same on every machine; any mailbox imported with
+    ``art-gym mail import`` takes its place. Nobody sees mail that was sent after the question was asked or
+    that lies in somebody else's mailbox.
+
+    ## Action Space
+    Text: one call of ``search``, ``filter``, ``sort``, ``read``, ``select`` or ``answer``.
+
+    ## Observation Space
+    Text. Results are one line a mail: date, sender, subject, a snippet around the words found, how many of
+    the query's words the mail contains, and an id. Ids (``m1``, ``m2``, …) are given in order of appearance
+    in the episode, so they cannot be known beforehand.
+
+    ## Starting State
+    The standing instructions and the question. The seed chooses the question.
+
+    ## Rewards
+    ``reward="outcome"`` (the default) pays at the end: ``correct`` 1, and with it ``sources`` up to 0.1 for
+    citing exactly the mails an answer rests on and ``quick`` up to 0.1 for turns left. A wrong mail or answer
+    costs 0.5 (``wrong``); giving up costs nothing, so a guess must be right more often than one time in
+    three. Without a correct end ``found`` and ``read`` pay 0.1 each, once, for having listed and having
+    opened a right mail; a correct end does not pay them again, so reading for its own sake earns nothing.
+    A reply that is no valid call costs ``invalid_action_penalty``.
+
+    ``reward="shaped"`` adds step rewards to that: a search that finds nothing costs 0.1; new results pay
+    for the share of the question's words they hold (``relevance``) and for senders not seen before
+    (``diversity``), at most 1 in an episode. Results seen before pay nothing, so repeating a search earns
+    nothing; but an agent can still earn up to 1 by looking around before it answers.
+
+    Answers are graded by normalised match with the accepted forms: an answer with two different amounts,
+    dates or names, or longer than a sentence or two, is wrong. For a question that nothing answers,
+    saying so is right.
+
+    ## Episode End
+    Terminated by ``select`` and ``answer``; truncated after ``max_turns`` replies.
+
+    ## Information
+    The standard keys; at the end ``metrics`` also has ``found`` and ``read`` (0 or 1), ``searches`` and the
+    question's ``difficulty``.
+
+    ## Arguments
+    * ``mailbox``: a mail store made by ``art-gym mail import``; the generated one by default.
+    * ``questions``: a list of ``Question``, or a path to a JSONL of them; by default the generated world's,
+      or known-item questions made for the imported mailbox.
+    * ``difficulty``: 1 (find a mail by three telling words), 2 (among look-alikes), 3 (a fact, or nothing),
+      4 (two mails needed), a list of these, or ``None`` for all.
+    * ``reward``: ``"outcome"`` or ``"shaped"``.
+    * ``world_seed``: which generated world.
+    * ``split``, ``max_turns``, ``invalid_action_penalty``, ``render_mode``: as in every ``TextEnv``.
+
+    ## References
+    OpenPipe's ART-E (an e-mail agent trained with GRPO), whose small reward terms are used here.
+
+    ## Version History
+    * v0: first version.
+    """
+
+    instructions: ClassVar[str] = (
+        "You search a mailbox to answer a question. If it asks for a mail, end with select; if it asks for a "
+        'fact, end with answer. If nothing in the mailbox answers it, answer "not in the mailbox". '
+        "Results are listed newest first: date | from | subject | snippet | query words matched | id."
+    )
+    shared: ClassVar[tuple[str, ...]] = ("store", "reward_name")
+    baselines: ClassVar[Mapping[str, Baseline]] = BASELINES
+    teachers: ClassVar[Mapping[str, Baseline]] = TEACHERS
+
+    def __init__(
+        self,
+        *,
+        mailbox: str | PathLike[str] | None = None,
+        questions: str | PathLike[str] | Iterable[Question] | None = None,
+        difficulty: int | Iterable[int] | None = None,
+        reward: str = "outcome",
+        world_seed: int = 0,
+        split: str = "train",
+        max_turns: int = 8,
+        invalid_action_penalty: float = 0.2,
+        render_mode: str | None = None,
+    ) -> None:
+        if reward not in REWARDS:
+            raise ValueError(f"no reward `{reward}`{did_you_mean(reward, REWARDS)}")
+        self.store, tasks = open_library(mailbox, questions, world_seed=world_seed, difficulty=difficulty)
+        self.reward_name = reward
+        self._ids: dict[int, int] = {}
+        self._words: list[str] = []
+        self._results: list[tuple[int, int]] = []
+        self._ranks: dict[int, int] = {}
+        self._gold: frozenset[int] = frozenset()
+        self._mailbox: str | None = None
+        self._until: datetime | None = None
+        self._progress = Progress()
+        super().__init__(
+            tasks,
+            split=split,
+            max_turns=max_turns,
+            invalid_action_penalty=invalid_action_penalty,
+            render_mode=render_mode,
+        )
+
+    def begin(self, task: Task) -> str:
+        """Forget the last episode and show the question."""
+        self._ids, self._words, self._results, self._ranks = {}, [], [], {}
+        self._progress = Progress()
+        self._mailbox = task.data["mailbox"]
+        asked_on = task.data["asked_on"]
+        self._until = datetime.fromisoformat(asked_on) if asked_on else None
+        rows = [self.store.find(message_id) for message_id in task.data["gold_ids"]]
+        self._gold = frozenset(row for row in rows if row is not None)
+        return task.prompt
+
+    @tool
+    def search(
+        self,
+        query: str,
+        sender: str | None = None,
+        recipient: str | None = None,
+        after: date | None = None,
+        before: date | None = None,
+        limit: int = 5,
+    ) -> Outcome:
+        """Find mails by words in subject, text and names; the best matches are listed, newest first.
+
+        Args:
+            query: Words to look for; mails with more of them come before mails with fewer.
+            sender: Only mails from this person (name or address, or the beginning of either).
+            recipient: Only mails to this person.
+            after: Only mails of this day or later.
+            before: Only mails of this day or earlier.
+            limit: How many mails to list, 1 to 20.
+        """
+        if not 1 <= limit <= _MOST_RESULTS:
+            raise ToolError(f"limit must be from 1 to {_MOST_RESULTS}, not {limit}")
+        if after and before and after > before:
+            raise ToolError(f"after ({after}) must not be later than before ({before})")
+        hits = self._hits(query, sender, recipient, after, before, limit)
+        self._words = query_words(query)
+        self._ranks = {hit.row: rank for rank, hit in enumerate(hits)}
+        self._results = [(hit.row, hit.matched) for hit in hits]
+        self._newest_first()
+        new = [row for row, _ in self._results if row not in self._ids]
+        terms = REWARDS[self.reward_name].search(self._progress, self.store, self.task.prompt, new)
+        self._progress.searches += 1
+        return Outcome(self._listing(), terms)
+
+    @tool
+    def filter(
+        self,
+        contains: str | None = None,
+        sender: str | None = None,
+        recipient: str | None = None,
+        after: date | None = None,
+        before: date | None = None,
+    ) -> str:
+        """Keep only some of the current results.
+
+        Args:
+            contains: Words that must all occur in the mail.
+            sender: Only mails from this person.
+            recipient: Only mails to this person.
+            after: Only mails of this day or later.
+            before: Only mails of this day or earlier.
+        """
+        self._need_results()
+        words = len(query_words(contains or ""))
+        hits = self._hits(contains or "", sender, recipient, after, before, len(self.store))
+        kept = {hit.row for hit in hits if hit.matched == words}
+        self._results = [(row, matched) for row, matched in self._results if row in kept]
+        return self._listing()
+
+    @tool
+    def sort(self, by: Literal["relevance", "date", "sender", "subject"], descending: bool = False) -> str:
+        """Put the current results into another order.
+
+        Args:
+            by: What to sort by; relevance puts the best match first.
+            descending: Whether to turn the order around.
+        """
+        self._need_results()
+        headers = {row: self.store.header(row) for row, _ in self._results}
+        keys: dict[str, Callable[[int], Any]] = {
+            "relevance": lambda row: self._ranks[row],
+            "date": lambda row: _seconds(headers[row].date),
+            "sender": lambda row: str(headers[row].sender).lower(),
+            "subject": lambda row: headers[row].subject.lower(),
+        }
+        self._results.sort(key=lambda result: keys[by](result[0]), reverse=descending)
+        return self._listing()
+
+    @tool
+    def read(self, email_id: str, page: int = 1) -> str:
+        """Open one mail.
+
+        Args:
+            email_id: The id at the end of a result line, such as m3.
+            page: Long mails have several pages.
+        """
+        row = self._row(email_id)
+        message = self.store.message(row)
+        body = message.body
+        pages = max(1, -(-len(body) // _PAGE))
+        if not 1 <= page <= pages:
+            raise ToolError(
+                f"{email_id.strip()} has {pages} page{'s' if pages > 1 else ''}, there is no page {page}"
+            )
+        self._progress.read |= row in self._gold
+        when = f"{message.date:%Y-%m-%d %H:%M}" if message.date else "unknown"
+        lines = [f"From: {message.sender}", f"To: {', '.join(map(str, message.to))}"]
+        if message.cc:
+            lines.append(f"Cc: {', '.join(map(str, message.cc))}")
+        lines += [f"Date: {when}", f"Subject: {message.subject}", "", body[(page - 1) * _PAGE : page * _PAGE]]
+        if pages > 1:
+            lines.append(f"(page {page} of {pages})")
+        return "\n".join(lines)
+
+    @tool(ends=True)
+    def select(self, email_id: str) -> Outcome:
+        """End with this mail as the one that was asked for.
+
+        Args:
+            email_id: The id at the end of a result line, such as m3.
+        """
+        row = self._row(email_id)
+        if self.task.data["kind"] != "known_item":
+            return self._end(False, "The question asks for an answer, not for a mail.")
+        right = row in self._gold
+        return self._end(right, "This is the mail." if right else "This is not the mail that was asked for.")
+
+    @tool(ends=True)
+    def answer(self, text: str, sources: list[str] | None = None) -> Outcome:
+        """End with an answer in a few words.
+
+        Args:
+            text: The answer alone: a name, a date, an amount, or "not in the mailbox".
+            sources: The ids of the mails it rests on, at most three.
+        """
+        cited = {self._row(email_id) for email_id in sources or []}
+        if len(cited) > _MOST_SOURCES:
+            raise ToolError(f"cite at most {_MOST_SOURCES} mails, not {len(cited)}")
+        kind, nothing = self.task.data["kind"], says_nothing_found(text)
+        if kind == "known_item":
+            return (
+                self._give_up() if nothing else self._end(False, "The question asks for a mail: use select.")
+            )
+        if kind == "unanswerable":
+            return self._end(
+                nothing, "Right: nothing answers it." if nothing else "Nothing in the mailbox says so."
+            )
+        if nothing:
+            return self._give_up()
+        right = matches(text, self.task.data["answers"], self.task.data["answer_type"])
+        share = len(cited & self._gold) / max(len(cited), len(self._gold), 1)
+        return self._end(right, "This is right." if right else "This is wrong.", sources=share)
+
+    def on_truncation(self) -> Outcome:
+        """Running out of turns is giving up."""
+        return self._give_up("No turns are left.")
+
+    @property
+    def listed(self) -> dict[int, int]:
+        """The rows listed so far in this episode, each with the number of its id."""
+        return dict(self._ids)
+
+    @property
+    def results(self) -> list[tuple[int, int]]:
+        """The current results as (row, query words matched), in the order shown."""
+        return list(self._results)
+
+    def bm25_top(self, query: str) -> int | None:
+        """The row that BM25 alone puts first among the visible mails, for the baseline of that name."""
+        hits = self._hits(query, None, None, None, None, len(self.store))
+        return max(hits, key=lambda hit: hit.score).row if hits else None
+
+    def _hits(
+        self,
+        query: str,
+        sender: str | None,
+        recipient: str | None,
+        after: date | None,
+        before: date | None,
+        limit: int,
+    ) -> list[Hit]:
+        """Search what may be seen: the question's mailbox up to the question's date."""
+        return self.store.search(
+            query,
+            sender=sender,
+            recipient=recipient,
+            after=after,
+            before=before,
+            mailbox=self._mailbox,
+            until=self._until,
+            limit=limit,
+        )
+
+    def _give_up(self, words: str = "You gave up.") -> Outcome:
+        return Outcome(words, self._progress.terms(), ends=True, metrics=self._metrics())
+
+    def _end(self, right: bool, words: str, *, sources: float = 0.0) -> Outcome:
+        terms = REWARDS[self.reward_name].end(
+            self._progress,
+            right=right,
+            sources=sources,
+            turns_left=(self.max_turns - self.turn) / self.max_turns,
+        )
+        return Outcome(words, terms, ends=True, success=right, metrics=self._metrics())
+
+    def _metrics(self) -> dict[str, float]:
+        return {
+            "found": float(self._progress.found),
+            "read": float(self._progress.read),
+            "searches": float(self._progress.searches),
+            "difficulty": float(self.task.data["difficulty"]),
+        }
+
+    def _row(self, email_id: str) -> int:
+        """The mail an id of this episode stands for; only what was listed has one."""
+        number = email_id.strip().strip("[]()#\"'").lower().removeprefix("m")
+        for row, given in self._ids.items():
+            if str(given) == number:
+                return row
+        if not self._ids:
+            raise ToolError(f"there is no mail `{email_id.strip()}` yet: search first")
+        raise ToolError(f"no mail `{email_id.strip()}` was listed; ids so far are m1 to m{len(self._ids)}")
+
+    def _need_results(self) -> None:
+        if not self._results:
+            raise ToolError("there are no results yet: search first")
+
+    def _newest_first(self) -> None:
+        self._results.sort(key=lambda result: -_seconds(self.store.header(result[0]).date))
+
+    def _listing(self) -> str:
+        if not self._results:
+            return "No mail matches."
+        lines = [f"{len(self._results)} mail{'s' if len(self._results) > 1 else ''}:"]
+        for row, matched in self._results:
+            number = self._ids.setdefault(row, len(self._ids) + 1)
+            self._progress.found |= row in self._gold
+            header = self.store.header(row)
+            when = f"{header.date:%Y-%m-%d}" if header.date else "no date"
+            found = f"{self.store.snippet(row, self._words, _SNIPPET)} | {matched}/{len(self._words)}"
+            lines.append(f"{when} | {header.sender.label} | {header.subject} | {found} | m{number}")
+        return "\n".join(lines)
+
+
+def _seconds(when: datetime | None) -> float:
+    """For sorting; mail without a date is older than any other."""
+    return when.timestamp() if when else 0.0

@@ -1,0 +1,148 @@
+"""Opening a mailbox with its questions, once per process and without generating anything twice.
+
+The generated world is written to a mail store in the user's cache folder the first time it is needed; all
+environments of all processes then share that file read-only.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import tempfile
+from collections.abc import Iterable
+from datetime import datetime
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from art_gym.envs.mail.questions import Question, known_item_questions, world_questions
+from art_gym.envs.mail.store import MailStore, MailStoreWriter
+from art_gym.envs.mail.world import generate
+from art_gym.tasks import Task, TaskSet
+
+_WORLD_VERSION = 1  # raise when the generator changes, so that cached worlds are made anew
+_IMPORTED_QUESTIONS = 1_200
+
+
+def open_library(
+    mailbox: str | PathLike[str] | None,
+    questions: str | PathLike[str] | Iterable[Question] | None,
+    *,
+    world_seed: int,
+    difficulty: int | Iterable[int] | None,
+) -> tuple[MailStore, TaskSet]:
+    """The store and the tasks of a mail environment.
+
+    Args:
+        mailbox: Path of a mail store, or ``None`` for the generated world.
+        questions: Questions, a JSONL path of them, or ``None`` for generated ones.
+        world_seed: The seed of the generated world, and of the questions made for an imported mailbox.
+        difficulty: Which levels to keep; ``None`` keeps all.
+
+    Raises:
+        ValueError: Where no question is left, or a file is not what it should be.
+        FileNotFoundError: Where a path does not exist.
+    """
+    path = world_path(world_seed) if mailbox is None else Path(mailbox).resolve()
+    levels = (
+        None if difficulty is None else tuple([difficulty] if isinstance(difficulty, int) else difficulty)
+    )
+    if questions is None or isinstance(questions, str | PathLike):
+        named = None if questions is None else str(Path(questions).resolve())
+        store, tasks = _open(
+            str(path), path.stat().st_mtime_ns if path.exists() else 0, named, world_seed, levels
+        )
+        return store, tasks
+    return MailStore(path), _tasks(list(questions), levels)
+
+
+def world_path(seed: int) -> Path:
+    """The mail store of the generated world, made now if it is not in the cache yet.
+
+    The cache is ``$ART_GYM_CACHE``, else ``art-gym`` in ``$XDG_CACHE_HOME`` or ``~/.cache``.
+
+    Raises:
+        ValueError: For a negative seed.
+    """
+    if seed < 0:
+        raise ValueError(f"world_seed must be 0 or more, not {seed}")
+    path = _cache_folder() / f"world-v{_WORLD_VERSION}-{seed}.db"
+    if not path.exists():
+        world = generate(seed)
+        questions = world_questions(world, np.random.default_rng([seed, 1]))
+        with MailStoreWriter(path) as writer:
+            for message in world.messages:
+                writer.add(message)
+            writer.meta["questions"] = json.dumps([question.to_json() for question in questions])
+    return path
+
+
+def read_questions(path: str | PathLike[str]) -> list[Question]:
+    """Read questions from a JSONL file, one ``Question`` a line.
+
+    Raises:
+        ValueError: For a line that is not a question, with its number.
+    """
+    questions = []
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            questions.append(Question.from_json(json.loads(line)))
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{path}, line {number}: not a question: {error}") from error
+    return questions
+
+
+@functools.lru_cache(maxsize=16)
+def _open(
+    path: str, _modified: int, questions: str | None, seed: int, levels: tuple[int, ...] | None
+) -> tuple[MailStore, TaskSet]:
+    store = MailStore(path)
+    if questions is not None:
+        chosen = read_questions(questions)
+    elif "questions" in store.meta:
+        chosen = [Question.from_json(item) for item in json.loads(store.meta["questions"])]
+    else:
+        chosen = known_item_questions(store, np.random.default_rng([seed, 2]), _IMPORTED_QUESTIONS)
+    return store, _tasks(chosen, levels)
+
+
+def _tasks(questions: list[Question], levels: tuple[int, ...] | None) -> TaskSet:
+    kept = [q for q in questions if levels is None or q.difficulty in levels]
+    if not kept:
+        there = sorted({q.difficulty for q in questions})
+        raise ValueError(f"no question of difficulty {list(levels or ())}; there are {there}")
+    return TaskSet(_task(question) for question in kept)
+
+
+def _task(question: Question) -> Task:
+    asked_on: datetime | None = question.asked_on
+    data: dict[str, Any] = {
+        "kind": question.kind,
+        "difficulty": question.difficulty,
+        "gold_ids": list(question.gold_ids),
+        "answers": list(question.answers),
+        "answer_type": question.answer_type,
+        "telling": list(question.telling),
+        "asked_on": asked_on.isoformat() if asked_on else None,
+        "mailbox": question.mailbox,
+    }
+    return Task(question.id, question.text, question.split, data)
+
+
+def _cache_folder() -> Path:
+    named = os.environ.get("ART_GYM_CACHE")
+    base = (
+        Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "art-gym"
+    )
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        # A read-only home: the world is made again for each boot instead of once.
+        base = Path(tempfile.gettempdir()) / "art-gym"
+        base.mkdir(parents=True, exist_ok=True)
+    return base

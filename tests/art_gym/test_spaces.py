@@ -1,0 +1,184 @@
+import copy
+import multiprocessing
+import pickle
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector.utils import (
+    batch_differing_spaces,
+    batch_space,
+    concatenate,
+    create_empty_array,
+    create_shared_memory,
+    iterate,
+    read_from_shared_memory,
+    write_to_shared_memory,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from art_gym.spaces import MAX_LENGTH, UnicodeText
+
+TEXTS = ("", "plain", "two\nlines\ttab", "naïve café", "日本語", "👍🏽 e\u0301", "\0nul\0", "\U0010ffff" * 50)
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=40))
+def test_any_unicode_text_is_a_member(text):
+    assert text in UnicodeText(40)
+
+
+@pytest.mark.parametrize("value", [None, 7, b"bytes", ["a"], "x" * 51, "\ud800", "ok\udfffbad"])
+def test_what_is_no_text_or_too_long_is_not_a_member(value):
+    assert value not in UnicodeText(50)
+
+
+def test_length_counts_code_points_not_bytes():
+    assert "😀" * 50 in UnicodeText(50)
+    assert "é" * 51 not in UnicodeText(50)
+
+
+@pytest.mark.parametrize("length", [0, -1, 2.5, "9", True, None])
+def test_a_length_that_is_no_whole_number_is_refused(length):
+    with pytest.raises(ValueError, match="whole number of at least 1"):
+        UnicodeText(length)
+
+
+def test_samples_are_members_varied_and_mostly_short():
+    space = UnicodeText(seed=5)
+    samples = [space.sample() for _ in range(2_000)]
+    assert all(sample in space for sample in samples)
+    lengths = sorted(map(len, samples))
+    assert lengths[0] == 0
+    assert 10 < lengths[1_000] < 60
+    assert lengths[-1] > MAX_LENGTH // 2
+    joined = "".join(samples)
+    for part in (" ", "\n", "e", "Z", "é", "日", "ж", "😀"):
+        assert part in joined
+
+
+def test_samples_fit_a_short_space():
+    space = UnicodeText(3, seed=1)
+    assert {len(space.sample()) for _ in range(200)} == {0, 1, 2, 3}
+
+
+def test_samples_follow_the_seed():
+    first, second, third = (UnicodeText(seed=seed) for seed in (3, 3, 4))
+    drawn = [[space.sample() for _ in range(20)] for space in (first, second, third)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    first.seed(3)
+    assert [first.sample() for _ in range(20)] == drawn[0]
+
+
+@pytest.mark.parametrize("kind", ["mask", "probability"])
+def test_masks_are_refused_in_words(kind):
+    with pytest.raises(ValueError, match="no finite alphabet"):
+        UnicodeText().sample(**{kind: (3, None)})
+
+
+def test_equality_is_that_of_the_length():
+    assert UnicodeText(5, seed=1) == UnicodeText(5, seed=2)
+    assert UnicodeText(5) != UnicodeText(6)
+    assert UnicodeText(5) != spaces.Text(5)
+
+
+def test_repr_pickle_and_copies_are_small_and_whole():
+    space = UnicodeText(77, seed=2)
+    assert repr(space) == "UnicodeText(77)"
+    assert len(pickle.dumps(UnicodeText())) < 300
+    for twin in (pickle.loads(pickle.dumps(space)), copy.deepcopy(space)):
+        assert twin == space
+        assert twin.sample() == copy.deepcopy(space).sample()
+
+
+def test_json_round_trip():
+    space = UnicodeText()
+    assert space.from_jsonable(space.to_jsonable(TEXTS)) == list(TEXTS)
+
+
+def test_a_batch_is_a_tuple_of_texts():
+    space = UnicodeText(9, seed=1)
+    batched = batch_space(space, 3)
+    assert batched == spaces.Tuple([UnicodeText(9)] * 3)
+    assert list(iterate(batched, ("a", "bc", ""))) == ["a", "bc", ""]
+    assert len(set(batched.sample())) > 1, "each text of a batch has its own chance"
+    assert concatenate(space, ["a", "é"], create_empty_array(space, 2)) == ("a", "é")
+    assert create_empty_array(space, 2) == ("", "")
+
+
+def test_a_batch_inside_a_dict_iterates_by_environment():
+    batched = batch_space(spaces.Dict(text=UnicodeText(), turn=spaces.Discrete(5)), 2)
+    items = list(iterate(batched, {"text": ("one", "two"), "turn": np.array([1, 2])}))
+    assert items == [{"text": "one", "turn": 1}, {"text": "two", "turn": 2}]
+
+
+def test_differing_spaces_batch():
+    assert batch_differing_spaces([UnicodeText(3), UnicodeText(8)]) == spaces.Tuple(
+        [UnicodeText(3), UnicodeText(8)]
+    )
+
+
+def test_flattening_to_numbers_is_refused_in_words():
+    for space in (UnicodeText(), spaces.Dict(text=UnicodeText())):
+        assert not space.is_np_flattenable
+    with pytest.raises(ValueError, match="token ids"):
+        spaces.flatdim(UnicodeText())
+
+
+def test_flattening_a_dict_keeps_its_texts():
+    space = spaces.Dict(text=UnicodeText(), turn=spaces.Discrete(3))
+    value = {"text": "日本語", "turn": np.int64(2)}
+    flat = spaces.flatten(space, value)
+    assert flat["text"] == "日本語"
+    assert flat in spaces.flatten_space(space)
+    assert spaces.unflatten(space, flat) == value
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_shared_memory_holds_any_text(method):
+    space = UnicodeText(50)
+    memory = create_shared_memory(space, n=3, ctx=multiprocessing.get_context(method))
+    view = read_from_shared_memory(space, memory, n=3)
+    assert view == ("", "", "")
+    for text in TEXTS:
+        write_to_shared_memory(space, 1, text, memory)
+        assert view == ("", text, "")
+
+
+def test_a_view_is_live_and_its_copies_are_not():
+    space = UnicodeText(50)
+    memory = create_shared_memory(space, n=2)
+    view = read_from_shared_memory(space, memory, n=2)
+    write_to_shared_memory(space, 0, "before", memory)
+    taken = [copy.deepcopy(view), copy.copy(view), pickle.loads(pickle.dumps(view)), view[:]]
+    nested = copy.deepcopy({"text": view})["text"]
+    write_to_shared_memory(space, 0, "after", memory)
+    assert (view[0], view[-1], len(view), list(view)) == ("after", "", 2, ["after", ""])
+    assert repr(view) == "('after', '')"
+    for copied in (*taken, nested):
+        assert copied == ("before", "")
+        assert type(copied) is tuple
+        assert all(type(text) is str for text in copied)
+    with pytest.raises(IndexError):
+        view[2]
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(view)
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "words"),
+    [
+        ("x" * 51, ValueError, r"environment 1 .* 51 code points.*shorten it to 50"),
+        ("ab\udc80", ValueError, r"environment 1 .* lone surrogate .* at code point 2"),
+        (b"bytes", TypeError, "environment 1 .* type bytes, not str"),
+    ],
+)
+def test_what_does_not_fit_shared_memory_is_refused_and_changes_nothing(value, error, words):
+    space = UnicodeText(50)
+    memory = create_shared_memory(space, n=3)
+    view = read_from_shared_memory(space, memory, n=3)
+    for index in range(3):
+        write_to_shared_memory(space, index, f"text {index}", memory)
+    with pytest.raises(error, match=words):
+        write_to_shared_memory(space, 1, value, memory)
+    assert view == ("text 0", "text 1", "text 2")
