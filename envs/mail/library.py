@@ -7,6 +7,7 @@ environments of all processes then share that file read-only.
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import os
 import tempfile
@@ -23,7 +24,6 @@ from art_gym.envs.mail.store import MailStore, MailStoreWriter
 from art_gym.envs.mail.world import generate
 from art_gym.tasks import Task, TaskSet
 
-_WORLD_VERSION = 1  # raise when the generator changes, so that cached worlds are made anew
 _IMPORTED_QUESTIONS = 1_200
 
 
@@ -69,7 +69,7 @@ def world_path(seed: int) -> Path:
     """
     if seed < 0:
         raise ValueError(f"world_seed must be 0 or more, not {seed}")
-    path = _cache_folder() / f"world-v{_WORLD_VERSION}-{seed}.db"
+    path = _cache_folder() / f"world-{_generator_version()}-{seed}.db"
     if not path.exists():
         world = generate(seed)
         questions = world_questions(world, np.random.default_rng([seed, 1]))
@@ -132,6 +132,16 @@ def _task(question: Question) -> Task:
         "mailbox": question.mailbox,
     }
     return Task(question.id, question.text, question.split, data)
+
+
+@functools.cache
+def _generator_version() -> str:
+    """A digest of the generator's source, so that a world made by an older one is never taken for its own."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        if path.stem.startswith(("world", "questions", "message", "store", "writer", "words")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def _cache_folder() -> Path:

@@ -1,0 +1,195 @@
+"""Is this answer right? Comparing free text with the accepted forms of a fact, without a language model.
+
+What counts: the value, however it is written (``1,250.00 EUR`` is ``€1250``, ``2:30 pm`` is ``14:30``,
+``12 March`` is ``2024-03-12``). What does not: saying several values and hoping, or reciting a mail. So
+an answer of more than `MAX_WORDS` words is wrong, and so is one that names two amounts, dates, times,
+numbers, people or places.
+
+Decisions worth knowing:
+
+* ``12/03/2024`` may be read day first or month first; it is right when either reading is. Points are
+  day first.
+* A date may leave out its year; a wrong year is wrong.
+* A person's full name counts in either order (``Holt, Maria``) and with an initial (``M. Holt``); so
+  does the surname alone. The first name alone does not: several people share it.
+* An amount without a currency is compared by its number; another currency is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+
+from art_gym.envs.mail.grading_values import Amount, read_dates, read_numbers, read_times
+
+MAX_WORDS = 30
+_MAX_CHARACTERS = 600
+_MAX_EXTRA = 4
+"""So many words of substance may stand beside a name or a place."""
+
+_WORD = re.compile(r"[^\W_]+")
+_ARTICLES = frozenset("the a an".split())
+_TITLES = frozenset("mr mrs ms miss dr prof professor sir madam herr frau".split())
+_FUNCTION = _ARTICLES | frozenset(
+    """i it is was were be been are by of in at on to for from with that this his her he she they we you
+    as who whose name named called answer person place town city final finally approved approves signed
+    signs agreed fixed repaired found handles answers answered leads sent sends wrote writes said says
+    held hotel mail mails email message according sleep stay does did has had will would one end now not
+    but first later last""".split()
+)
+_SEPARATOR = re.compile(r"[,;/&|\n()]|\bor\b|\band\b|\balternatively\b")
+_NOTHING = re.compile(
+    r"\b(?:not in (?:the|this|my|your) (?:mailbox|mails?|inbox)|nothing"
+    r"|no (?:such )?(?:e-?mails?|mails?|messages?|answer|information|mention|record|result)s?\b"
+    r"|(?:can ?not|could not|can't|couldn't|did not|didn't|does not|doesn't|do not|don't"
+    r"|is not|isn't|are not|was not|wasn't|not) (?:be )?"
+    r"(?:find|found|exist|say|mention|mentioned|contain|answer|answered|answerable|appear|stated|there|known)"
+    r"|none of the (?:e-?mails?|mails?|messages?)|unanswerable|not available)"
+)
+_HEDGE = re.compile(r"\b(?:but|perhaps|maybe|however|although|except|probably|possibly|might)\b")
+
+
+def matches(answer: str, accepted: Sequence[str], answer_type: str | None) -> bool:
+    """Whether the answer says one of the accepted values, and no other of its type.
+
+    Args:
+        answer: What the agent said.
+        accepted: The accepted forms of the right answer.
+        answer_type: ``person``, ``date``, ``time``, ``amount``, ``number``, ``place``, ``text`` or
+        ``None`` (as text).
+
+    Never raises for what the answer says.
+    """
+    longest = max((len(gold.split()) for gold in accepted), default=0)
+    if not accepted or not answer.strip() or len(answer.split()) > max(MAX_WORDS, 2 * longest):
+        return False
+    if len(answer) > max(_MAX_CHARACTERS, 3 * max(map(len, accepted))):
+        return False
+    compare = _COMPARERS.get(answer_type or "text", _same_text)
+    said = _plain(answer)
+    return any(compare(said, _plain(gold)) for gold in accepted)
+
+
+def says_nothing_found(answer: str) -> bool:
+    """Whether the answer claims, without hedging, that the mailbox does not hold what was asked for."""
+    if len(answer.split()) > MAX_WORDS or len(answer) > _MAX_CHARACTERS:
+        return False
+    said = _plain(answer)
+    return bool(_NOTHING.search(said)) and not _HEDGE.search(said)
+
+
+def _plain(text: str) -> str:
+    """Lower case, without diacritics, with plain quotes and spaces."""
+    text = unicodedata.normalize("NFKD", text.replace("’", "'").replace("\u00a0", " "))
+    return "".join(char for char in text if not unicodedata.combining(char)).lower().strip()
+
+
+def _same_amount(said: str, gold: str) -> bool:
+    wanted = read_numbers(gold)
+    found = _numbers_only(said)
+    money = [amount for amount in found if amount.currency]
+    return bool(wanted) and _all_equal(money or found, wanted[0])
+
+
+def _same_number(said: str, gold: str) -> bool:
+    wanted = read_numbers(gold)
+    return bool(wanted) and _all_equal(_numbers_only(said), wanted[0])
+
+
+def _numbers_only(said: str) -> list[Amount]:
+    """The numbers that are no part of a date or a time written with a colon."""
+    _, rest = read_dates(said)
+    return read_numbers(re.sub(r"\b\d{1,2}:\d{2}(?::\d{2})?\b", " ; ", rest))
+
+
+def _all_equal(found: list[Amount], wanted: Amount) -> bool:
+    def equal(amount: Amount) -> bool:
+        currencies = {amount.currency, wanted.currency} - {None}
+        return amount.value == wanted.value and len(currencies) <= 1
+
+    return bool(found) and all(equal(amount) for amount in found)
+
+
+def _same_date(said: str, gold: str) -> bool:
+    wanted, _ = read_dates(gold)
+    found, _ = read_dates(said)
+    if not wanted or not found:
+        return False
+    (year, month, day) = min(wanted[0], key=lambda reading: (reading[1], reading[2]))
+    accepted = {(year, month, day), (None, month, day)}
+    if year is None:
+        return all(any(reading[1:] == (month, day) for reading in readings) for readings in found)
+    return all(readings & accepted for readings in found)
+
+
+def _same_time(said: str, gold: str) -> bool:
+    wanted, _ = read_times(gold)
+    _, without_dates = read_dates(said)
+    found, _ = read_times(without_dates)
+    return bool(wanted) and bool(found) and set(found) == {wanted[0]}
+
+
+def _same_person(said: str, gold: str) -> bool:
+    names = [word for word in _WORD.findall(gold) if word not in _TITLES]
+    if not names:
+        return False
+    first, last = names[0], names[-1]
+    said = " ".join(re.sub(r"\.", " ", said).split())
+    said = re.sub(
+        rf"\b{re.escape(last)}\s*,\s*{re.escape(' '.join(names[:-1]) or last)}\b", " ".join(names), said
+    )
+    forms = [names, [first, last], [first[0], last], [last]]
+    return any(_only_value(said, form) for form in forms)
+
+
+def _same_place(said: str, gold: str) -> bool:
+    return _only_value(said, [word for word in _WORD.findall(gold) if word not in _ARTICLES])
+
+
+def _only_value(said: str, wanted: list[str]) -> bool:
+    """Whether the text names ``wanted`` between function words, and offers nothing else in its place."""
+    seen, extra = False, 0
+    for segment in _SEPARATOR.split(said):
+        words = [word for word in _WORD.findall(segment) if word not in _TITLES]
+        runs = _runs(words)
+        here = wanted in runs
+        others = [run for run in runs if run != wanted]
+        if not here and runs and len(words) == sum(map(len, runs)):
+            return False
+        seen |= here
+        extra += sum(map(len, others))
+    return seen and extra <= _MAX_EXTRA
+
+
+def _runs(words: list[str]) -> list[list[str]]:
+    """The stretches of words between function words."""
+    runs: list[list[str]] = [[]]
+    for word in words:
+        if word in _FUNCTION:
+            runs.append([])
+        else:
+            runs[-1].append(word)
+    return [run for run in runs if run]
+
+
+def _same_text(said: str, gold: str) -> bool:
+    """Equal but for case, punctuation and articles, or the gold text with a few words around it."""
+    have = [word for word in _WORD.findall(said) if word not in _ARTICLES]
+    want = [word for word in _WORD.findall(gold) if word not in _ARTICLES]
+    if not want:
+        return False
+    width = len(want)
+    inside = any(have[i : i + width] == want for i in range(len(have) - width + 1))
+    return inside and len(have) <= 2 * width + 10
+
+
+_COMPARERS: dict[str, Callable[[str, str], bool]] = {
+    "amount": _same_amount,
+    "number": _same_number,
+    "date": _same_date,
+    "time": _same_time,
+    "person": _same_person,
+    "place": _same_place,
+    "text": _same_text,
+}

@@ -1,0 +1,15 @@
+"""What every test shares."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def world_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep generated mailboxes out of the user's cache; parallel workers share one folder."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    os.environ["ART_GYM_CACHE"] = str(shared / "art-gym-cache")

@@ -1,0 +1,173 @@
+from datetime import date, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from art_gym.envs.mail.grading import MAX_WORDS, matches, says_nothing_found
+
+_MONTHS = "January February March April May June July August September October November December".split()
+_TYPES = ("person", "date", "time", "amount", "number", "place", "text", None)
+
+RIGHT = [
+    ("1,250.00 EUR", "1250 EUR", "amount"),
+    ("€1250", "1250 EUR", "amount"),
+    ("1250 euros", "1250 EUR", "amount"),
+    ("1.250,00", "1250 EUR", "amount"),
+    ("1 250 EUR", "1250 EUR", "amount"),
+    ("1.25k euros", "1250 EUR", "amount"),
+    ("It is €1,250 as of 12 March 2024.", "1250 EUR", "amount"),
+    ("March 12th, 2024", "2024-03-12", "date"),
+    ("12.03.2024", "2024-03-12", "date"),
+    ("12/03/2024", "2024-03-12", "date"),
+    ("03/12/2024", "2024-03-12", "date"),
+    ("on the 12th of March", "2024-03-12", "date"),
+    ("Mar 12, 14:30", "12 March 2024", "date"),
+    ("2:30 pm", "14:30", "time"),
+    ("14h30", "14:30", "time"),
+    ("2:30 p.m.", "14:30", "time"),
+    ("At 14:30 on 12.03.2024", "14:30", "time"),
+    ("noon", "12:00", "time"),
+    ("Holt, Maria", "Maria Holt", "person"),
+    ("Ms. Holt", "Maria Holt", "person"),
+    ("M. Holt", "Maria Holt", "person"),
+    ("María Holt", "Maria Holt", "person"),
+    ("Maria Holt approved the Falcon invoice for the pallets.", "Maria Holt", "person"),
+    ("It was approved by Maria Holt.", "Maria Holt", "person"),
+    ("room 214", "214", "number"),
+    ("twelve", "12", "number"),
+    ("In Oslo.", "Oslo", "place"),
+    ("Malmö", "Malmo", "place"),
+    ("The account manager", "account manager", "text"),
+]
+WRONG = [
+    ("$1250", "1250 EUR", "amount"),
+    ("1250 or 1300 EUR", "1250 EUR", "amount"),
+    ("12500 EUR", "1250 EUR", "amount"),
+    ("", "1250 EUR", "amount"),
+    ("12 March 2023", "2024-03-12", "date"),
+    ("13 March 2024", "2024-03-12", "date"),
+    ("12 March or 13 March", "2024-03-12", "date"),
+    ("31 February", "2024-03-12", "date"),
+    ("2:30", "14:30", "time"),
+    ("14:30 or 15:00", "14:30", "time"),
+    ("Maria", "Maria Holt", "person"),
+    ("Peter Holt", "Maria Holt", "person"),
+    ("Maria Holt or Peter Berger", "Maria Holt", "person"),
+    ("maria holt, peter berger", "Maria Holt", "person"),
+    ("maria holt peter berger", "Maria Holt", "person"),
+    ("214 or 215", "214", "number"),
+    ("2140", "214", "number"),
+    ("Oslo, Bergen", "Oslo", "place"),
+    ("oslo bergen", "Oslo", "place"),
+    ("buyer", "account manager", "text"),
+]
+
+
+@pytest.mark.parametrize(("answer", "gold", "answer_type"), RIGHT)
+def test_usual_forms_of_the_right_value_count(answer: str, gold: str, answer_type: str) -> None:
+    assert matches(answer, [gold], answer_type)
+    assert matches(answer, ["something else 99", gold], answer_type)
+
+
+@pytest.mark.parametrize(("answer", "gold", "answer_type"), WRONG)
+def test_other_values_and_several_values_do_not(answer: str, gold: str, answer_type: str) -> None:
+    assert not matches(answer, [gold], answer_type)
+
+
+def test_reciting_a_mail_is_no_answer() -> None:
+    recital = "word " * MAX_WORDS + "1250 EUR"
+    assert not matches(recital, ["1250 EUR"], "amount")
+    assert not matches("x" * 2000 + " 1250 EUR", ["1250 EUR"], "amount")
+    assert matches("word " * 5 + "1250 EUR", ["1250 EUR"], "amount")
+
+
+def test_a_long_gold_answer_allows_a_long_answer() -> None:
+    gold = "Yes, " + "they were found in every hour of the day " * 5
+    assert matches(gold, [gold], "text")
+    assert not matches(gold * 4, [gold], "text")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "not in the mailbox",
+        "Nothing in the mailbox answers this.",
+        "I could not find it.",
+        "I couldn’t find any such mail",
+        "No mail mentions it",
+        "It is not stated in the mails.",
+    ],
+)
+def test_saying_that_nothing_was_found(answer: str) -> None:
+    assert says_nothing_found(answer)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["1250 EUR", "Maria Holt", "", "I could not find it but perhaps 1250", "nothing " + "at all " * 20],
+)
+def test_a_value_a_hedge_or_a_speech_does_not_say_nothing(answer: str) -> None:
+    assert not says_nothing_found(answer)
+
+
+@given(st.text(max_size=400), st.text(max_size=60), st.sampled_from(_TYPES))
+def test_no_answer_raises(answer: str, gold: str, answer_type: str | None) -> None:
+    assert matches(answer, [gold], answer_type) in (True, False)
+    assert says_nothing_found(answer) in (True, False)
+
+
+@given(st.text(alphabet="0123456789.,:/- €kapmhEUR;\n", max_size=80), st.sampled_from(_TYPES))
+def test_no_heap_of_digits_and_signs_raises(answer: str, answer_type: str | None) -> None:
+    assert matches(answer, ["12"], answer_type) in (True, False)
+
+
+@given(st.integers(1, 5_000_000), st.integers(0, 5))
+def test_an_amount_matches_in_every_form_and_its_neighbours_do_not(value: int, form: int) -> None:
+    point = f"{value:,}".replace(",", ".")
+    forms = (
+        f"{value} EUR",
+        f"€{value:,}",
+        f"{value:,}.00 euros",
+        f"EUR {point},00",
+        f"{point} €",
+        f"{value}",
+    )
+    assert matches(forms[form], [f"{value} EUR"], "amount")
+    assert not matches(forms[form], [f"{value + 1} EUR"], "amount")
+    assert not matches(forms[form], [f"{value * 10} EUR"], "amount")
+
+
+@given(st.dates(date(1990, 1, 1), date(2040, 1, 1)), st.integers(0, 5), st.integers(1, 4000))
+def test_a_date_matches_in_every_form_and_other_days_do_not(day: date, form: int, shift: int) -> None:
+    month = _MONTHS[day.month - 1]
+    forms = (
+        f"{day.day} {month} {day.year}",
+        f"{month} {day.day}, {day.year}",
+        day.isoformat(),
+        f"{day.day:02d}.{day.month:02d}.{day.year}",
+        f"{month[:3]} {day.day} {day.year}",
+        f"the {day.day}th of {month} {day.year}",
+    )
+    assert matches(forms[form], [day.isoformat()], "date")
+    assert matches(forms[form], [forms[0]], "date")
+    assert not matches(forms[form], [(day + timedelta(days=shift)).isoformat()], "date")
+
+
+@given(st.integers(0, 23), st.integers(0, 59), st.integers(0, 3), st.integers(1, 1439))
+def test_a_time_matches_in_every_form_and_others_do_not(
+    hour: int, minute: int, form: int, shift: int
+) -> None:
+    half = "pm" if hour >= 12 else "am"
+    twelve = f"{(hour - 1) % 12 + 1}:{minute:02d}"
+    forms = (f"{hour:02d}:{minute:02d}", f"{hour}:{minute:02d}", f"{twelve} {half}", f"at {twelve}{half}")
+    assert matches(forms[form], [forms[0]], "time")
+    other = (hour * 60 + minute + shift) % 1440
+    assert not matches(forms[form], [f"{other // 60:02d}:{other % 60:02d}"], "time")
+
+
+@given(st.integers(0, 10**6), st.integers(1, 1000))
+def test_a_number_matches_only_itself(number: int, shift: int) -> None:
+    assert matches(f"It is {number}.", [str(number)], "number")
+    assert not matches(f"It is {number}.", [str(number + shift)], "number")
+    assert not matches(f"{number} or {number + shift}", [str(number)], "number")
