@@ -20,7 +20,7 @@ help: ## Show this list.
 setup: $(VENV)/.dev ## Install the project and its development tools into .venv.
 
 train: $(VENV)/.train ## Train an agent to search a mailbox; ARGS="…" goes to `art-trainer train`.
-	$(BIN)/art-trainer train $(ARGS)
+	$(BIN)/art-trainer train --env art/Email-v0 --env-args difficulty=1 --model art-tiny $(ARGS)
 
 test: $(VENV)/.dev ## Run the tests and check the coverage; ARGS="…" goes to pytest.
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --cov --cov-report= $(ARGS)

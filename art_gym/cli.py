@@ -26,6 +26,13 @@ _SEARCH_HELP = """Search a mailbox file: every word first, then as many as possi
 
 Example: art-gym mail search box.db quarterly budget --sender ann --after 2024-01-01
 """
+_QUESTIONS_HELP = """Make or convert questions about a mailbox, for art/Email-v0's `questions`.
+
+Without --source, known-item questions are made from the mail itself. With it, a published set is converted:
+ART-E's JSONL (art-e) or the annotated Enron questions (enron-qa).
+
+Example: art-gym mail questions box.db --out questions.jsonl --count 500
+"""
 
 
 def main() -> None:
@@ -51,6 +58,7 @@ def _build() -> "typer.Typer":
     app.add_typer(mail, name="mail")
     mail.command("import", help=_IMPORT_HELP)(_command_import())
     mail.command("search", help=_SEARCH_HELP)(_command_search())
+    mail.command("questions", help=_QUESTIONS_HELP)(_command_questions())
     return app
 
 
@@ -99,6 +107,50 @@ def _command_search() -> Callable[..., None]:
             _fail(str(error))
 
     return command
+
+
+def _command_questions() -> Callable[..., None]:
+    import typer
+
+    def command(
+        box: Annotated[Path, typer.Argument(help="The mailbox file.", show_default=False)],
+        out: Annotated[Path, typer.Option(help="The JSONL file to write.", show_default=False)],
+        source: Annotated[Path | None, typer.Option(help="A published set to convert.")] = None,
+        format: Annotated[str, typer.Option(help="Of --source: art-e or enron-qa.")] = "art-e",
+        count: Annotated[int, typer.Option(help="How many to make, at most.", min=1)] = 600,
+        seed: Annotated[int, typer.Option(help="Which ones are made.", min=0)] = 0,
+    ) -> None:
+        try:
+            print(_write_questions(box, out, source, format, count, seed))
+        except (ValueError, OSError) as error:
+            _fail(str(error))
+
+    return command
+
+
+def _write_questions(box: Path, out: Path, source: Path | None, format: str, count: int, seed: int) -> str:
+    """Write the questions; return the account of it."""
+    import json
+
+    import numpy as np
+
+    from art_gym.envs.mail.questions import known_item_questions, load_annotated_qa, load_art_e
+    from art_gym.envs.mail.store import MailStore
+    from art_gym.errors import did_you_mean
+
+    store = MailStore(box)
+    if source is None:
+        questions = known_item_questions(store, np.random.default_rng(seed), count)
+        account = f"{len(questions)} questions made"
+    else:
+        loaders = {"art-e": load_art_e, "enron-qa": load_annotated_qa}
+        if format not in loaders:
+            raise ValueError(f"no format `{format}`{did_you_mean(format, loaders)}")
+        questions, report = loaders[format](source, store)
+        account = report.summary()
+    lines = [json.dumps(question.to_json(), ensure_ascii=False) + "\n" for question in questions]
+    out.write_text("".join(lines), encoding="utf-8")
+    return f"{account}; written to {out}"
 
 
 def _fail(reason: str) -> None:

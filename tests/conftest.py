@@ -6,6 +6,9 @@ import os
 
 import pytest
 
+# Two workers on two cores: more threads would only wait for each other. Set before torch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 @pytest.fixture(scope="session", autouse=True)
 def world_cache(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -59,7 +59,7 @@ def bm25(env: EmailEnv, rng: np.random.Generator) -> Player:
 
 
 def scripted(env: EmailEnv, rng: np.random.Generator) -> Player:
-    """Search each run of three content words of the question, then take the mail most of them agree on."""
+    """Search the content words of each clause of the question; take the mail with the most and rarest."""
     replies = _scripted_replies(env)
     return lambda observation: next(replies)
 
@@ -83,22 +83,27 @@ TEACHERS: Mapping[str, Baseline] = {"demonstrator": demonstrator}
 
 
 def _bm25_replies(env: EmailEnv) -> Iterator[str]:
-    top = env.bm25_top(env.task.prompt)
-    yield env.tools["search"].render({"query": env.task.prompt, "limit": 20})
-    yield _end(env, env.listed.get(top, 1) if top is not None and env.listed else None)
+    yield env.tools["search"].render({"query": env.task.prompt})
+    top = max(env.listed, key=env.score, default=None)
+    yield _end(env, None if top is None else env.listed[top])
 
 
 def _scripted_replies(env: EmailEnv) -> Iterator[str]:
-    words = [word for word in query_words(env.task.prompt) if word not in _STOP_WORDS]
-    votes: dict[int, float] = {}
-    windows = [words[start : start + 3] for start in range(max(1, len(words) - 2))]
-    for window in windows[: env.max_turns - 1]:
-        yield env.tools["search"].render({"query": " ".join(window)})
+    clauses = [_content_words(clause) for clause in re.split(r"[,;:.?!]", env.task.prompt)]
+    best: tuple[int, float] = (0, 0.0)
+    choice: int | None = None
+    for words in [words for words in clauses if words][: env.max_turns - 1]:
+        yield env.tools["search"].render({"query": " ".join(words)})
+        # Of mails that hold as many words of a clause, the rarest words decide.
         for row, matched in env.results:
-            if matched >= 2:
-                votes[row] = votes.get(row, 0.0) + matched**2
-    best = max(votes, key=lambda row: votes[row]) if votes else None
-    yield _end(env, env.listed.get(best) if best is not None else None)
+            standing = (matched, env.score(row))
+            if standing > best:
+                best, choice = standing, row
+    yield _end(env, env.listed.get(choice) if choice is not None else None)
+
+
+def _content_words(text: str) -> list[str]:
+    return [word for word in query_words(text) if word not in _STOP_WORDS]
 
 
 def _demonstrated_replies(env: EmailEnv, rng: np.random.Generator) -> Iterator[str]:
@@ -116,7 +121,7 @@ def _demonstrated_replies(env: EmailEnv, rng: np.random.Generator) -> Iterator[s
 def _noisy_search(env: EmailEnv, rng: np.random.Generator) -> str:
     asked = query_words(env.task.prompt)
     telling = [word for word in asked if word in {word.lower() for word in env.task.data["telling"]}]
-    others = [word for word in asked if word not in _STOP_WORDS and word not in telling]
+    others = [word for word in _content_words(env.task.prompt) if word not in telling]
     if not others or (telling and rng.random() < _GOOD_QUERY):
         chosen = telling
     else:

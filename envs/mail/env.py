@@ -116,6 +116,7 @@ class EmailEnv(TextEnv):
         self._words: list[str] = []
         self._results: list[tuple[int, int]] = []
         self._ranks: dict[int, int] = {}
+        self._scores: dict[int, float] = {}
         self._gold: frozenset[int] = frozenset()
         self._mailbox: str | None = None
         self._until: datetime | None = None
@@ -130,7 +131,7 @@ class EmailEnv(TextEnv):
 
     def begin(self, task: Task) -> str:
         """Forget the last episode and show the question."""
-        self._ids, self._words, self._results, self._ranks = {}, [], [], {}
+        self._ids, self._words, self._results, self._ranks, self._scores = {}, [], [], {}, {}
         self._progress = Progress()
         self._mailbox = task.data["mailbox"]
         asked_on = task.data["asked_on"]
@@ -152,7 +153,7 @@ class EmailEnv(TextEnv):
         """Find mails by words in subject, text and names; the best matches are listed, newest first.
 
         Args:
-            query: Words to look for; mails with more of them come before mails with fewer.
+            query: Words to look for; mails with all of them come before mails with some.
             sender: Only mails from this person (name or address, or the beginning of either).
             recipient: Only mails to this person.
             after: Only mails of this day or later.
@@ -166,6 +167,7 @@ class EmailEnv(TextEnv):
         hits = self._hits(query, sender, recipient, after, before, limit)
         self._words = query_words(query)
         self._ranks = {hit.row: rank for rank, hit in enumerate(hits)}
+        self._scores = {hit.row: hit.score for hit in hits}
         self._results = [(hit.row, hit.matched) for hit in hits]
         self._newest_first()
         new = [row for row, _ in self._results if row not in self._ids]
@@ -296,10 +298,9 @@ class EmailEnv(TextEnv):
         """The current results as (row, query words matched), in the order shown."""
         return list(self._results)
 
-    def bm25_top(self, query: str) -> int | None:
-        """The row that BM25 alone puts first among the visible mails, for the baseline of that name."""
-        hits = self._hits(query, None, None, None, None, len(self.store))
-        return max(hits, key=lambda hit: hit.score).row if hits else None
+    def score(self, row: int) -> float:
+        """The BM25 of one of the current results for the latest search, for scripted players."""
+        return self._scores[row]
 
     def _hits(
         self,

@@ -24,7 +24,7 @@ from art_gym.envs.mail.store import MailStore, MailStoreWriter
 from art_gym.envs.mail.world import generate
 from art_gym.tasks import Task, TaskSet
 
-_IMPORTED_QUESTIONS = 1_200
+_IMPORTED_QUESTIONS = 1_200  # at most so many are made for an imported mailbox
 
 
 def open_library(

@@ -106,10 +106,9 @@ class MailStore:
         until: datetime | None = None,
         limit: int = 5,
     ) -> list[Hit]:
-        """The messages that hold the most words of a query, then by BM25, then by row.
+        """The messages that hold every word of a query, filled up with those that hold some; each by BM25.
 
-        So those that hold every word come first. A query without any word lists the newest messages that
-        satisfy the filters. No query raises.
+        A query without any word lists the newest messages that satisfy the filters. No query raises.
 
         Args:
             query: Any text; its first 64 distinct words count.
@@ -143,7 +142,7 @@ class MailStore:
         if allowed is not None:
             matched[~allowed] = 0
         found = low + np.flatnonzero(matched[low : high + 1])
-        return _best(found, matched[found], scores[found], limit)
+        return _best(found, matched[found], scores[found], len(words), limit)
 
     def message(self, row: int) -> Message:
         """The whole message in a row.
@@ -375,14 +374,15 @@ def _check_file(path: Path) -> None:
 
 
 def _best(
-    rows: _Rows, matched: npt.NDArray[np.uint8], scores: npt.NDArray[np.float64], limit: int
+    rows: _Rows, matched: npt.NDArray[np.uint8], scores: npt.NDArray[np.float64], words: int, limit: int
 ) -> list[Hit]:
-    """The first ``limit`` of some rows by words matched, then score, then row."""
+    """The first ``limit`` of some rows: those with every word, then the others; by score, then row."""
+    partial = matched < words
     if len(rows) > limit:
-        least = np.partition(matched, len(rows) - limit)[len(rows) - limit]
-        keep = matched >= least
-        rows, matched, scores = rows[keep], matched[keep], scores[keep]
-    order = np.lexsort((rows, -scores, -matched.astype(np.int16)))[:limit]
+        key = np.where(partial, scores, scores + scores.max() + 1.0)
+        keep = key >= np.partition(key, len(rows) - limit)[len(rows) - limit]
+        rows, matched, scores, partial = rows[keep], matched[keep], scores[keep], partial[keep]
+    order = np.lexsort((rows, -scores, partial))[:limit]
     return [Hit(int(rows[i]), int(matched[i]), float(scores[i])) for i in order]
 
 

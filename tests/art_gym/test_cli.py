@@ -137,3 +137,23 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     code = run(monkeypatch, "--help")
     assert isinstance(code, str)
     assert 'pip install "art-gym[cli]"' in code
+
+
+def test_questions_are_made_and_converted(
+    jsonl: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    box, out = jsonl.with_name("box.db"), jsonl.with_name("questions.jsonl")
+    run(monkeypatch, "mail", "import", jsonl, "--out", box)
+    source = jsonl.with_name("art-e.jsonl")
+    item = {"question": "What is the budget for?", "answer": "a bridge", "message_ids": ["<1>"]}
+    source.write_text(json.dumps(item) + "\n" + json.dumps(item | {"answer": None}))
+    assert run(monkeypatch, "mail", "questions", box, "--out", out, "--source", source) == 0
+    (line,) = out.read_text().splitlines()
+    assert json.loads(line)["gold_ids"] == ["1"]
+    shown = capsys.readouterr().out
+    assert "1 of 2 questions kept" in shown
+    assert "no answer given" in shown
+    assert (
+        run(monkeypatch, "mail", "questions", box, "--out", out, "--source", source, "--format", "arte") == 2
+    )
+    assert "did you mean `art-e`" in capsys.readouterr().err

@@ -1,0 +1,223 @@
+"""Messages to tokens, so that what a model once sampled is never tokenised again.
+
+A context begins as the tokenizer's chat template renders it. After that only the glue between the end of a
+reply and the next reply is encoded and appended. Where a template rewrites the past (it drops thinking, or
+moves the tools), its rendering no longer begins with what the model saw; :meth:`ChatFormat.continuation` then
+says so, and the caller starts a new token history from :meth:`ChatFormat.prompt`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import jinja2
+from transformers import PreTrainedTokenizerBase
+
+Message = Mapping[str, Any]
+Tools = Sequence[Mapping[str, Any]]
+
+PLAIN_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ message['role'] }}: {{ message['content'] }}"
+    "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{{ '\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+"""For tokenizers without a chat template."""
+
+# Words no template treats specially, for finding where it puts a message's content.
+_ASK, _SAID, _SEEN = "first words asked", "placeholder reply said", "next words seen"
+_SAID_AGAIN, _SEEN_AGAIN = "second reply said", "last words seen"
+
+
+@dataclass(frozen=True, slots=True)
+class _Glue:
+    """What a template puts around an observation: from the end of a reply to the start of the next one."""
+
+    before: str
+    after: str
+
+
+class ChatFormat:
+    """A tokenizer's way of writing conversations.
+
+    A system message that the template has no place for is put before the first user message, unless the
+    tokenizer was saved with ``omit_system=True``: a model too small for instructions goes without.
+
+    Args:
+        tokenizer: With a chat template, or else with an end-of-sequence token for the plain built-in format.
+
+    Attributes:
+        end_of_turn: The token that ends a reply.
+
+    Raises:
+        ValueError: The tokenizer has neither, or its template does not write an assistant's words.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.tokenizer = tokenizer
+        self._template: str | None = None
+        if not tokenizer.chat_template:
+            if tokenizer.eos_token is None:
+                raise ValueError(
+                    "the tokenizer has no chat template and no eos_token, so no reply could ever end; "
+                    "set tokenizer.chat_template or tokenizer.eos_token"
+                )
+            self._template = PLAIN_TEMPLATE
+        self._omits_system = bool(tokenizer.init_kwargs.get("omit_system", False))
+        self._folds_system = False
+        self._folds_system = not (self._omits_system or self._writes_system())
+        self._trims = f" {_ASK} " not in self.render([_user(f" {_ASK} ")])
+        self.end_of_turn, self._end_text = self._find_end_of_turn()
+        self._last_prompt: tuple[list[Message], Tools, list[int]] | None = None
+        self._glue = lru_cache(maxsize=4)(self._find_glue)
+        self._keeps = lru_cache(maxsize=4096)(self._keeps_verbatim)
+        # The attempts of a group often see the same observation.
+        self._encode_again = lru_cache(maxsize=4096)(self.encode)
+
+    def prompt(self, messages: Sequence[Message], tools: Tools = ()) -> list[int]:
+        """The whole conversation as tokens, up to where the next reply starts.
+
+        Args:
+            messages: Chat messages, the last one from the user.
+            tools: Tool schemas in OpenAI's format.
+        """
+        if self._last_prompt is not None and self._last_prompt[:2] == (list(messages), tools):
+            return list(self._last_prompt[2])
+        token_ids = self.encode(self.render(messages, tools, add_generation_prompt=True))
+        self._last_prompt = [dict(message) for message in messages], tools, token_ids
+        return list(token_ids)
+
+    def continuation(self, messages: Sequence[Message], tools: Tools = ()) -> list[int] | None:
+        """The tokens between the last reply's end-of-turn token and the start of the next reply.
+
+        Args:
+            messages: The conversation, ending with a reply and the observation after it.
+            tools: The same as in :meth:`prompt`.
+
+        Returns:
+            The tokens to append; ``None`` where the template would rewrite what came before, so that the
+            conversation has to be rendered anew.
+        """
+        reply, observation = messages[-2], messages[-1]
+        if (reply["role"], observation["role"]) != ("assistant", "user"):
+            roles = [message["role"] for message in messages[-2:]]
+            raise ValueError(f"a continuation follows a reply (assistant) and a user message, got {roles}")
+        has_system = messages[0]["role"] == "system" and not (self._folds_system or self._omits_system)
+        glue = self._glue(has_system, bool(tools))
+        if glue is None or not self._keeps(reply["content"]):
+            return None
+        text = str(observation["content"])
+        return list(self._encode_again(glue.before + (text.strip() if self._trims else text) + glue.after))
+
+    def reply(self, text: str) -> list[int]:
+        """A reply as a model that imitates it should sample it: its tokens and the end-of-turn token."""
+        return [*self.encode(text), self.end_of_turn]
+
+    def render(
+        self, messages: Sequence[Message], tools: Tools = (), *, add_generation_prompt: bool = False
+    ) -> str:
+        """The conversation as the template's text."""
+        rendered = self.tokenizer.apply_chat_template(
+            [dict(message) for message in (_folded(messages) if self._folds_system else messages)],
+            tools=[dict(tool) for tool in tools] or None,
+            chat_template=self._template,
+            add_generation_prompt=add_generation_prompt,
+            tokenize=False,
+        )
+        assert isinstance(rendered, str)
+        return rendered
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of a piece of rendered text: special tokens as written, none added."""
+        token_ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return token_ids
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of sampled tokens, special ones included: tool calls may be written with them."""
+        text = self.tokenizer.decode(
+            list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        assert isinstance(text, str)
+        return text
+
+    def _writes_system(self) -> bool:
+        """Whether the template has a place for a system message; some raise, some ignore it."""
+        try:
+            return _SEEN in self.render([_system(_SEEN), _user(_ASK)])
+        except jinja2.TemplateError:
+            return False
+
+    def _find_end_of_turn(self) -> tuple[int, str]:
+        """The token after a reply and its text; the end-of-sequence token where a template writes none."""
+        rendered = self.render([_user(_ASK), _assistant(_SAID)])
+        _, found, tail = rendered.partition(_SAID)
+        if not found:
+            raise ValueError("the chat template does not write an assistant message's content")
+        token_ids = self.encode(tail)
+        if token_ids:
+            return token_ids[0], self.decode(token_ids[:1])
+        if self.tokenizer.eos_token_id is None:
+            raise ValueError("the chat template writes nothing after a reply and there is no eos_token")
+        return int(self.tokenizer.eos_token_id), ""
+
+    def _find_glue(self, has_system: bool, has_tools: bool) -> _Glue | None:
+        """What stands around observations, or ``None`` where two turns show that the template rewrites."""
+        tools = [_PROBE_TOOL] if has_tools else []
+        messages = [*([_system("standing words")] if has_system else []), _user(_ASK)]
+        prompt = self.render(messages, tools, add_generation_prompt=True)
+        messages += [_assistant(_SAID), _user(_SEEN)]
+        second = self.render(messages, tools, add_generation_prompt=True)
+        messages += [_assistant(_SAID_AGAIN), _user(_SEEN_AGAIN)]
+        third = self.render(messages, tools, add_generation_prompt=True)
+
+        head, _, tail = second.partition(_SAID)
+        before, _, after = tail.partition(_SEEN)
+        next_head, _, next_tail = third.partition(_SAID_AGAIN)
+        # A space between the generation prompt and the reply is the model's to sample, or not.
+        same_past = head.rstrip() == prompt.rstrip() and next_head.rstrip() == second.rstrip()
+        same_glue = next_tail == before + _SEEN_AGAIN + after and before.startswith(self._end_text)
+        if not (same_past and same_glue):
+            return None
+        return _Glue(before.removeprefix(self._end_text), after)
+
+    def _keeps_verbatim(self, reply: str) -> bool:
+        """Whether the template writes this reply into the past as it is, apart from space around it."""
+        head, _, tail = self.render([_user(_ASK), _assistant(_SAID), _user(_SEEN)]).partition(_SAID)
+        rendered = self.render([_user(_ASK), _assistant(reply), _user(_SEEN)])
+        if not (rendered.startswith(head) and rendered.endswith(tail)):
+            return False
+        return rendered[len(head) : len(rendered) - len(tail)].strip() == reply.strip()
+
+
+_PROBE_TOOL: Mapping[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "probe",
+        "description": "Stands for any tool.",
+        "parameters": {"type": "object", "properties": {}, "required": []},
+    },
+}
+
+
+def _system(content: str) -> Message:
+    return {"role": "system", "content": content}
+
+
+def _user(content: str) -> Message:
+    return {"role": "user", "content": content}
+
+
+def _assistant(content: str) -> Message:
+    return {"role": "assistant", "content": content}
+
+
+def _folded(messages: Sequence[Message]) -> Sequence[Message]:
+    """The standing instructions as the head of the first user message."""
+    if len(messages) < 2 or messages[0]["role"] != "system":
+        return messages
+    first = {**messages[1], "content": f"{messages[0]['content']}\n\n{messages[1]['content']}"}
+    return [first, *messages[2:]]

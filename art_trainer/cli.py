@@ -1,0 +1,234 @@
+"""The ``art-trainer`` command: its flags. Each command's work lies in :mod:`art_trainer.commands`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+try:
+    import typer
+    from rich.console import Console
+except ModuleNotFoundError as missing:
+    raise SystemExit(f'art-trainer needs {missing.name}: pip install "art-gym[train]"') from missing
+
+_TRAIN_EPILOG = (
+    "Examples:\n\n`art-trainer train` trains the embedded model on the embedded mailbox.\n\n"
+    "`art-trainer train --model Qwen/Qwen3-0.6B --lora 16 --env-args difficulty=2 --learning-rate 1e-5`.\n\n"
+    "`art-trainer train --config run.yaml --set loss_type=grpo` repeats a run with a change.\n\n"
+    "`art-trainer train --resume runs/Email-v0-art-tiny-1` goes on where a run was stopped."
+)
+_EVAL_EPILOG = (
+    "Examples:\n\n`art-trainer eval --policy bm25 --policy art-tiny --compare`.\n\n"
+    "`art-trainer eval --policy runs/Email-v0-art-tiny-1 --episodes 500`.\n\n"
+    "`art-trainer eval --policy openai:qwen3@http://localhost:8000/v1 --json result.json`."
+)
+_PLAY_EPILOG = (
+    "Examples:\n\n`art-trainer play` lets you search the mailbox yourself.\n\n"
+    "`art-trainer play --policy bm25 --seed 3` shows how a baseline does it."
+)
+
+app = typer.Typer(
+    help="Train LLM agents on text environments with GRPO, evaluate them, play the environments yourself.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+
+EnvOption = Annotated[str, typer.Option("--env", help="Id of a Gymnasium environment with text in and out.")]
+EnvArgsOption = Annotated[
+    list[str],
+    typer.Option(
+        "--env-args",
+        metavar="KEY=VALUE",
+        help="Argument of the environment; a JSON value or text. Repeatable.",
+    ),
+]
+SplitOption = Annotated[
+    str | None,
+    typer.Option(help="Split of the tasks. Without it: test where there is one.", show_default=False),
+]
+SeedOption = Annotated[
+    int, typer.Option(min=0, help="The same seed gives the same tasks and the same episodes.")
+]
+TemperatureOption = Annotated[float, typer.Option(min=0, help="Sampling temperature; 0 is greedy.")]
+TokensOption = Annotated[
+    int, typer.Option("--max-completion-length", min=1, help="Most tokens of one reply.")
+]
+
+
+@app.command(epilog=_TRAIN_EPILOG)
+def train(
+    env: Annotated[
+        str | None,
+        typer.Option(help="Id of a Gymnasium environment with text in and out. [default: art/Email-v0]"),
+    ] = None,
+    env_args: EnvArgsOption = [],  # noqa: B006 (typer reads it, nobody changes it)
+    model: Annotated[
+        str | None, typer.Option(help="Hugging Face name or folder of any causal LM. [default: art-tiny]")
+    ] = None,
+    lora: Annotated[
+        int | None, typer.Option(metavar="RANK", help="Train a LoRA adapter of this rank, not all weights.")
+    ] = None,
+    max_steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
+    num_generations: Annotated[
+        int | None, typer.Option(help="Attempts at one task: the group's size.")
+    ] = None,
+    groups_per_step: Annotated[int | None, typer.Option(help="Groups played per step.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
+    beta: Annotated[
+        float | None, typer.Option(help="Weight of the KL to the model as it was at the start.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Where all randomness starts.")] = None,
+    eval_episodes: Annotated[
+        int | None, typer.Option(help="Held-out episodes of the evaluations before and after.")
+    ] = None,
+    eval_steps: Annotated[int | None, typer.Option(help="Also evaluate every so many steps.")] = None,
+    save_steps: Annotated[int | None, typer.Option(help="Save a checkpoint every so many steps.")] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
+    output_dir: Annotated[
+        Path | None, typer.Option(help="Folder of the run. [default: runs/ENV-MODEL-NUMBER]")
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Go on with the run in this folder.", exists=True, file_okay=False),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE.yaml", help="Settings by name; flags override them.")
+    ] = None,
+    set_: Annotated[
+        list[str],
+        typer.Option("--set", metavar="KEY=VALUE", help="Any other setting of GRPOConfig. Repeatable."),
+    ] = [],  # noqa: B006
+) -> None:
+    """Train a model with GRPO, and see by how much it got better.
+
+    Evaluates the model and the environment's baselines on held-out tasks, trains, and evaluates again on the
+    same tasks. Ctrl-C saves a checkpoint and a report. Everything lies in the run's folder.
+    """
+    flags = {name: value for name, value in locals().items() if value is not None}
+    for name in ("env_args", "set_", "config", "resume"):
+        flags.pop(name, None)
+    from art_trainer.commands.settings import parse_pairs
+    from art_trainer.commands.training import TrainRequest, run_train
+
+    if env_args:
+        flags["env_args"] = parse_pairs(env_args, "--env-args")
+    if output_dir is not None:
+        flags["output_dir"] = str(output_dir)
+    run_train(TrainRequest(flags, parse_pairs(set_, "--set", as_yaml=True), config, resume), Console())
+
+
+@app.command("eval", epilog=_EVAL_EPILOG)
+def eval_(
+    policy: Annotated[
+        list[str],
+        typer.Option(
+            help="What to evaluate: a run's or checkpoint's folder, a Hugging Face name or path, "
+            "openai:MODEL@URL (its key from OPENAI_API_KEY), a baseline's name (baseline:NAME where it is "
+            "ambiguous), or art-tiny. Repeatable."
+        ),
+    ],
+    env: EnvOption = "art/Email-v0",
+    env_args: EnvArgsOption = [],  # noqa: B006
+    split: SplitOption = None,
+    episodes: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many. Without it: every task of the split once.", show_default=False),
+    ] = None,
+    greedy: Annotated[bool, typer.Option("--greedy", help="The same as --temperature 0.")] = False,
+    temperature: TemperatureOption = 0.0,
+    max_tokens: TokensOption = 256,
+    seed: SeedOption = 0,
+    max_batch: Annotated[
+        int, typer.Option(min=1, help="Most conversations a local model holds at once.")
+    ] = 256,
+    device: Annotated[str | None, typer.Option(help="Where a local model runs, such as cpu or cuda.")] = None,
+    compare: Annotated[
+        bool,
+        typer.Option("--compare", help="Also the paired difference of each policy to the one before it."),
+    ] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write every episode's result here.")
+    ] = None,
+) -> None:
+    """Evaluate policies on the same tasks: success with its interval, reward and its parts, turns, tokens."""
+    from art_trainer.commands.evaluating import EvalRequest, run_eval
+    from art_trainer.commands.settings import parse_pairs
+
+    request = EvalRequest(
+        policies=policy,
+        env=env,
+        env_args=parse_pairs(env_args, "--env-args"),
+        split=split,
+        episodes=episodes,
+        seed=seed,
+        temperature=0.0 if greedy else temperature,
+        max_tokens=max_tokens,
+        max_batch=max_batch,
+        device=device,
+        compare=compare,
+        json_file=json_file,
+    )
+    run_eval(request, Console())
+
+
+@app.command(epilog=_PLAY_EPILOG)
+def play(
+    env: EnvOption = "art/Email-v0",
+    env_args: EnvArgsOption = [],  # noqa: B006
+    policy: Annotated[
+        str | None, typer.Option(help="Watch this policy instead of playing yourself; as in eval.")
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="Id of the task.")] = None,
+    split: Annotated[str | None, typer.Option(help="Split the task is drawn from.")] = None,
+    seed: SeedOption = 0,
+    temperature: TemperatureOption = 0.0,
+    max_tokens: TokensOption = 256,
+) -> None:
+    """Play an environment in the terminal, or watch a policy play it.
+
+    Each line you type is one reply; a line that opens a fence (three backticks) goes on to the closing one.
+    """
+    from art_trainer.commands.playing import PlayRequest, run_play
+    from art_trainer.commands.settings import parse_pairs
+
+    request = PlayRequest(
+        env=env,
+        env_args=parse_pairs(env_args, "--env-args"),
+        policy=policy,
+        task=task,
+        split=split,
+        seed=seed,
+        temperature=temperature,
+        max_tokens=max_tokens,
+    )
+    run_play(request, Console())
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run ``art-trainer``; an error of the user's is one line and exit code 2, Ctrl-C is exit code 130."""
+    sys.exit(_run(arguments))
+
+
+def _run(arguments: list[str] | None) -> int:
+    from art_gym.errors import ArtGymError
+    from art_trainer.errors import TrainerError
+
+    try:
+        # Typer's own errors and exits come as exit codes.
+        code: Any = app(args=arguments, prog_name="art-trainer", standalone_mode=True)
+        return int(code or 0)
+    except SystemExit as exit_:
+        return exit_.code if isinstance(exit_.code, int) else 1
+    except KeyboardInterrupt:
+        Console(stderr=True).print("Stopped.")
+        return 130
+    except (ArtGymError, TrainerError, FileNotFoundError) as error:
+        Console(stderr=True).print(f"art-trainer: {error}", markup=False, highlight=False, soft_wrap=True)
+        return 2
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The commands of ``art-trainer``, one module each."""

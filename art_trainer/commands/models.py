@@ -1,0 +1,86 @@
+"""Models on this machine as policies. Apart from the other policies, because it takes seconds to import."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+import transformers
+from peft import LoraConfig
+
+from art_trainer import art_tiny
+from art_trainer.checkpoint import list_checkpoints
+from art_trainer.errors import ConfigError
+from art_trainer.run_folder import RunFolder
+from art_trainer.sampler import SamplingParams
+from art_trainer.transformers_policy import TransformersPolicy
+
+
+def local_policy(
+    words: str,
+    *,
+    sampling: SamplingParams,
+    max_batch: int = 256,
+    device: str | None = None,
+    lora: int | None = None,
+    baselines: tuple[str, ...] = (),
+) -> TransformersPolicy:
+    """A model on this machine, from a folder, from Hugging Face, or the one in the package.
+
+    Args:
+        words: ``art-tiny``, a folder, or a Hugging Face name.
+        sampling: How replies are sampled.
+        max_batch: Most conversations held at one time.
+        device: Where the model lives; by default a GPU where there is one.
+        lora: Rank of a new LoRA adapter on all linear layers.
+        baselines: Names that were possible too, for the words of an error.
+
+    Raises:
+        ConfigError: Where there is no such model.
+    """
+    _refuse_slips(words, (art_tiny.NAME, *baselines))
+    adapter = None
+    if lora is not None:
+        adapter = LoraConfig(r=lora, lora_alpha=2 * lora, target_modules="all-linear", task_type="CAUSAL_LM")
+    # It would draw over what this command shows.
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        return TransformersPolicy.from_pretrained(
+            _model_path(words),
+            lora=adapter,
+            device=device,
+            sampling=sampling,
+            max_batch=max_batch,
+            name=words,
+        )
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"no policy {words!r}: no folder with a model, no baseline of the environment, and not found on "
+            f"Hugging Face ({str(error).splitlines()[0]})"
+        ) from error
+
+
+def _refuse_slips(words: str, known: tuple[str, ...]) -> None:
+    """Find slips of the pen at once, before Hugging Face is asked over the network.
+
+    Raises:
+        ConfigError: For a folder that does not exist, or almost the name of something known.
+    """
+    path = Path(words)
+    if words in known or path.exists():
+        return
+    in_folder = path.parent != Path(".") and path.parent.is_dir()
+    if in_folder or path.is_absolute() or words.startswith((".", "~")):
+        raise ConfigError(f"no model at {words!r}: there is no such folder")
+    near = difflib.get_close_matches(words, known, n=1, cutoff=0.75)
+    if near:
+        raise ConfigError(f"no policy {words!r}; did you mean `{near[0]}`?")
+
+
+def _model_path(words: str) -> str:
+    """What Transformers loads: of a run the latest checkpoint, of a checkpoint the model in it."""
+    if words == art_tiny.NAME:
+        return str(art_tiny.path())
+    path = Path(words)
+    path = next(reversed(list_checkpoints(RunFolder(path).checkpoints)), path)
+    return str(path / "model") if (path / "model").is_dir() else words

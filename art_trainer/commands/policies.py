@@ -1,0 +1,117 @@
+"""From the words of a command line to environments and policies."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+
+import art_gym  # noqa: F401 (registers the project's environments)
+from art_gym.errors import did_you_mean
+from art_trainer.errors import ConfigError
+from art_trainer.policy import Policy
+from art_trainer.scripted_policy import ScriptedPolicy
+
+_OPENAI = re.compile(r"openai:(?P<model>.+?)(?:@(?P<url>https?://.+))?")
+_BASELINE = "baseline:"
+
+MakeEnv = Callable[[], gym.Env[str, str]]
+
+
+def env_maker(env_id: str, env_args: Mapping[str, Any]) -> MakeEnv:
+    """What makes the environment; one is made at once, so that wrong words are found before the long work.
+
+    Raises:
+        ConfigError: Where there is no such environment, or it does not take these arguments.
+    """
+    make: MakeEnv = functools.partial(gym.make, env_id, **env_args)
+    try:
+        make().close()
+    except gym.error.Error as error:
+        raise ConfigError(f"no environment {env_id!r}: {error}") from error
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"environment {env_id!r} needs a module that is not installed: {error}") from error
+    except (TypeError, ValueError, LookupError, OSError) as error:
+        given = ", ".join(f"{name}={value!r}" for name, value in env_args.items()) or "no arguments"
+        raise ConfigError(f"{env_id} cannot be made with {given}: {error}") from error
+    return make
+
+
+def baseline_names(make_env: MakeEnv) -> tuple[str, ...]:
+    """The environment's baselines; none for an environment that is not ours."""
+    env = make_env()
+    try:
+        return tuple(getattr(env.unwrapped, "baselines", ()))
+    finally:
+        env.close()
+
+
+def load_policy(
+    words: str,
+    make_env: MakeEnv,
+    *,
+    temperature: float,
+    max_tokens: int,
+    max_batch: int = 256,
+    device: str | None = None,
+) -> Policy:
+    """The policy that a command line names.
+
+    Args:
+        words: ``baseline:NAME`` or a baseline's bare name, ``openai:MODEL@URL``, ``art-tiny``, a folder
+            with a model, checkpoint or run, or the name of a Hugging Face model.
+        make_env: Makes the environment, for its baselines.
+        temperature: Sampling temperature of a model; 0 is greedy.
+        max_tokens: Most tokens of one reply of a model.
+        max_batch: Most conversations a local model holds at one time.
+        device: Where a local model lives; by default a GPU where there is one.
+
+    Raises:
+        ConfigError: Where nothing has that name.
+    """
+    baselines = baseline_names(make_env)
+    if words.startswith(_BASELINE):
+        name = words.removeprefix(_BASELINE)
+        if name not in baselines:
+            raise ConfigError(f"the environment has no baseline `{name}`{did_you_mean(name, baselines)}")
+        return ScriptedPolicy(name)
+    if words.startswith("openai:"):
+        return _openai_policy(words, temperature, max_tokens)
+    if words in baselines and not Path(words).exists():
+        return ScriptedPolicy(words)
+    # Torch takes seconds to import, which a person who plays, or a baseline, need not wait for.
+    from art_trainer.commands.models import local_policy
+    from art_trainer.sampler import SamplingParams
+
+    sampling = SamplingParams(temperature=temperature, max_new_tokens=max_tokens)
+    return local_policy(words, sampling=sampling, max_batch=max_batch, device=device, baselines=baselines)
+
+
+def _openai_policy(words: str, temperature: float, max_tokens: int) -> Policy:
+    match = _OPENAI.fullmatch(words)
+    if match is None:
+        raise ConfigError(
+            f"{words!r} names no model: write openai:MODEL@URL, as in openai:qwen3@http://localhost:8000/v1"
+        )
+    try:
+        from openai import OpenAIError
+
+        from art_trainer.openai_policy import OpenAIPolicy
+    except ModuleNotFoundError as error:
+        raise ConfigError(f'{words} needs the package {error.name}: pip install "art-gym[openai]"') from error
+    try:
+        return OpenAIPolicy(
+            match["model"],
+            match["url"],
+            api_key=os.environ.get("OPENAI_API_KEY"),
+            temperature=temperature,
+            max_new_tokens=max_tokens,
+            name=words,
+        )
+    except OpenAIError as error:
+        raise ConfigError(f"{words}: {error}") from error

@@ -1,0 +1,163 @@
+"""The settings of ``art-trainer train``: flags, a YAML file and defaults laid over each other."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from art_gym.errors import did_you_mean
+from art_trainer.config import GRPOConfig
+from art_trainer.errors import ConfigError
+
+DEFAULT = "default"
+"""The source of a value that nobody set."""
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "art-tiny": {
+        "learning_rate": 1e-3,
+        "lr_final_ratio": 0.1,
+        "max_steps": 150,
+        "max_completion_length": 32,
+        "eval_episodes": 200,
+    },
+}
+"""What suits a model, below everything that the user sets. The library's defaults suit models of billions."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """What a run needs beyond :class:`~art_trainer.config.GRPOConfig`."""
+
+    env: str = "art/Email-v0"
+    """The id of a Gymnasium environment with text in and text out; ``module:id`` imports the module first."""
+    env_args: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the environment."""
+    model: str = "art-tiny"
+    """A Hugging Face name, a folder, or ``art-tiny``."""
+    lora: int | None = None
+    """Rank of the LoRA adapter to train; ``None`` trains all weights."""
+    threads: int | None = None
+    """CPU threads; ``None``: 2 for small models, all cores for large ones."""
+    device: str | None = None
+    """Where the model lives; ``None``: a GPU where there is one."""
+    max_batch: int = 256
+    """Most conversations the model holds in memory at one time."""
+    test_split: str | None = None
+    """Split of the evaluation before and after; ``None``: ``"test"`` where there is one."""
+    baselines: Sequence[str] | None = None
+    """Baselines of the environment to evaluate too; ``None``: all it has."""
+
+    def __post_init__(self) -> None:
+        for name in ("lora", "threads", "max_batch"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} is {value}: set at least 1")
+
+
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "env": (str,),
+    "env_args": (dict,),
+    "model": (str,),
+    "lora": (int, type(None)),
+    "threads": (int, type(None)),
+    "device": (str, type(None)),
+    "max_batch": (int,),
+    "test_split": (str, type(None)),
+    "baselines": (list, type(None)),
+}
+_RUN_NAMES = tuple(item.name for item in dataclasses.fields(RunSettings))
+_CONFIG_NAMES = tuple(item.name for item in dataclasses.fields(GRPOConfig))
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Settings from one source."""
+
+    source: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings of a run, and where each came from."""
+
+    run: RunSettings
+    config: GRPOConfig
+    sources: Mapping[str, str]
+
+    def to_mapping(self) -> dict[str, Any]:
+        """All settings by name; :func:`merge_settings` of them alone gives the same settings."""
+        return {**dataclasses.asdict(self.run), **self.config.to_mapping()}
+
+
+def merge_settings(layers: Iterable[Layer]) -> Settings:
+    """Lay settings over each other and over the defaults; a later layer hides an earlier one.
+
+    Raises:
+        ConfigError: For a setting that does not exist (the near miss is named), is of a wrong type or out of
+            range. The message says which source holds it.
+    """
+    merged: dict[str, Any] = {}
+    sources = dict.fromkeys((*_RUN_NAMES, *_CONFIG_NAMES), DEFAULT)
+    for layer in layers:
+        for name, value in layer.values.items():
+            _check(layer.source, name, value)
+            merged[name] = value
+            sources[name] = layer.source
+    try:
+        run = RunSettings(**{name: value for name, value in merged.items() if name in _RUN_NAMES})
+        config = GRPOConfig.from_mapping(
+            {name: value for name, value in merged.items() if name in _CONFIG_NAMES}
+        )
+    except ConfigError as error:
+        raise ConfigError(f"{error}{_blame(str(error), sources)}") from error
+    return Settings(run, config, sources)
+
+
+def _check(source: str, name: str, value: Any) -> None:
+    if name not in _RUN_NAMES and name not in _CONFIG_NAMES:
+        hint = did_you_mean(name, (*_RUN_NAMES, *_CONFIG_NAMES))
+        raise ConfigError(f"{source}: no setting `{name}`{hint}")
+    if name in _RUN_NAMES and (not isinstance(value, _KINDS[name]) or isinstance(value, bool)):
+        wanted = " or ".join("null" if kind is type(None) else kind.__name__ for kind in _KINDS[name])
+        raise ConfigError(f"{source}: {name} is {value!r}; set a value of type {wanted}")
+
+
+def _blame(message: str, sources: Mapping[str, str]) -> str:
+    """Where the settings that an error speaks of came from."""
+    named = [name for name in re.findall(r"\w+", message) if sources.get(name, DEFAULT) != DEFAULT]
+    blamed = [f"{name} from {sources[name]}" for name in dict.fromkeys(named)]
+    return f" ({', '.join(blamed)})" if blamed else ""
+
+
+def parse_pairs(pairs: Iterable[str], flag: str, *, as_yaml: bool = False) -> dict[str, Any]:
+    """Read ``key=value`` arguments; a value is JSON where it can be read as such, else text.
+
+    Args:
+        pairs: The arguments.
+        flag: The flag they came with, for the words of an error.
+        as_yaml: Read values as YAML, as in a config file.
+
+    Raises:
+        ConfigError: Where an argument has no ``=``, or no key before it.
+    """
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"{flag} takes key=value, as in `{flag} seed=1`, not {pair!r}")
+        values[key.strip()] = yaml.safe_load(text) if as_yaml else _json_or_text(text)
+    return values
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,267 @@
+"""``art-trainer train``: evaluate, train, evaluate again on the same tasks, and report."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import typer
+from rich.console import Console
+
+from art_gym.errors import did_you_mean
+from art_trainer.checkpoint import list_checkpoints
+from art_trainer.commands.evaluating import evaluate_shown
+from art_trainer.commands.models import local_policy
+from art_trainer.commands.policies import MakeEnv, baseline_names, env_maker
+from art_trainer.commands.settings import DEFAULT, PRESETS, Layer, RunSettings, Settings, merge_settings
+from art_trainer.commands.tables import results_table, settings_table
+from art_trainer.display import number, percent
+from art_trainer.episodes import Episode
+from art_trainer.errors import ConfigError
+from art_trainer.policy import Policy
+from art_trainer.progress import TrainingProgress, training_progress
+from art_trainer.report import headline, write_report
+from art_trainer.run_folder import AFTER, BASELINE, BEFORE, RunFolder, read_yaml
+from art_trainer.sampler import SamplingParams
+from art_trainer.scripted_policy import ScriptedPolicy
+from art_trainer.trainer import GRPOTrainer
+from art_trainer.transformers_policy import TransformersPolicy
+
+INTERRUPTED = 130
+"""The exit code after Ctrl-C, as shells have it: 128 plus the signal's number."""
+
+_SMALL_MODEL = 50_000_000
+_SMALL_MODEL_THREADS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TrainRequest:
+    """What ``art-trainer train`` was asked for."""
+
+    flags: Mapping[str, Any]
+    """Settings given as flags of their own."""
+    overrides: Mapping[str, Any]
+    """Settings given with ``--set``."""
+    config_file: Path | None
+    resume: Path | None
+
+
+def run_train(request: TrainRequest, console: Console) -> RunFolder:
+    """Train as asked; the run's folder holds what came of it.
+
+    Raises:
+        ConfigError: Where a setting, the environment or the model does not exist.
+        typer.Exit: With code 130 after Ctrl-C, when a checkpoint and a report were written.
+    """
+    settings = gather_settings(request)
+    folder = RunFolder(Path(settings.config.output_dir))
+    for part in settings_table(settings):
+        console.print(part)
+    run = _Run(settings, folder, console)
+    folder.write_settings(settings.to_mapping())
+    console.print(f"Run folder: {folder.path}", highlight=False, soft_wrap=True)
+    try:
+        run.evaluate_baselines()
+        run.evaluate(BEFORE)
+        run.train(resume=request.resume is not None)
+        run.evaluate(AFTER)
+    except KeyboardInterrupt:
+        console.print(
+            f"\nStopped. Report so far: {folder.report_file}\n"
+            f"Go on with: art-trainer train --resume {folder.path}",
+            highlight=False,
+            soft_wrap=True,
+        )
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        # Whatever ended the run, its numbers up to there are worth reading.
+        write_report(folder.path)
+    run.conclude()
+    return folder
+
+
+def gather_settings(request: TrainRequest) -> Settings:
+    """Merge the flags, the YAML file, the resumed run's settings and the model's preset.
+
+    Raises:
+        ConfigError: For a wrong setting, or a folder that already holds a run.
+    """
+    layers = []
+    if request.resume is not None:
+        layers.append(Layer("the resumed run", _saved(request.resume)))
+    if request.config_file is not None:
+        layers.append(Layer(request.config_file.name, read_yaml_config(request.config_file)))
+    layers += [Layer("--set", request.overrides), Layer("flag", request.flags)]
+    if request.resume is not None:
+        layers.append(Layer("--resume", {"output_dir": str(request.resume)}))
+
+    def named(name: str, default: str) -> str:
+        found = [layer.values[name] for layer in layers if name in layer.values]
+        return str(found[-1]) if found else default
+
+    model, env = named("model", RunSettings().model), named("env", RunSettings().env)
+    layers.insert(0, Layer(f"preset of {model}", PRESETS.get(model, {})))
+    layers.insert(0, Layer(DEFAULT, {"output_dir": str(free_folder(env, model))}))
+    settings = merge_settings(layers)
+    folder = RunFolder(Path(settings.config.output_dir))
+    if request.resume is None and (folder.settings_file.exists() or folder.metrics_file.exists()):
+        raise ConfigError(
+            f"{folder.path} already holds a run: go on with it by --resume {folder.path}, "
+            "or give another --output-dir"
+        )
+    return settings
+
+
+def read_yaml_config(file: Path) -> dict[str, Any]:
+    """The settings of a YAML file.
+
+    Raises:
+        ConfigError: Where the file is missing or is no mapping.
+    """
+    try:
+        return read_yaml(file)
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"--config: {error}") from error
+
+
+def _saved(resume: Path) -> dict[str, Any]:
+    folder = RunFolder(resume)
+    if not folder.settings_file.exists():
+        raise ConfigError(f"--resume: {resume} holds no run (it has no {folder.settings_file.name})")
+    return folder.settings()
+
+
+def free_folder(env: str, model: str) -> Path:
+    """The first of ``runs/ENV-MODEL-1``, ``-2``, … that does not exist."""
+    stem = f"{env.split('/')[-1].split(':')[-1]}-{Path(model).name}"
+    candidates = (Path("runs") / f"{stem}-{number}" for number in itertools.count(1))
+    return next(path for path in candidates if not path.exists())
+
+
+class _Run:
+    """One run: its policy, its environment, and where its files and words go."""
+
+    def __init__(self, settings: Settings, folder: RunFolder, console: Console) -> None:
+        self._settings = settings
+        self._folder = folder
+        self._console = console
+        self._make_env: MakeEnv = env_maker(settings.run.env, settings.run.env_args)
+        self._baselines = _chosen_baselines(settings.run, self._make_env)
+        self._policy = _make_policy(settings)
+
+    def evaluate_baselines(self) -> None:
+        """Evaluate the environment's own players, those that were not yet."""
+        for name in self._baselines:
+            self._evaluate(BASELINE + name, ScriptedPolicy(name))
+
+    def evaluate(self, when: str) -> None:
+        """Evaluate the model as it is now, at the evaluation's temperature."""
+        config = self._settings.config
+        sampling = self._policy.sampling
+        self._policy.sampling = SamplingParams(
+            temperature=config.eval_temperature, max_new_tokens=config.max_completion_length
+        )
+        try:
+            self._evaluate(when, self._policy)
+        finally:
+            self._policy.sampling = sampling
+
+    def _evaluate(self, name: str, policy: Policy) -> None:
+        # A resumed run keeps what was evaluated before it was stopped; after training everything is new.
+        if name != AFTER and self._folder.evaluation(name) is not None:
+            return
+        config, run = self._settings.config, self._settings.run
+        transcripts: list[Episode] = []
+        evaluation = evaluate_shown(
+            policy,
+            self._make_env,
+            self._console,
+            split=run.test_split,
+            episodes=config.eval_episodes,
+            seed=config.seed,
+            settings={"env_args": dict(run.env_args), "temperature": config.eval_temperature},
+            transcripts=transcripts,
+        )
+        label = name.replace(BASELINE, "baseline ")
+        how = f"success {percent(evaluation.success)}, mean reward {number(evaluation.reward)}"
+        self._console.print(f"{label}: {how}", highlight=False, soft_wrap=True)
+        self._folder.write_evaluation(name, replace(evaluation, policy=label), transcripts)
+
+    def train(self, *, resume: bool) -> None:
+        """Run GRPO, from the latest checkpoint where there is one to resume from."""
+        config = self._settings.config
+        watcher = _Watcher()
+        trainer = GRPOTrainer(self._policy, self._make_env, config, callbacks=[watcher])
+        found = list_checkpoints(self._folder.checkpoints) if resume else []
+        if found:
+            trainer.load_checkpoint(found[-1])
+            self._console.print(f"Going on after step {trainer.step}.", highlight=False)
+        episodes = config.groups_per_step * config.num_generations
+        with training_progress(
+            self._console, config.max_steps, done=trainer.step, episodes_per_step=episodes
+        ) as watcher.progress:
+            trainer.train()
+
+    def conclude(self) -> None:
+        """Print the table, the paired difference and where everything lies."""
+        before, after = self._folder.evaluation(BEFORE), self._folder.evaluation(AFTER)
+        assert before is not None
+        assert after is not None
+        baselines = [(f"baseline {name}", found) for name, found in self._folder.baselines().items()]
+        self._console.print(results_table([*baselines, ("before", before), ("after", after)]))
+        self._console.print(headline(before, after), highlight=False, soft_wrap=True)
+        self._console.print(f"Report: {self._folder.report_file}", highlight=False, soft_wrap=True)
+
+
+class _Watcher:
+    """Passes on what the trainer tells to the progress that is being shown."""
+
+    progress: TrainingProgress
+
+    def on_step(self, metrics: Mapping[str, float]) -> None:
+        self.progress.on_step(metrics)
+
+    def on_episode(self, episode: Episode) -> None:
+        self.progress.on_episode(episode)
+
+
+def _make_policy(settings: Settings) -> TransformersPolicy:
+    run, config = settings.run, settings.config
+    torch.manual_seed(config.seed)  # a new LoRA adapter starts from torch's generator
+    policy = local_policy(
+        run.model,
+        sampling=SamplingParams(
+            temperature=config.temperature,
+            top_p=config.top_p,
+            top_k=config.top_k,
+            min_p=config.min_p or 0.0,
+            max_new_tokens=config.max_completion_length,
+        ),
+        max_batch=run.max_batch,
+        device=run.device,
+        lora=run.lora,
+    )
+    weights = sum(parameter.numel() for parameter in policy.model.parameters())
+    torch.set_num_threads(run.threads or default_threads(weights))
+    return policy
+
+
+def default_threads(weights: int) -> int:
+    """How many CPU threads suit a model: a small one gains nothing from a third."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, _SMALL_MODEL_THREADS) if weights < _SMALL_MODEL else cores
+
+
+def _chosen_baselines(run: RunSettings, make_env: MakeEnv) -> tuple[str, ...]:
+    known = baseline_names(make_env)
+    if run.baselines is None:
+        return known
+    for name in run.baselines:
+        if name not in known:
+            raise ConfigError(f"the environment has no baseline `{name}`{did_you_mean(name, known)}")
+    return tuple(run.baselines)

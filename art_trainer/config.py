@@ -1,0 +1,245 @@
+"""Every setting of a training run, in one dataclass.
+
+Names and defaults are those of TRL's ``GRPOConfig`` where it has the field. Different, for
+multi-turn agents: ``scale_rewards="none"`` and ``epsilon_high=0.28`` (evidence under each field); the
+schedule counts training steps (rollout and update); ``max_completion_length`` bounds one reply, not a whole
+episode.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from art_trainer.errors import ConfigError
+
+ScaleRewards = Literal["none", "group", "batch"]
+LossType = Literal["dapo", "grpo", "dr_grpo", "bnpo"]
+Schedule = Literal["linear", "cosine", "constant"]
+
+
+@dataclass(frozen=True, slots=True)
+class GRPOConfig:
+    """Settings of :class:`~art_trainer.trainer.GRPOTrainer`.
+
+    Raises:
+        ConfigError: Where a value is out of range or two settings contradict each other.
+    """
+
+    output_dir: str = "runs/grpo"
+    """Folder of the run: config, metrics, transcripts, checkpoints."""
+    seed: int = 42
+    """Where all randomness of the run starts: tasks, sampling, shuffling."""
+    max_steps: int = 100
+    """Training steps; one step is one rollout and the update from it."""
+
+    num_generations: int = 8
+    """Attempts at one task, the group's size; the group's mean reward is the baseline."""
+    groups_per_step: int = 32
+    """Groups rolled out per step; a step's batch has ``groups_per_step * num_generations`` episodes."""
+    max_completion_length: int = 512
+    """Most tokens of one reply. (TRL bounds the whole episode, observations included.)"""
+    max_concurrent: int | None = None
+    """Most episodes played at the same moment; ``None``: as many as the policy's batch takes."""
+    temperature: float = 1.0
+    """Sampling temperature; the learner's log-probs are taken at the same temperature."""
+    top_p: float = 1.0
+    """Nucleus sampling; 1 switches it off. Any filter costs a second pass for the old log-probs."""
+    top_k: int = 0
+    """Sample among the k most likely tokens; 0 switches it off."""
+    min_p: float | None = None
+    """Drop tokens less likely than this fraction of the likeliest; ``None`` switches it off."""
+    train_split: str | None = None
+    """Split the training tasks come from; ``None``: ``"train"`` where the environment has it."""
+
+    learning_rate: float = 1e-6
+    """Peak learning rate of AdamW. Right for models of billions; from random weights use 1e-3 to 2e-3."""
+    lr_scheduler_type: Schedule = "linear"
+    """How the learning rate falls from its peak to ``learning_rate * lr_final_ratio`` at ``max_steps``."""
+    lr_final_ratio: float = 0.0
+    """What is left of the learning rate at the end, as a fraction of the peak (0 as in TRL)."""
+    warmup_steps: int = 0
+    """Training steps over which the learning rate rises linearly to its peak."""
+    weight_decay: float = 0.0
+    """AdamW's decoupled weight decay; not applied to vectors (norms, biases)."""
+    adam_beta1: float = 0.9
+    """AdamW's decay of the mean gradient."""
+    adam_beta2: float = 0.999
+    """AdamW's decay of the mean squared gradient."""
+    adam_epsilon: float = 1e-8
+    """AdamW's term against division by zero."""
+    max_grad_norm: float = 1.0
+    """Longest gradient (L2 norm over all weights) an optimizer step takes; 0 switches clipping off."""
+    num_iterations: int = 1
+    """Passes over a step's batch (μ in the GRPO paper)."""
+    steps_per_generation: int = 1
+    """Optimizer steps one pass is cut into, each over its share of the groups."""
+    max_skipped_updates: int = 10
+    """Optimizer steps in a row that may be skipped for a loss or gradient that is not finite."""
+    tokens_per_microbatch: int = 4096
+    """Most padded tokens in one forward and backward; bounds memory, does not change the result."""
+    share_prefixes: bool = True
+    """Compute a group's common prompt once where the model allows it exactly and it saves tokens."""
+
+    loss_type: LossType = "dapo"
+    """How token losses are added up, see :func:`art_trainer.losses.token_weights`."""
+    epsilon: float = 0.2
+    """The probability ratio is clipped below at ``1 - epsilon``."""
+    epsilon_high: float | None = 0.28
+    """The ratio is clipped above at ``1 + epsilon_high``; ``None``: ``epsilon``, TRL's default. Clip-higher
+    keeps rare good tokens growing: DAPO (arXiv:2503.14476) reports higher entropy and accuracy with 0.28."""
+    beta: float = 0.0
+    """Weight of the KL divergence to the reference, the policy as it was at the start; 0: no reference."""
+    use_bias_correction_kl: bool = True
+    """Multiply the KL estimate by the probability ratio, so that its gradient is the true one off-policy."""
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus, nats per token."""
+    scale_rewards: ScaleRewards = "none"
+    """Divide advantages by the rewards' standard deviation in the group or batch, or not at all. TRL divides
+    by the group's; that gives nearly constant groups the loudest say (Dr. GRPO, arXiv:2503.20783) and
+    collapsed on guess-the-number (16 groups, learning rate 3e-3), which learns without it."""
+    drop_zero_variance_groups: bool = True
+    """Leave out groups whose rewards are all equal: their policy gradient is zero and they cost a full pass
+    (DAPO's dynamic sampling without the resampling). Their KL and entropy terms are left out with them."""
+    mask_truncated_completions: bool = False
+    """Leave episodes cut off by a turn limit or a full context out of the loss (not out of the baseline)."""
+
+    logging_steps: int = 1
+    """Write metrics every so many steps."""
+    save_steps: int = 0
+    """Write a checkpoint every so many steps; 0: only at the end."""
+    save_total_limit: int | None = 2
+    """How many checkpoints to keep, the newest; ``None``: all."""
+    eval_steps: int = 0
+    """Evaluate every so many steps, before the first and after the last; 0: never."""
+    eval_episodes: int = 128
+    """Episodes of one evaluation; always the same tasks and seeds, none of them drawn in training."""
+    eval_split: str | None = None
+    """Split of the evaluation tasks; ``None``: ``"validation"``, else ``"test"``, where there is one."""
+    eval_temperature: float = 0.0
+    """Sampling temperature in evaluation; 0 is greedy."""
+    log_episodes: int = 8
+    """Episodes per step whose transcripts are kept, whole groups first; 0: none."""
+
+    def __post_init__(self) -> None:
+        for name in _AT_LEAST_ONE:
+            _require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        for name in _NOT_NEGATIVE:
+            value = getattr(self, name)
+            _require(math.isfinite(value) and value >= 0, name, value, "a finite number, 0 or more")
+        for name in _FRACTIONS:
+            _require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "between 0 and 1")
+        for name in ("max_concurrent", "save_total_limit"):
+            value = getattr(self, name)
+            _require(value is None or value >= 1, name, value, "at least 1, or null for no limit")
+        for name, field_type in _TYPES.items():
+            _require_choice(name, field_type, getattr(self, name))
+        self._check_together()
+
+    def _check_together(self) -> None:
+        if self.temperature <= 0:
+            raise ConfigError(
+                "temperature is 0, but greedy attempts at one task are all alike and teach nothing: "
+                "set it above 0 (1.0), and eval_temperature to 0 for greedy evaluation"
+            )
+        if self.num_generations < 2:
+            raise ConfigError(
+                "num_generations is 1, but GRPO's baseline is the mean over a group: set at least 2"
+            )
+        if not 0 < self.top_p <= 1:
+            raise ConfigError(f"top_p is {self.top_p}: set it above 0 and at most 1 (1 switches it off)")
+        if self.min_p is not None and not 0 <= self.min_p < 1:
+            raise ConfigError(f"min_p is {self.min_p}: set it from 0 to below 1, or null to switch it off")
+        if self.epsilon >= 1:
+            raise ConfigError(f"epsilon is {self.epsilon}: a ratio is never below 0, so set it below 1 (0.2)")
+        if self.epsilon_high is not None and self.epsilon_high < 0:
+            raise ConfigError(f"epsilon_high is {self.epsilon_high}: set 0 or more, or null for epsilon")
+        if self.steps_per_generation > self.groups_per_step:
+            raise ConfigError(
+                f"steps_per_generation ({self.steps_per_generation}) is above groups_per_step "
+                f"({self.groups_per_step}): an optimizer step needs at least one group"
+            )
+
+    @property
+    def clip_high(self) -> float:
+        """The upper clipping distance, ``epsilon`` where ``epsilon_high`` is not set."""
+        return self.epsilon if self.epsilon_high is None else self.epsilon_high
+
+    @property
+    def filters_sampling(self) -> bool:
+        """Whether tokens are sampled from less than the model's full distribution."""
+        return self.top_p < 1 or self.top_k > 0 or bool(self.min_p)
+
+    @classmethod
+    def from_mapping(cls, data: Mapping[str, Any]) -> GRPOConfig:
+        """Build a config from a mapping, such as a YAML file's.
+
+        A number written as text is read as a number: YAML takes ``1e-3`` for text.
+
+        Raises:
+            ConfigError: Where a key is unknown (the near miss is named), or a value has a wrong type or is
+                out of range.
+        """
+        values: dict[str, Any] = {}
+        for key, value in data.items():
+            if key not in _TYPES:
+                close = difflib.get_close_matches(str(key), _TYPES, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(sorted(_TYPES))}"
+                raise ConfigError(f"unknown key {key!r}: {hint}")
+            values[key] = _converted(key, _TYPES[key], value)
+        return cls(**values)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """All settings as a JSON-able dict, from which :meth:`from_mapping` rebuilds the config."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+
+_TYPES: dict[str, Any] = get_type_hints(GRPOConfig)
+_AT_LEAST_ONE = (
+    "max_steps", "num_generations", "groups_per_step", "max_completion_length", "num_iterations",
+    "steps_per_generation", "max_skipped_updates", "tokens_per_microbatch", "logging_steps", "eval_episodes",
+)  # fmt: skip
+_NOT_NEGATIVE = (
+    "seed", "temperature", "top_k", "learning_rate", "warmup_steps", "weight_decay", "max_grad_norm",
+    "epsilon", "adam_epsilon", "beta", "entropy_coef", "save_steps", "eval_steps", "eval_temperature",
+    "log_episodes",
+)  # fmt: skip
+_FRACTIONS = ("lr_final_ratio", "adam_beta1", "adam_beta2")
+
+
+def _require(condition: bool, name: str, value: object, wanted: str) -> None:
+    if not condition:
+        raise ConfigError(f"{name} is {value!r}: set {wanted}")
+
+
+def _require_choice(name: str, field_type: Any, value: object) -> None:
+    if get_origin(field_type) is Literal and value not in get_args(field_type):
+        choices = get_args(field_type)
+        close = difflib.get_close_matches(str(value), choices, n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        raise ConfigError(f"{name} is {value!r}: set one of {', '.join(map(repr, choices))}{hint}")
+
+
+def _converted(key: str, field_type: Any, value: object) -> object:
+    """Return ``value`` as ``field_type``, or raise naming the type that is wanted."""
+    wanted = get_args(field_type) if get_origin(field_type) in (Union, types.UnionType) else (field_type,)
+    if value is None and types.NoneType in wanted:
+        return None
+    if get_origin(field_type) is Literal:
+        return value
+    if float in wanted and isinstance(value, int | float | str) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    elif int in wanted and isinstance(value, float) and value.is_integer():
+        return int(value)
+    elif any(type(value) is kind for kind in wanted):
+        return value
+    names = " or ".join("null" if kind is types.NoneType else kind.__name__ for kind in wanted)
+    raise ConfigError(f"{key} is {value!r}, a {type(value).__name__}: set a value of type {names}")

@@ -1,0 +1,82 @@
+"""Numbers and foreign text as a reader sees them: the same words in the terminal and in the report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from art_trainer.statistics import Interval
+
+_CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
+_CONTROLS[0x7F] = 0x2421
+_CONTROLS.update(dict.fromkeys(range(0x80, 0xA0), 0xFFFD))
+# Marks that turn the reading direction can make a line say something else than it holds.
+_CONTROLS.update(dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)), 0xFFFD))
+_CONTROLS.update(dict.fromkeys(range(0xD800, 0xE000), 0xFFFD))
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def visible(text: str) -> str:
+    """Text from a model or an environment with nothing in it that a terminal or browser would obey.
+
+    Control characters become their pictures (␛ for escape), lone surrogates and direction marks become �.
+    """
+    return text.replace("\r\n", "\n").translate(_CONTROLS)
+
+
+def percent(interval: Interval | None) -> str:
+    """A rate with its interval, as in ``62% (55 to 68)``; a dash where there is none."""
+    if interval is None:
+        return "–"
+    return f"{100 * interval.value:.0f}% ({100 * interval.low:.0f} to {100 * interval.high:.0f})"
+
+
+def points(interval: Interval | None) -> str:
+    """A difference of rates, as in ``+31 points (95% interval +22 to +39)``; a dash where there is none."""
+    if interval is None:
+        return "–"
+    ends = _ends(100 * interval.low, 100 * interval.high, "+.0f")
+    return f"{100 * interval.value:+.0f} points (95% interval {ends})"
+
+
+def number(interval: Interval | None, *, signed: bool = False) -> str:
+    """A mean with its interval, as in ``0.412 (0.380 to 0.443)``; a dash where there is none."""
+    if interval is None:
+        return "–"
+    style = "+.3f" if signed else ".3f"
+    return f"{interval.value:{style}} ({_ends(interval.low, interval.high, style)})"
+
+
+def _ends(low: float, high: float, style: str) -> str:
+    if math.isnan(low) or math.isnan(high):
+        return "unknown"
+    return f"{low:{style}} to {high:{style}}"
+
+
+def duration(seconds: float) -> str:
+    """A time span, as in ``42 s``, ``3 min 05 s`` or ``2 h 07 min``."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def sparkline(values: Sequence[float], width: int = 24) -> str:
+    """A curve in one line of text, means of neighbours where there are more values than columns.
+
+    Values that are not finite are left out.
+    """
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return ""
+    columns = min(width, len(finite))
+    edges = [round(i * len(finite) / columns) for i in range(columns + 1)]
+    means = [sum(finite[a:b]) / (b - a) for a, b in pairwise(edges)]
+    low, high = min(means), max(means)
+    if high - low < 1e-12:
+        return _BARS[0] * columns
+    return "".join(_BARS[round((mean - low) / (high - low) * (len(_BARS) - 1))] for mean in means)

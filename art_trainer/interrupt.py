@@ -1,0 +1,63 @@
+"""Ctrl-C that does not cut an update in half."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+
+class Interruptible:
+    """While entered, decides when Ctrl-C becomes a ``KeyboardInterrupt``: now, or after a shielded block.
+
+    In a thread that is not the main one it does nothing: signals never arrive there.
+
+    Attributes:
+        forced: Whether a second Ctrl-C broke through a shield.
+    """
+
+    def __init__(self) -> None:
+        self.forced = False
+        self._shielded = False
+        self._pending = False
+        self._previous: Any = None
+        self._installed = False
+
+    def __enter__(self) -> Self:
+        # A program that handles or ignores the signal in its own way goes on to do so.
+        if (
+            threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        ):
+            self._previous = signal.signal(signal.SIGINT, self._on_signal)
+            self._installed = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._installed:
+            signal.signal(signal.SIGINT, self._previous)
+            self._installed = False
+
+    @contextmanager
+    def shielded(self) -> Iterator[None]:
+        """Let a block finish; a Ctrl-C that came meanwhile is raised after it."""
+        self._shielded = True
+        try:
+            yield
+        finally:
+            self._shielded = False
+        if self._pending:
+            self._pending = False
+            raise KeyboardInterrupt
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._shielded and not self._pending:
+            self._pending = True
+            return
+        self.forced = self._shielded
+        raise KeyboardInterrupt

@@ -1,0 +1,97 @@
+"""The numbers of one training step; names follow TRL's where it has them.
+
+From the episodes: ``reward`` and ``reward_std`` (mean over groups of the standard deviation inside one),
+``success``, ``turns``, ``invalid_actions`` (share of replies without a valid call), ``num_tokens`` (sampled
+in the step), ``completions/mean_length`` (sampled per episode), ``frac_reward_zero_std``, ``failed_groups``
+and ``score/<term>``. From the update: ``loss``, ``policy_loss``, ``entropy`` (nats per token), ``clip_ratio``
+(share of tokens whose gradient the clip took), ``grad_norm``, ``kl`` (nats per token, to the reference where
+there is one, else to the policy that sampled), ``trained_tokens`` and ``skipped_updates``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from art_trainer.config import GRPOConfig
+from art_trainer.episodes import Episode, Group
+
+
+def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Return the means over episodes that did not fail; ``success`` only where the environment tells."""
+    played = [episode for episode in episodes if not episode.failed]
+    if not played:
+        return {}
+    tokens = sum(episode.sampled_tokens for episode in played)
+    replies = sum(len(episode.turns) for episode in played)
+    metrics = {
+        "reward": _mean([episode.reward for episode in played]),
+        "turns": replies / len(played),
+        "invalid_actions": sum(episode.invalid_actions for episode in played) / max(replies, 1),
+        "num_tokens": float(tokens),
+        "completions/mean_length": tokens / len(played),
+    }
+    told = [episode.success for episode in played if episode.success is not None]
+    if told:
+        metrics["success"] = _mean(told)
+    for name in sorted({name for episode in played for name in episode.score_terms}):
+        metrics[f"score/{name}"] = _mean([episode.score_terms.get(name, 0.0) for episode in played])
+    return metrics
+
+
+def batch_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Return :func:`episode_metrics` of all members, and what concerns groups."""
+    whole = [group for group in groups if group.whole]
+    rewards = [group.rewards for group in whole]
+    spreads = [float(np.std(values, ddof=1)) for values in rewards if len(values) > 1]
+    flat = [len(set(values)) == 1 for values in rewards]
+    return episode_metrics([episode for group in groups for episode in group.episodes]) | {
+        "reward_std": _mean(spreads),
+        "frac_reward_zero_std": _mean(flat),
+        "failed_groups": float(len(groups) - len(whole)),
+    }
+
+
+class UpdateTotals:
+    """Adds up an update's micro-batches and optimizer steps."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = {}
+        self._norms: list[float] = []
+        self._skipped = 0
+
+    def add(self, sums: Mapping[str, float]) -> None:
+        """Add one micro-batch."""
+        for name, value in sums.items():
+            self._sums[name] = self._sums.get(name, 0.0) + value
+
+    def step(self, grad_norm: float | None) -> None:
+        """Add one optimizer step, ``None`` for one that was skipped."""
+        if grad_norm is None:
+            self._skipped += 1
+        else:
+            self._norms.append(grad_norm)
+
+    def metrics(self, config: GRPOConfig) -> dict[str, float]:
+        """Return losses per optimizer step, the rest per token; all 0 where nothing was trained on."""
+        steps = max(len(self._norms) + self._skipped, 1)
+        tokens = max(self._sums.get("tokens", 0.0), 1.0)
+
+        def per_token(name: str) -> float:
+            return self._sums.get(name, 0.0) / tokens
+
+        return {
+            "loss": self._sums.get("loss", 0.0) / steps,
+            "policy_loss": self._sums.get("policy_loss", 0.0) / steps,
+            "kl": per_token("kl" if config.beta else "sampling_kl"),
+            "entropy": per_token("entropy"),
+            "clip_ratio": per_token("clipped"),
+            "grad_norm": _mean(self._norms),
+            "trained_tokens": self._sums.get("tokens", 0.0) / config.num_iterations,
+            "skipped_updates": float(self._skipped),
+        }
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if len(values) else 0.0

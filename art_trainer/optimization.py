@@ -1,0 +1,88 @@
+"""The optimizer and its schedule."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from art_trainer.config import Schedule
+from art_trainer.errors import UnsupportedModelError
+
+
+def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that have a gradient, by name.
+
+    Raises:
+        UnsupportedModelError: Where there is none.
+    """
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if not parameters:
+        raise UnsupportedModelError("no weight of the model has requires_grad=True: nothing to train")
+    return parameters
+
+
+def make_optimizer(
+    model: nn.Module,
+    *,
+    learning_rate: float,
+    weight_decay: float = 0.0,
+    betas: tuple[float, float] = (0.9, 0.999),
+    epsilon: float = 1e-8,
+) -> torch.optim.AdamW:
+    """Return AdamW over the trained parameters; vectors (norms, biases) are not decayed."""
+    parameters = list(trained_parameters(model).values())
+    groups = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    # Fused: one call for all weights. For a tiny model on a CPU the loop over weights is most of a step.
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]], lr=learning_rate, betas=betas, eps=epsilon, fused=True
+    )
+
+
+def schedule_factor(
+    step: int, max_steps: int, schedule: Schedule, *, warmup_steps: int = 0, final_ratio: float = 0.0
+) -> float:
+    """Return what the peak learning rate is multiplied by in a step.
+
+    Args:
+        step: The step, from 0. Past ``max_steps`` the factor stays where it ended.
+        max_steps: Steps of the whole run.
+        schedule: The way down: a line, half a cosine, or none.
+        warmup_steps: Steps of the linear way up; the first has ``1 / warmup_steps``.
+        final_ratio: The factor at ``max_steps``; of no effect on ``"constant"``.
+    """
+    if step < warmup_steps:
+        return (step + 1) / warmup_steps
+    if schedule == "constant":
+        return 1.0
+    progress = min((step - warmup_steps) / max(max_steps - warmup_steps, 1), 1.0)
+    fall = progress if schedule == "linear" else (1 - math.cos(math.pi * progress)) / 2
+    return 1 - (1 - final_ratio) * fall
+
+
+class UpdateGuard:
+    """Takes an optimizer step where loss and gradient are finite, and counts the steps it did not take."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, max_grad_norm: float) -> None:
+        self._optimizer = optimizer
+        self._max_grad_norm = max_grad_norm or math.inf
+        self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+
+    def step(self, loss: float) -> float | None:
+        """Clip the gradients and step; leave no gradient behind.
+
+        Returns:
+            The gradient's L2 norm before clipping, or ``None`` where the step was skipped because the loss or
+            the norm is not finite.
+        """
+        norm: Tensor = torch.nn.utils.clip_grad_norm_(self._parameters, self._max_grad_norm)
+        length = float(norm)
+        finite = math.isfinite(loss) and math.isfinite(length)
+        if finite:
+            self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        return length if finite else None

@@ -1,0 +1,303 @@
+"""Playing episodes: environments on one side, a policy on the other.
+
+Many episodes run at the same time, so that the policy can batch them, but each has its own environment and
+its own randomness: what comes out does not depend on how they were scheduled.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from art_trainer.episodes import Ending, Episode, Group, TokenHistory, Turn
+from art_trainer.policy import Conversation, Policy, Reply
+
+TextEnvironment = gym.Env[str, str]
+MakeEnv = Callable[[], TextEnvironment]
+
+DEFAULT_MAX_CONCURRENT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where an episode starts; equal seeds and options start from the same state."""
+
+    seed: int
+    """For the environment's ``reset``."""
+    options: Mapping[str, Any] | None = None
+    """For the environment's ``reset``."""
+    group: int = 0
+    """Starts of one group share seed and options, so that a policy may compute their prompt once."""
+    rng_seed: int | Sequence[int] = 0
+    """Seeds the policy's randomness in this episode."""
+
+
+class EnvPool:
+    """Environments that are made once and used by one episode after the other.
+
+    Args:
+        make_env: Makes one environment with text observations and text actions.
+    """
+
+    def __init__(self, make_env: MakeEnv) -> None:
+        self._make_env = make_env
+        self._free: list[TextEnvironment] = []
+
+    def take(self) -> TextEnvironment:
+        """An environment nobody uses."""
+        return self._free.pop() if self._free else self._make_env()
+
+    def give_back(self, env: TextEnvironment) -> None:
+        """Make an environment available again."""
+        self._free.append(env)
+
+    def close(self) -> None:
+        """Close the environments that nobody uses."""
+        while self._free:
+            self._free.pop().close()
+
+    def __enter__(self) -> EnvPool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@dataclass(eq=False, slots=True)
+class _Play:
+    """One episode under way."""
+
+    index: int
+    start: Start
+    env: TextEnvironment
+    env_id: str
+    task_id: str
+    observation: str = ""
+    conversation: Conversation | None = None
+    turns: list[Turn] = field(default_factory=list)
+    ending: Ending | None = None
+    success: bool | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    error: str | None = None
+
+    def fail(self, ending: Ending, error: str | None) -> None:
+        self.ending, self.error = ending, error
+
+    def episode(self, histories: tuple[TokenHistory, ...]) -> Episode:
+        assert self.ending is not None
+        return Episode(
+            env_id=self.env_id,
+            task_id=self.task_id,
+            seed=self.start.seed,
+            observation=self.observation,
+            turns=tuple(self.turns),
+            histories=histories,
+            ending=self.ending,
+            success=self.success,
+            metrics=self.metrics,
+            error=self.error,
+        )
+
+
+def rollout(
+    policy: Policy,
+    make_env: MakeEnv | EnvPool,
+    starts: Sequence[Start],
+    *,
+    max_concurrent: int | None = None,
+    on_episode: Callable[[Episode], None] | None = None,
+) -> list[Episode]:
+    """Play one episode from every start.
+
+    An exception in the environment, or in the policy about one conversation, becomes that episode's ending;
+    an exception that concerns the whole policy, and Ctrl-C, release everything and propagate.
+
+    Args:
+        policy: Who plays.
+        make_env: Makes an environment, or a pool to take them from, which stays open.
+        starts: Where the episodes start.
+        max_concurrent: Most episodes under way at one time, 256 by default.
+        on_episode: Called with each episode as it ends, in order of ending.
+
+    Returns:
+        The episodes, in the order of their starts.
+    """
+    limit = DEFAULT_MAX_CONCURRENT if max_concurrent is None else max_concurrent
+    if limit < 1:
+        raise ValueError(f"max_concurrent is at least 1, got {max_concurrent}")
+    if isinstance(make_env, EnvPool):
+        return _Rollout(policy, make_env, on_episode).run(starts, limit)
+    with EnvPool(make_env) as pool:
+        return _Rollout(policy, pool, on_episode).run(starts, limit)
+
+
+def rollout_groups(
+    policy: Policy,
+    make_env: MakeEnv | EnvPool,
+    seeds: Iterable[int],
+    group_size: int,
+    *,
+    options: Mapping[str, Any] | None = None,
+    rng_seed: int | Sequence[int] = 0,
+    max_concurrent: int | None = None,
+    on_episode: Callable[[Episode], None] | None = None,
+) -> list[Group]:
+    """Play ``group_size`` episodes from every seed; those of one seed form a group.
+
+    Args:
+        policy: Who plays.
+        make_env: Makes an environment, or a pool to take them from.
+        seeds: One a group, for ``reset``.
+        group_size: Episodes a group.
+        options: For every ``reset``.
+        rng_seed: Seeds the policy's randomness; every episode draws its own from it.
+        max_concurrent: As in :func:`rollout`.
+        on_episode: As in :func:`rollout`.
+
+    Returns:
+        The groups, in the order of their seeds.
+    """
+    if group_size < 1:
+        raise ValueError(f"group_size is at least 1, got {group_size}")
+    root = [rng_seed] if isinstance(rng_seed, int) else list(rng_seed)
+    starts = [
+        Start(seed, options, group, (*root, group, member))
+        for group, seed in enumerate(seeds)
+        for member in range(group_size)
+    ]
+    episodes = rollout(policy, make_env, starts, max_concurrent=max_concurrent, on_episode=on_episode)
+    return [
+        Group(tuple(episodes[first : first + group_size])) for first in range(0, len(episodes), group_size)
+    ]
+
+
+class _Rollout:
+    """Keeps episodes under way until all are done."""
+
+    def __init__(self, policy: Policy, pool: EnvPool, on_episode: Callable[[Episode], None] | None) -> None:
+        self._policy = policy
+        self._pool = pool
+        self._on_episode = on_episode
+        self._live: dict[Conversation, _Play] = {}
+        self._done: dict[int, Episode] = {}
+
+    def run(self, starts: Sequence[Start], limit: int) -> list[Episode]:
+        waiting = iter(enumerate(starts))
+        try:
+            while len(self._done) < len(starts):
+                while len(self._live) < limit and (entry := next(waiting, None)) is not None:
+                    self._begin(*entry)
+                for conversation, reply in self._policy.collect() if self._live else ():
+                    self._advance(self._live[conversation], conversation, reply)
+        finally:
+            for conversation, play in self._live.items():
+                self._policy.release(conversation)
+                self._pool.give_back(play.env)
+        return [self._done[index] for index in range(len(starts))]
+
+    def _begin(self, index: int, start: Start) -> None:
+        env = self._pool.take()
+        env_id = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+        play = _Play(index, start, env, env_id, task_id=f"seed-{start.seed}")
+        try:
+            options = None if start.options is None else dict(start.options)
+            observation, info = env.reset(seed=start.seed, options=options)
+            play.observation = _text(observation)
+        except Exception:  # an environment is its author's code; what it raises is this episode's outcome
+            play.fail(Ending.ENV_ERROR, _last_line())
+            self._end(play)
+            return
+        play.task_id = str(info.get("task_id", play.task_id))
+        rng = np.random.default_rng(start.rng_seed)
+        messages = _first_messages(observation, info.get("system") or "")
+        conversation = Conversation(env, messages, list(info.get("tools") or ()), rng, start.group)
+        play.conversation = conversation
+        self._live[conversation] = play
+        self._submit(play, conversation)
+
+    def _submit(self, play: _Play, conversation: Conversation) -> None:
+        try:
+            self._policy.submit(conversation)
+        except Exception:  # a policy's fault about one conversation is that episode's outcome
+            play.fail(Ending.POLICY_ERROR, _last_line())
+            self._end(play)
+
+    def _advance(self, play: _Play, conversation: Conversation, reply: Reply) -> None:
+        """Play a reply; afterwards the episode has ended, or its next reply is asked for."""
+        if reply.error is not None:
+            play.fail(Ending.POLICY_ERROR, reply.error)
+        elif reply.context_full:
+            play.ending = Ending.CONTEXT_FULL
+        else:
+            self._step(play, reply)
+        if play.ending is not None:
+            self._end(play)
+            return
+        conversation.messages.append({"role": "user", "content": play.turns[-1].observation})
+        self._submit(play, conversation)
+
+    def _step(self, play: _Play, reply: Reply) -> None:
+        try:
+            observation, reward, terminated, truncated, info = play.env.step(reply.text)
+            turn = Turn(
+                reply=reply.text,
+                observation=_text(observation),
+                reward=float(reward),
+                score_terms=dict(info.get("score_terms", {})),
+                call=info.get("call"),
+                error=info.get("error"),
+            )
+        except Exception:  # an environment is its author's code; what it raises is this episode's outcome
+            play.fail(Ending.ENV_ERROR, _last_line())
+            return
+        play.turns.append(turn)
+        if terminated or truncated:
+            play.ending = Ending.TERMINATED if terminated else Ending.TRUNCATED
+            success = info.get("success")
+            play.success = None if success is None else bool(success)
+            play.metrics = {name: float(value) for name, value in info.get("metrics", {}).items()}
+
+    def _end(self, play: _Play) -> None:
+        histories: tuple[TokenHistory, ...] = ()
+        if play.conversation is not None:
+            del self._live[play.conversation]
+            histories = self._policy.release(play.conversation)
+        # Whatever an environment that raised still holds is unknown: the next episode gets a new one.
+        if play.ending is Ending.ENV_ERROR:
+            play.env.close()
+        else:
+            self._pool.give_back(play.env)
+        episode = play.episode(histories)
+        self._done[play.index] = episode
+        if self._on_episode is not None:
+            self._on_episode(episode)
+
+
+def _first_messages(observation: str, system: str) -> list[dict[str, Any]]:
+    """Split standing instructions off the first observation; they become the system message."""
+    head = f"{system}\n\n"
+    if system and observation.startswith(head) and len(observation) > len(head):
+        return [
+            {"role": "system", "content": system},
+            {"role": "user", "content": observation.removeprefix(head)},
+        ]
+    return [{"role": "user", "content": observation}]
+
+
+def _text(observation: object) -> str:
+    if not isinstance(observation, str):
+        raise TypeError(f"a text environment's observation is a str, got {type(observation).__name__}")
+    return observation
+
+
+def _last_line() -> str:
+    """The exception being handled, as the last line of its traceback."""
+    return traceback.format_exc().strip().splitlines()[-1]

@@ -1,0 +1,200 @@
+"""Intervals for what an evaluation measures: how far a number could be off by the luck of the tasks drawn.
+
+Rates get a score interval, which holds where the normal one fails: near 0, near 1, and with few episodes.
+Everything else gets a bootstrap over tasks: episodes of one task are alike, so whole tasks are drawn again,
+not single episodes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+LEVEL = 0.95
+"""The share of intervals that cover the truth, over many experiments."""
+
+_RESAMPLES = 10_000
+_CHUNK = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """An estimate and the confidence interval around it.
+
+    Attributes:
+        value: The estimate.
+        low: The interval's lower end.
+        high: The interval's upper end.
+        count: How many episodes (or pairs of episodes) it rests on.
+    """
+
+    value: float
+    low: float
+    high: float
+    count: int
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether zero lies outside the interval: the difference is more than luck."""
+        return self.low > 0 or self.high < 0
+
+
+def wilson_interval(successes: int, count: int, level: float = LEVEL) -> Interval:
+    """The score interval of a proportion.
+
+    Source: E. B. Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22
+    (1927), pp. 209-212; recommended for small counts by Brown, Cai and DasGupta, Statistical Science 16
+    (2001), pp. 101-133.
+
+    Args:
+        successes: How many of the trials succeeded.
+        count: How many trials there were.
+        level: The interval's confidence level, in (0, 1).
+
+    Raises:
+        ValueError: Where there are no trials, more successes than trials, or the level is no probability.
+    """
+    if count < 1 or not 0 <= successes <= count:
+        raise ValueError(
+            f"a proportion needs 0 <= successes <= count and count >= 1, got {successes}/{count}"
+        )
+    z = _z(level)
+    rate = successes / count
+    centre = (rate + z * z / (2 * count)) / (1 + z * z / count)
+    half = z / (1 + z * z / count) * math.sqrt(rate * (1 - rate) / count + z * z / (4 * count * count))
+    # At 0 and 1 one end is the rate itself; rounding would move it.
+    low = 0.0 if successes == 0 else centre - half
+    high = 1.0 if successes == count else centre + half
+    return Interval(rate, low, high, count)
+
+
+def mean_interval(
+    values: Sequence[float],
+    rng: np.random.Generator,
+    *,
+    clusters: Sequence[Hashable] | None = None,
+    level: float = LEVEL,
+) -> Interval:
+    """The percentile bootstrap interval of a mean, drawing whole clusters again.
+
+    Source: B. Efron and R. Tibshirani, "An Introduction to the Bootstrap" (1993), chapters 8 and 13. One
+    cluster says nothing about the spread between clusters: both ends are then NaN.
+
+    Args:
+        values: One value per episode.
+        rng: Where the resamples are drawn from.
+        clusters: What belongs together (the task of each episode); every value by itself where not given.
+        level: The interval's confidence level, in (0, 1).
+
+    Raises:
+        ValueError: Where there are no values, or not one cluster label per value.
+    """
+    if len(values) == 0:
+        raise ValueError("a mean needs at least one value, got none")
+    if clusters is None:
+        clusters = range(len(values))
+    elif len(clusters) != len(values):
+        raise ValueError(
+            f"each value needs one cluster, got {len(values)} values and {len(clusters)} clusters"
+        )
+    array = np.asarray(values, dtype=np.float64)
+    index: dict[Hashable, int] = {}
+    members = np.array([index.setdefault(label, len(index)) for label in clusters])
+    sums = np.bincount(members, weights=array)
+    sizes = np.bincount(members)
+    if len(index) == 1:
+        return Interval(float(array.mean()), math.nan, math.nan, len(array))
+    tail = (1 - level) / 2
+    low, high = np.quantile(_resampled_means(sums, sizes, rng), [tail, 1 - tail])
+    return Interval(float(array.mean()), float(low), float(high), len(array))
+
+
+def _resampled_means(sums: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The mean of each bootstrap resample; drawn in chunks so that memory stays bounded."""
+    count = len(sums)
+    even = np.full(count, 1 / count)
+    means = []
+    for _ in range(_RESAMPLES // _CHUNK):
+        times = rng.multinomial(count, even, size=_CHUNK)
+        means.append((times @ sums) / (times @ sizes))
+    return np.concatenate(means)
+
+
+def paired_difference(
+    first: Sequence[float],
+    second: Sequence[float],
+    rng: np.random.Generator,
+    *,
+    clusters: Sequence[Hashable] | None = None,
+    level: float = LEVEL,
+) -> Interval:
+    """The mean of ``second - first`` over pairs that met the same start, with its interval.
+
+    Successes and failures (only 0 and 1) that are one pair a task, or the same difference everywhere, get
+    Newcombe's interval over tasks, everything else a bootstrap over tasks. The bootstrap alone would call 4
+    wins of 4 certain.
+
+    Args:
+        first: The value of each start under the first policy.
+        second: The value of the same starts under the second policy, in the same order.
+        rng: Where the resamples are drawn from.
+        clusters: The task of each pair; every pair by itself where not given.
+        level: The interval's confidence level, in (0, 1).
+
+    Raises:
+        ValueError: Where the two are not equally long, or empty.
+    """
+    if len(first) != len(second):
+        raise ValueError(f"pairs need equally many values, got {len(first)} and {len(second)}")
+    differences = [b - a for a, b in zip(first, second, strict=True)]
+    labels = list(range(len(first))) if clusters is None else list(clusters)
+    once = dict(zip(labels, zip(first, second, strict=True), strict=True))
+    alike = len(once) == len(labels) or len(set(differences)) == 1
+    if once and alike and {*first, *second} <= {0, 1}:
+        tasks = list(once.values())
+        return newcombe_paired([bool(a) for a, _ in tasks], [bool(b) for _, b in tasks], level=level)
+    return mean_interval(differences, rng, clusters=clusters, level=level)
+
+
+def newcombe_paired(first: Sequence[bool], second: Sequence[bool], *, level: float = LEVEL) -> Interval:
+    """The score interval of the difference of two paired proportions, second minus first.
+
+    Source: R. G. Newcombe, "Improved confidence intervals for the difference between binomial proportions
+    based on paired data", Statistics in Medicine 17 (1998), pp. 2635-2650, method 10.
+
+    Raises:
+        ValueError: Where the two are not equally long, or empty.
+    """
+    pairs = list(zip(second, first, strict=True))
+    both, only_second = pairs.count((True, True)), pairs.count((True, False))
+    only_first, neither = pairs.count((False, True)), pairs.count((False, False))
+    rate_b = wilson_interval(both + only_second, len(pairs), level)
+    rate_a = wilson_interval(both + only_first, len(pairs), level)
+    phi = _phi(both, only_second, only_first, neither)
+    below_b, above_b = rate_b.value - rate_b.low, rate_b.high - rate_b.value
+    below_a, above_a = rate_a.value - rate_a.low, rate_a.high - rate_a.value
+    value = rate_b.value - rate_a.value
+    low = value - math.sqrt(below_b**2 - 2 * phi * below_b * above_a + above_a**2)
+    high = value + math.sqrt(above_b**2 - 2 * phi * above_b * below_a + below_a**2)
+    return Interval(value, max(low, -1.0), min(high, 1.0), len(pairs))
+
+
+def _phi(both: int, only_second: int, only_first: int, neither: int) -> float:
+    """The correlation of the pairs, corrected for continuity as Newcombe's method 10 does."""
+    margins = (both + only_second) * (only_first + neither) * (both + only_first) * (only_second + neither)
+    if margins == 0:
+        return 0.0
+    product: float = both * neither - only_second * only_first
+    if product > 0:
+        product = max(product - (both + only_second + only_first + neither) / 2, 0)
+    return product / math.sqrt(margins)
+
+
+def _z(level: float) -> float:
+    if not 0 < level < 1:
+        raise ValueError(f"a confidence level lies between 0 and 1, got {level}")
+    return NormalDist().inv_cdf((1 + level) / 2)

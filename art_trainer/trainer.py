@@ -1,0 +1,281 @@
+"""GRPO from beginning to end, as one call or step by step.
+
+::
+
+    trainer = GRPOTrainer(policy, "art/Email-v0", GRPOConfig(max_steps=100))
+    trainer.train()
+
+is the same as ::
+
+    while trainer.step < trainer.config.max_steps:
+        groups = trainer.collect_episodes()
+        metrics = trainer.update_policy(groups)
+    trainer.save_checkpoint("runs/mine")
+
+plus evaluations, logs and checkpoints along the way. It blocks its thread and no other: in a notebook call
+it, in asyncio ``await asyncio.to_thread(trainer.train)``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import gymnasium as gym
+import numpy as np
+
+from art_trainer.checkpoint import checkpoint_path, prune_checkpoints, read_checkpoint, write_checkpoint
+from art_trainer.config import GRPOConfig
+from art_trainer.episodes import Episode, Group
+from art_trainer.errors import ConfigError
+from art_trainer.evaluation import evaluate
+from art_trainer.interrupt import Interruptible
+from art_trainer.learner import Learner
+from art_trainer.rollout import EnvPool, MakeEnv, rollout_groups
+from art_trainer.run_log import RunLog
+from art_trainer.transformers_policy import TransformersPolicy
+
+_TASKS, _SAMPLING = 2, 3
+"""Streams of randomness below ``config.seed``; the learner's own is 1."""
+_EVALUATION_SEED = 1_000_003
+"""Added to ``config.seed`` for evaluations, whose episodes no training step draws."""
+
+
+class TrainerCallback(Protocol):
+    """Who is told how a run goes; calls come from the thread that trains."""
+
+    def on_step(self, metrics: Mapping[str, float]) -> None:
+        """A step is done; ``metrics["step"]`` counts from 1."""
+
+    def on_episode(self, episode: Episode) -> None:
+        """A training episode ended."""
+
+
+class GRPOTrainer:
+    """Trains a policy on an environment with text in and text out.
+
+    Args:
+        policy: The policy; its sampling follows the config (temperature, filters, length of a reply).
+        env: An environment's id, a callable that makes one, or one made by ``gym.make``.
+        config: The settings.
+        callbacks: Told of each step and episode.
+
+    Attributes:
+        learner: Holds optimizer and schedule.
+        log: Where the run's files go, ``config.output_dir``.
+        collected: Batches of episodes collected so far; which tasks come next depends on it alone.
+    """
+
+    def __init__(
+        self,
+        policy: TransformersPolicy,
+        env: str | MakeEnv | gym.Env[str, str],
+        config: GRPOConfig | None = None,
+        *,
+        callbacks: Sequence[TrainerCallback] = (),
+    ) -> None:
+        self.config = config or GRPOConfig()
+        self.policy = policy
+        self.policy.sampling = dataclasses.replace(
+            policy.sampling,
+            temperature=self.config.temperature,
+            top_p=self.config.top_p,
+            top_k=self.config.top_k,
+            min_p=self.config.min_p or 0.0,
+            max_new_tokens=self.config.max_completion_length,
+        )
+        self.make_env = _maker(env)
+        self.callbacks = tuple(callbacks)
+        self.learner = Learner(policy.model, self.config)
+        self.log = RunLog(Path(self.config.output_dir))
+        self.collected = 0
+        self._pool = EnvPool(self.make_env)
+        self._options = self._split_options(self.config.train_split, ("train",))
+        self._rollout_seconds = 0.0
+        self._learned_from = 0
+        self._stopping = False
+
+    @property
+    def step(self) -> int:
+        """Training steps done."""
+        return self.learner.step
+
+    def collect_episodes(self) -> list[Group]:
+        """Play the next batch: ``groups_per_step`` tasks, ``num_generations`` attempts at each."""
+        start = time.perf_counter()
+        config = self.config
+        tasks = np.random.SeedSequence(config.seed, spawn_key=(_TASKS, self.collected))
+        groups = rollout_groups(
+            self.policy,
+            self._pool,
+            [int(seed) for seed in tasks.generate_state(config.groups_per_step)],
+            config.num_generations,
+            options=self._options,
+            rng_seed=(config.seed, _SAMPLING, self.collected),
+            max_concurrent=config.max_concurrent,
+            on_episode=self._tell_episode,
+        )
+        self.collected += 1
+        self._rollout_seconds = time.perf_counter() - start
+        return groups
+
+    def update_policy(self, groups: Sequence[Group]) -> dict[str, float]:
+        """Learn from a batch.
+
+        Returns:
+            ``policy_loss``, ``kl``, ``reward`` and the rest of :mod:`art_trainer.metrics`, with ``step``
+            (from 1), ``time/rollout``, ``time/update`` (seconds) and ``tokens_per_second`` (sampled ones).
+
+        Raises:
+            DivergedError: Where updates keep failing.
+        """
+        metrics = self.learner.update(groups)
+        self.policy.version += 1
+        self._learned_from = self.collected
+        metrics["time/rollout"] = self._rollout_seconds
+        seconds = self._rollout_seconds + metrics["time/update"]
+        metrics["tokens_per_second"] = metrics.get("num_tokens", 0.0) / seconds
+        return {"step": float(self.step), **metrics}
+
+    def evaluate(self) -> dict[str, float]:
+        """Play the evaluation episodes at ``eval_temperature``; return means, prefixed with ``eval_``."""
+        config = self.config
+        training = self.policy.sampling
+        self.policy.sampling = dataclasses.replace(
+            training, temperature=config.eval_temperature, top_p=1.0, top_k=0, min_p=0.0
+        )
+        try:
+            result = evaluate(
+                self.policy,
+                self.make_env,
+                split=(self._split_options(config.eval_split, ("validation", "test")) or {}).get("split"),
+                episodes=config.eval_episodes,
+                seed=config.seed + _EVALUATION_SEED,
+                max_concurrent=config.max_concurrent,
+            )
+        finally:
+            self.policy.sampling = training
+        metrics = {"eval_turns": result.turns, "eval_invalid_actions": result.invalid_rate}
+        if result.reward is not None:
+            metrics["eval_reward"] = result.reward.value
+        if result.success is not None:
+            metrics["eval_success"] = result.success.value
+        return metrics
+
+    def train(self) -> None:
+        """Train up to ``max_steps``, from where the trainer stands.
+
+        Ctrl-C ends the run at the next moment at which no update is half done, writes a checkpoint and raises
+        ``KeyboardInterrupt`` again; a second Ctrl-C ends it at once, without one.
+        """
+        config = self.config
+        self._stopping = False
+        self.log.begin(config.to_mapping(), self.step)
+        with Interruptible() as interruptible:
+            try:
+                if config.eval_steps and self.step == 0:
+                    self.log.write_metrics({"step": 0.0, **self.evaluate()})
+                while self.step < config.max_steps and not self._stopping:
+                    groups = self.collect_episodes()
+                    with interruptible.shielded():
+                        self._learn_and_log(groups)
+            except KeyboardInterrupt:
+                if not interruptible.forced:
+                    # Episodes that nothing was learned from are played again by a resumed run.
+                    self.collected = self._learned_from
+                    self._save()
+                raise
+        self._save()
+
+    def stop(self) -> None:
+        """Ask a :meth:`train` that runs in another thread to return after its step, as after the last."""
+        self._stopping = True
+
+    def save_checkpoint(self, path: str | Path) -> Path:
+        """Write everything needed to go on into a folder, whole or not at all; return the folder."""
+        state = {
+            "collected": self.collected,
+            "learner": self.learner.state(),
+            "policy_version": self.policy.version,
+            "config": self.config.to_mapping(),
+        }
+        return write_checkpoint(
+            Path(path),
+            model=self.policy.model,
+            tokenizer=self.policy.tokenizer,
+            optimizer=self.learner.optimizer,
+            reference=self.learner.reference,
+            state=state,
+        )
+
+    def load_checkpoint(self, path: str | Path) -> None:
+        """Go on from a checkpoint: with the same config, to the same numbers as if never stopped.
+
+        Raises:
+            CheckpointError: Where it is incomplete, damaged or of another model.
+        """
+        state = read_checkpoint(
+            Path(path),
+            model=self.policy.model,
+            optimizer=self.learner.optimizer,
+            reference=self.learner.reference,
+        )
+        self.learner.restore(state["learner"])
+        self.collected = self._learned_from = int(state["collected"])
+        self.policy.version = int(state["policy_version"])
+
+    def close(self) -> None:
+        """Close the environments; the trainer makes new ones where it goes on."""
+        self._pool.close()
+
+    def _learn_and_log(self, groups: Sequence[Group]) -> None:
+        config = self.config
+        metrics = self.update_policy(groups)
+        last = self.step == config.max_steps
+        if config.eval_steps and (last or self.step % config.eval_steps == 0):
+            metrics |= self.evaluate()
+        if last or self.step % config.logging_steps == 0:
+            self.log.write_metrics(metrics)
+            self.log.write_episodes(self.step, groups, config.log_episodes)
+        for callback in self.callbacks:
+            callback.on_step(metrics)
+        if config.save_steps and self.step % config.save_steps == 0 and not last:
+            self._save()
+
+    def _save(self) -> None:
+        folder = self.log.checkpoints
+        self.save_checkpoint(checkpoint_path(folder, self.step))
+        prune_checkpoints(folder, self.config.save_total_limit)
+
+    def _tell_episode(self, episode: Episode) -> None:
+        for callback in self.callbacks:
+            callback.on_episode(episode)
+
+    def _split_options(self, wanted: str | None, usual: Sequence[str]) -> dict[str, Any] | None:
+        """Return ``reset``'s options for a split, ``None`` where there is none to choose."""
+        env = self._pool.take()
+        self._pool.give_back(env)
+        splits = tuple(getattr(getattr(env.unwrapped, "tasks", None), "splits", ()))
+        if wanted is None:
+            wanted = next((name for name in usual if name in splits), None)
+        elif wanted not in splits:
+            known = f"it has {', '.join(map(repr, splits))}" if splits else "it has none: set null"
+            raise ConfigError(f"{type(env.unwrapped).__name__} has no split {wanted!r}; {known}")
+        return None if wanted is None else {"split": wanted}
+
+
+def _maker(env: str | MakeEnv | gym.Env[str, str]) -> MakeEnv:
+    if isinstance(env, gym.Env):
+        spec = env.spec
+        if spec is None:
+            raise TypeError(
+                f"this {type(env).__name__} was not made by gym.make, so no second one can be made like it: "
+                "pass a callable that makes one, or the id"
+            )
+        return lambda: gym.make(spec)
+    if isinstance(env, str):
+        return lambda: gym.make(env)
+    return env

@@ -1,0 +1,313 @@
+"""A Hugging Face causal language model as a policy: local, batched, token-exact.
+
+A conversation keeps its row of the key-value cache from turn to turn, so that each turn computes only the new
+observation and the reply. Conversations beyond the batch's size wait for a row to be released.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+
+from art_trainer.chat import ChatFormat
+from art_trainer.decoding import Decoder, RecomputeDecoder, SlotDecoder, TokenSequence
+from art_trainer.episodes import Span, TokenHistory
+from art_trainer.policy import Conversation, Reply
+from art_trainer.sampler import SamplingParams
+
+# Replies are handed back once this share of the running conversations has finished. Waiting for all leaves
+# rows idle behind the slowest reply; returning early mixes short and long contexts in one batch and reads
+# observations in small batches. Measured on a CPU (2 layers x 96, 256 conversations, 5 turns, tokens per
+# CPU-second): 0.1: 2363, 0.25: 2332, 0.5: 2382, 0.75: 2814, 1.0: 2627.
+_FINISHED_SHARE = 0.75
+
+
+@dataclass(eq=False, slots=True)
+class _Thread:
+    """A conversation's tokens: the context being extended, and the contexts a template made it give up."""
+
+    sequence: TokenSequence
+    spans: list[Span] = field(default_factory=list)
+    closed: list[TokenHistory] = field(default_factory=list)
+    turn: int = 0
+    ended: bool = True
+    """Whether the last reply holds its end-of-turn token, so that it need not be added."""
+
+    def close(self) -> None:
+        """Put the current context, if anything was sampled in it, to the finished ones."""
+        if any(span.turn is not None for span in self.spans):
+            self.closed.append(TokenHistory(tuple(self.spans)))
+        self.spans = []
+
+
+class TransformersPolicy:
+    """Samples replies from a local model; implements :class:`art_trainer.policy.Policy`.
+
+    Args:
+        model: Any Hugging Face causal language model, or a PEFT model around one.
+        tokenizer: Its tokenizer.
+        sampling: How replies are sampled.
+        max_context: Most tokens of prompt and reply together; by default what the model was made for.
+        max_batch: Most conversations that have a row of the cache at one time; others wait.
+        read_tokens: Most tokens one forward pass reads, padding included; bounds memory.
+        name: What reports call the policy.
+
+    Attributes:
+        format: How messages become tokens.
+        max_context: Most tokens of prompt and reply together, or ``None`` where there is no limit.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        sampling: SamplingParams | None = None,
+        max_context: int | None = None,
+        max_batch: int = 256,
+        read_tokens: int = 4096,
+        name: str = "transformers",
+    ) -> None:
+        if max_batch < 1:
+            raise ValueError(f"max_batch is at least 1, got {max_batch}")
+        self.model = model
+        self.tokenizer = tokenizer
+        self.format = ChatFormat(tokenizer)
+        self.max_batch = max_batch
+        self.name = name
+        self._read_tokens = read_tokens
+        self._version = 0
+        self._waiting: deque[Conversation] = deque()
+        self._pending: list[Conversation] = []
+        self._running: list[Conversation] = []
+        self._ready: list[tuple[Conversation, Reply]] = []
+        self._seated: set[Conversation] = set()
+        self.max_context = _context_limit(model) if max_context is None else max_context
+        self._sampling = sampling or SamplingParams()
+        self._decoder = self._make_decoder()
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name_or_path: str,
+        *,
+        dtype: torch.dtype | str = "auto",
+        device: torch.device | str | None = None,
+        lora: Any = None,
+        **options: Any,
+    ) -> TransformersPolicy:
+        """Load a model and its tokenizer.
+
+        Args:
+            name_or_path: A Hugging Face name or a folder.
+            dtype: The weights' type; ``"auto"`` takes the checkpoint's.
+            device: Where to put the model; by default the first GPU, else the CPU.
+            lora: A ``peft.LoraConfig`` to train an adapter instead of the weights.
+            **options: For :class:`TransformersPolicy`.
+        """
+        if device is None:
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path)
+        model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(name_or_path, dtype=dtype)
+        model.to(device)
+        if lora is not None:
+            from peft import get_peft_model
+
+            model = get_peft_model(model, lora)
+        return cls(model, tokenizer, **{"name": name_or_path, **options})
+
+    @property
+    def version(self) -> int:
+        """Counts updates of the weights; may change only while no conversation is live."""
+        return self._version
+
+    @version.setter
+    def version(self, value: int) -> None:
+        self._require_idle("the weights' version")
+        self._version = value
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """How replies are sampled; may change only while no conversation is live."""
+        return self._sampling
+
+    @sampling.setter
+    def sampling(self, value: SamplingParams) -> None:
+        self._require_idle("sampling")
+        self._sampling = value
+        self._decoder = self._make_decoder()
+
+    @property
+    def stop_token_ids(self) -> frozenset[int]:
+        """All tokens that end a turn: the template's, the tokenizer's, the model's and the caller's."""
+        stops = {self.format.end_of_turn, *self.sampling.stop_token_ids}
+        configured = getattr(getattr(self.model, "generation_config", None), "eos_token_id", None)
+        for found in (self.tokenizer.eos_token_id, configured):
+            if found is not None:
+                stops.update(found if isinstance(found, list) else [found])
+        return frozenset(stops)
+
+    def submit(self, conversation: Conversation) -> None:
+        """Ask for the next reply; the new observation is encoded here and computed in :meth:`collect`."""
+        thread = conversation.state
+        if thread is None:
+            thread = conversation.state = _Thread(TokenSequence([], group=conversation.group))
+        if not self._read(conversation, thread):
+            self._ready.append((conversation, Reply("", stop="length", context_full=True)))
+            return
+        sampling = self.sampling
+        uniforms = np.zeros(0, np.float32)
+        if not sampling.greedy:
+            uniforms = conversation.rng.random(sampling.max_new_tokens, dtype=np.float32)
+        thread.sequence.begin_turn(uniforms)
+        if conversation in self._seated:
+            self._pending.append(conversation)
+        else:
+            self._waiting.append(conversation)
+
+    def collect(self) -> list[tuple[Conversation, Reply]]:
+        """Sample until a good part of the submitted conversations have their replies, and return those.
+
+        Raises:
+            RuntimeError: Conversations wait for a row, and every row is held by one that was not submitted.
+        """
+        if self._ready:
+            ready, self._ready = self._ready, []
+            return ready
+        self._seat_waiting()
+        if not self._pending and not self._running:
+            return []
+        with _sampling_mode(self.model):
+            return self._sample_replies()
+
+    def release(self, conversation: Conversation) -> tuple[TokenHistory, ...]:
+        """Free the conversation's row and return its token histories, as far as anything was sampled."""
+        thread = conversation.state
+        if thread is None:
+            return ()
+        self._decoder.free(thread.sequence)
+        self._seated.discard(conversation)
+        for queue in (self._pending, self._running, self._waiting):
+            if conversation in queue:
+                queue.remove(conversation)
+        self._ready = [(other, reply) for other, reply in self._ready if other is not conversation]
+        conversation.state = None
+        thread.close()
+        return tuple(thread.closed)
+
+    def _make_decoder(self) -> Decoder:
+        if SlotDecoder.serves(self.model):
+            return SlotDecoder(self.model, self._sampling, read_tokens=self._read_tokens)
+        return RecomputeDecoder(self.model, self._sampling, max_rows=self.max_batch)
+
+    def _require_idle(self, what: str) -> None:
+        if self._seated or self._waiting:
+            live = len(self._seated) + len(self._waiting)
+            raise RuntimeError(
+                f"{what} cannot change while {live} conversations are live, whose cached keys and values "
+                "belong to the old weights; release them first"
+            )
+
+    def _read(self, conversation: Conversation, thread: _Thread) -> bool:
+        """Append the new observation's tokens to the context; false where a reply would not fit after it."""
+        messages, tools = conversation.messages, conversation.tools
+        glue = self.format.continuation(messages, tools) if thread.turn > 0 else None
+        sequence = thread.sequence
+        if glue is None:
+            tokens = self.format.prompt(messages, tools)
+            if not self._fits(len(tokens)):
+                return False
+            thread.close()
+            # What the old context and the new one begin with in common stays computed.
+            shared = _common_prefix(sequence.tokens[: sequence.cached], tokens[:-1])
+            sequence.tokens, sequence.cached, new = tokens, shared, tokens
+        else:
+            new = glue if thread.ended else [self.format.end_of_turn, *glue]
+            if not self._fits(len(sequence.tokens) + len(new)):
+                return False
+            sequence.tokens = sequence.tokens + new
+        thread.spans.append(Span(tuple(new), policy_version=self.version))
+        return True
+
+    def _fits(self, context: int) -> bool:
+        return self.max_context is None or context + self._sampling.max_new_tokens <= self.max_context
+
+    def _seat_waiting(self) -> None:
+        while self._waiting and len(self._seated) < self.max_batch:
+            conversation = self._waiting.popleft()
+            self._seated.add(conversation)
+            self._pending.append(conversation)
+        if self._waiting and not self._pending and not self._running:
+            raise RuntimeError(
+                f"{len(self._waiting)} conversations wait for one of {self.max_batch} rows, all held by "
+                "conversations that were not submitted again; submit or release them, or raise max_batch"
+            )
+
+    def _sample_replies(self) -> list[tuple[Conversation, Reply]]:
+        started, self._pending = self._pending, []
+        if started:
+            self._decoder.start([c.state.sequence for c in started])
+        self._running += started
+        wanted = max(1, int(_FINISHED_SHARE * len(self._running)))
+        stops, limit = self.stop_token_ids, self.sampling.max_new_tokens
+        done: list[tuple[Conversation, Reply]] = []
+        while True:
+            still: list[Conversation] = []
+            for conversation in self._running:
+                sequence = conversation.state.sequence
+                stopped = sequence.tokens[-1] in stops
+                if stopped or len(sequence.logprobs) >= limit:
+                    done.append((conversation, self._finish(conversation, stopped)))
+                else:
+                    still.append(conversation)
+            self._running = still
+            if not still or len(done) >= wanted:
+                return done
+            self._decoder.step([c.state.sequence for c in still])
+
+    def _finish(self, conversation: Conversation, stopped: bool) -> Reply:
+        """Record the sampled tokens as they are, and append the reply to the messages."""
+        thread: _Thread = conversation.state
+        sequence = thread.sequence
+        count = len(sequence.logprobs)
+        sampled = sequence.tokens[-count:]
+        thread.spans.append(Span(tuple(sampled), thread.turn, tuple(sequence.logprobs), self.version))
+        thread.turn += 1
+        thread.ended = stopped
+        text = self.format.decode(sampled[:-1] if stopped else sampled)
+        conversation.messages.append({"role": "assistant", "content": text})
+        return Reply(text, "stop" if stopped else "length", count)
+
+
+def _context_limit(model: torch.nn.Module) -> int | None:
+    """How many positions the model was made for, where its configuration says so."""
+    config: Any = model.config
+    limit = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
+    return None if limit is None else int(limit)
+
+
+def _common_prefix(left: list[int], right: list[int]) -> int:
+    """How many leading tokens two lists share."""
+    for place, (a, b) in enumerate(zip(left, right, strict=False)):
+        if a != b:
+            return place
+    return min(len(left), len(right))
+
+
+@contextmanager
+def _sampling_mode(model: torch.nn.Module) -> Iterator[None]:
+    """Without dropout and without gradients, leaving the model's mode as it was."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        model.train(training)

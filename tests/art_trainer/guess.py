@@ -1,0 +1,105 @@
+"""Guess-the-number as a plain Gymnasium environment, and a policy small enough to learn it in a minute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+from art_trainer.sampler import SamplingParams
+from art_trainer.transformers_policy import TransformersPolicy
+
+NUMBERS = 16
+TURNS = 5
+TEMPLATE = (
+    "{% for m in messages %}{{ m['content'] }}{{ '<end>' if m['role'] == 'assistant' else ' ' }}{% endfor %}"
+)
+
+
+class GuessEnv(gym.Env[str, str]):
+    """A hidden number from 0 to 15; five guesses, answered LOW or HIGH; anything else ends the game."""
+
+    def __init__(self) -> None:
+        self.observation_space = gym.spaces.Text(20)
+        self.action_space = gym.spaces.Text(20)
+        self.baselines = {"bisect": lambda env, rng: _bisect()}
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.hidden = int(self.np_random.integers(NUMBERS))
+        self.turn = 0
+        return "GUESS", {"task_id": f"number-{self.hidden}"}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self.turn += 1
+        word = action.strip()
+        if not (word.isdecimal() and int(word) < NUMBERS):
+            return (
+                "BAD",
+                0.0,
+                True,
+                False,
+                {"success": False, "error": {"kind": "no number", "message": word}},
+            )
+        if int(word) == self.hidden:
+            return "RIGHT", 1.0 - 0.1 * (self.turn - 1), True, False, {"success": True}
+        answer = "LOW" if int(word) < self.hidden else "HIGH"
+        over = self.turn == TURNS
+        return answer, 0.0, False, over, {"success": False} if over else {}
+
+
+def _bisect() -> Any:
+    low, high, last = 0, NUMBERS - 1, -1
+
+    def act(observation: str) -> str:
+        nonlocal low, high, last
+        if observation == "LOW":
+            low = last + 1
+        elif observation == "HIGH":
+            high = last - 1
+        last = (low + high) // 2
+        return str(last)
+
+    return act
+
+
+def guess_tokenizer() -> PreTrainedTokenizerFast:
+    words = ["<unk>", "<end>", "GUESS", "LOW", "HIGH", "BAD", "RIGHT", *map(str, range(NUMBERS))]
+    core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
+    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>", eos_token="<end>")
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer
+
+
+def guess_policy(seed: int = 0, hidden: int = 64) -> TransformersPolicy:
+    """A two-layer Qwen2 of random weights."""
+    tokenizer = guess_tokenizer()
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=hidden,
+        intermediate_size=3 * hidden,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=64,
+        tie_word_embeddings=False,
+        initializer_range=0.1,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=None,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = Qwen2ForCausalLM(config)
+    return TransformersPolicy(model, tokenizer, sampling=SamplingParams(max_new_tokens=2), max_batch=512)
+
+
+def seeds(count: int, seed: int = 0) -> list[int]:
+    return [int(n) for n in np.random.default_rng(seed).integers(2**31, size=count)]

@@ -1,0 +1,165 @@
+import json
+from functools import partial
+
+import gymnasium as gym
+import pytest
+
+from art_gym import UnknownTask
+from art_trainer.episodes import Ending
+from art_trainer.evaluation import Evaluation, compare, evaluate, evaluation_split, evaluation_starts
+from art_trainer.scripted_policy import ScriptedPolicy
+from tests.art_trainer.toy_envs import Echo
+
+make_echo = partial(gym.make, "toy/Echo-v0")
+
+
+class Bare(gym.Env):
+    """Text in and out, and nothing that is ours: no tasks, no standard info."""
+
+    action_space = observation_space = gym.spaces.Text(100)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return f"say {self.np_random.integers(1000)}", {}
+
+    def step(self, action):
+        return "bye", 0.5, True, False, {}
+
+
+class Sayer:
+    """A policy that always says the same."""
+
+    version = 0
+
+    def __init__(self, text):
+        self.name = text
+        self.text = text
+        self.asked = []
+
+    def submit(self, conversation):
+        self.asked.append(conversation)
+
+    def collect(self):
+        from art_trainer.policy import Reply
+
+        asked, self.asked = self.asked, []
+        for conversation in asked:
+            conversation.messages.append({"role": "assistant", "content": self.text})
+        return [(conversation, Reply(self.text)) for conversation in asked]
+
+    def release(self, conversation):
+        return ()
+
+
+def test_episode_k_plays_task_k_and_begins_again_after_the_last():
+    env = make_echo()
+    starts = evaluation_starts(env, episodes=8, seed=3)
+    assert [start.options["task"] for start in starts] == [f"test-{k % 6}" for k in range(8)]
+    assert len({start.seed for start in starts}) == 8
+    assert starts == evaluation_starts(env, episodes=8, seed=3)
+    assert starts[:6] == evaluation_starts(env, seed=3)
+    assert starts != evaluation_starts(env, episodes=8, seed=4)
+
+
+def test_the_split_is_test_unless_another_is_asked_for():
+    env = make_echo()
+    assert evaluation_split(env, None) == "test"
+    assert evaluation_split(env, "train") == "train"
+    with pytest.raises(UnknownTask, match="did you mean `validation`"):
+        evaluation_split(env, "validaton")
+
+
+def test_an_environment_without_tasks_is_played_from_different_seeds():
+    starts = evaluation_starts(Bare(), episodes=5)
+    assert evaluation_split(Bare(), "test") is None
+    assert all(start.options is None for start in starts)
+    assert len({start.seed for start in starts}) == 5
+    assert len(evaluation_starts(Bare())) == 100
+
+
+def test_no_episodes_is_refused():
+    with pytest.raises(ValueError, match="at least one episode, got 0"):
+        evaluation_starts(Bare(), episodes=0)
+
+
+def test_the_averages_are_those_of_the_episodes():
+    evaluation = evaluate(Sayer("red"), make_echo)
+    assert (evaluation.policy, evaluation.env_id, evaluation.split) == ("red", "toy/Echo-v0", "test")
+    assert evaluation.success.value == pytest.approx(2 / 6)
+    assert evaluation.success.count == 6
+    assert evaluation.reward.value == pytest.approx((2 * 0.9 + 4 * -0.2) / 6)
+    assert evaluation.score_terms == pytest.approx({"word": 2 / 6, "speed": -(2 * 0.1 + 4 * 0.2) / 6})
+    assert sum(evaluation.score_terms.values()) == pytest.approx(evaluation.reward.value)
+    assert evaluation.turns == pytest.approx(10 / 6)
+    assert evaluation.invalid_rate == 0
+    assert evaluate(Sayer("purple"), make_echo).invalid_rate == 1
+
+
+def test_an_environment_that_is_not_ours_has_no_success_but_a_reward():
+    evaluation = evaluate(Sayer("hello"), Bare, episodes=4)
+    assert evaluation.success is None
+    assert evaluation.reward.value == 0.5
+    assert [result.task_id for result in evaluation.results] == [f"seed-{r.seed}" for r in evaluation.results]
+
+
+def test_an_evaluation_survives_a_trip_through_json():
+    evaluation = evaluate(ScriptedPolicy("scripted"), make_echo, settings={"temperature": 0.0})
+    again = Evaluation.from_json(json.loads(json.dumps(evaluation.to_json())))
+    assert again == evaluation
+    assert again.results[0].ending is Ending.TERMINATED
+    assert again.success == evaluation.success
+
+
+def test_transcripts_come_in_the_order_of_the_starts_and_every_end_is_told():
+    transcripts, ended = [], []
+    evaluate(Sayer("red"), make_echo, transcripts=transcripts, on_episode=ended.append, max_concurrent=2)
+    assert [episode.task_id for episode in transcripts] == [f"test-{k}" for k in range(6)]
+    assert sorted(episode.task_id for episode in ended) == [f"test-{k}" for k in range(6)]
+
+
+def test_faults_are_counted_apart_and_are_in_no_average():
+    evaluation = evaluate(ScriptedPolicy("scripted"), lambda: Echo(fragile=True))
+    assert evaluation.faults == 1
+    assert evaluation.results[1].error == "RuntimeError: out of paint"
+    assert (evaluation.success.value, evaluation.success.count) == (1.0, 5)
+
+
+def test_the_paired_difference_is_over_equal_starts():
+    first, second = evaluate(Sayer("red"), make_echo), evaluate(ScriptedPolicy("scripted"), make_echo)
+    difference = compare(first, second)
+    assert (difference.first, difference.second) == ("red", "scripted")
+    assert difference.success.value == pytest.approx(4 / 6)
+    assert difference.reward.value == pytest.approx(second.reward.value - first.reward.value)
+    mirrored = compare(second, first)
+    assert mirrored.success.low == pytest.approx(-difference.success.high)
+
+
+def test_a_pair_with_a_fault_is_left_out():
+    first = evaluate(Sayer("red"), lambda: gym.make("toy/Echo-v0"))
+    second = evaluate(ScriptedPolicy("scripted"), lambda: gym.make("toy/Echo-v0", fragile=True))
+    assert compare(first, second).reward.count == 5
+
+
+def test_different_starts_are_not_compared():
+    first = evaluate(Sayer("red"), make_echo)
+    for other in (
+        evaluate(Sayer("red"), make_echo, seed=1),
+        evaluate(Sayer("red"), make_echo, episodes=5),
+        evaluate(Sayer("red"), make_echo, split="train"),
+        evaluate(Sayer("red"), Bare, episodes=6),
+    ):
+        with pytest.raises(ValueError, match="did not meet the same starts"):
+            compare(first, other)
+
+
+def test_nothing_but_faults_has_no_averages():
+    class Broken(Echo):
+        def begin(self, task):
+            raise RuntimeError("never begins")
+
+    evaluation = evaluate(Sayer("red"), Broken)
+    assert evaluation.faults == 6
+    assert evaluation.reward is None
+    assert evaluation.success is None
+    with pytest.raises(ValueError, match="nothing to compare"):
+        compare(evaluation, evaluation)

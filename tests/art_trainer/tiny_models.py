@@ -1,0 +1,140 @@
+"""Random models of real architectures, a word tokenizer and a text environment, small enough for any test."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import torch
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from tokenizers import decoders as token_decoders
+from transformers import (
+    AutoModelForCausalLM,
+    DeepseekV3Config,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedConfig,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<bos>", "<|start_header_id|>", "<|end_header_id|>"]
+SPECIAL += [
+    "<|eot_id|>",
+    "<｜User｜>",
+    "<｜Assistant｜>",
+    "<｜end▁of▁sentence｜>",
+    "<tool_call>",
+    "</tool_call>",
+]
+
+
+def byte_tokenizer(template: str | None = CHATML) -> PreTrainedTokenizerFast:
+    """One token a byte plus the special ones: encodes any text, and decoding gives it back."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    core = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(r"\s+|\S+"), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    core.decoder = token_decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|endoftext|>")
+    tokenizer.add_special_tokens({"additional_special_tokens": SPECIAL})
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def _sizes(vocab_size: int, hidden: int) -> dict[str, object]:
+    return {
+        "vocab_size": vocab_size,
+        "hidden_size": hidden,
+        "intermediate_size": 2 * hidden,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 1024,
+        "initializer_range": 0.15,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+        "tie_word_embeddings": False,
+    }
+
+
+def tiny_config(family: str, vocab_size: int = 300, hidden: int = 48) -> PreTrainedConfig:
+    """A configuration with about 0.1 M parameters; ``family`` is a key below."""
+    sizes = _sizes(vocab_size, hidden)
+    if family == "qwen2":
+        return Qwen2Config(**sizes)
+    if family == "qwen3":
+        return Qwen3Config(**sizes, head_dim=16)
+    if family == "llama":
+        return LlamaConfig(**sizes)
+    if family == "mistral-sliding":
+        return MistralConfig(**sizes, sliding_window=8)
+    if family == "deepseek-v3":
+        sizes["num_key_value_heads"] = 4
+        return DeepseekV3Config(
+            **sizes,
+            moe_intermediate_size=hidden,
+            n_routed_experts=4,
+            num_experts_per_tok=2,
+            n_group=1,
+            topk_group=1,
+            first_k_dense_replace=1,
+            kv_lora_rank=16,
+            q_lora_rank=24,
+            qk_rope_head_dim=8,
+            qk_nope_head_dim=8,
+            v_head_dim=12,
+        )
+    raise KeyError(family)
+
+
+def tiny_model(
+    family: str = "qwen2", *, vocab_size: int = 300, hidden: int = 48, seed: int = 0
+) -> torch.nn.Module:
+    """A random model in evaluation mode, the same for the same seed."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(tiny_config(family, vocab_size, hidden))
+    model.generation_config.eos_token_id = None
+    return model.eval()
+
+
+class EchoEnv(gym.Env[str, str]):
+    """Answers with words that depend on the seed, the turn and the reply, for a number of turns."""
+
+    def __init__(self, turns: int = 3, words: int = 6) -> None:
+        self.observation_space = gym.spaces.Text(10_000)
+        self.action_space = gym.spaces.Text(10_000)
+        self.turns = turns
+        self.words = words
+
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None):  # type: ignore[no-untyped-def]
+        super().reset(seed=seed)
+        self.turn = 0
+        return f"start {self._words()}", {}
+
+    def step(self, action: str):  # type: ignore[no-untyped-def]
+        self.turn += 1
+        observation = f"{self._words()} {len(action)}"
+        return observation, float(len(action) % 3), self.turn >= self.turns, False, {}
+
+    def _words(self) -> str:
+        count = int(self.np_random.integers(1, self.words + 1))
+        return " ".join(f"w{int(n)}" for n in self.np_random.integers(0, 99, size=count))
+
+
+def full_logprobs(model: torch.nn.Module, tokens: tuple[int, ...], temperature: float = 1.0) -> np.ndarray:
+    """Log-probability of each token after the first, by one plain forward pass over the whole context."""
+    with torch.inference_mode():
+        logits = model(input_ids=torch.tensor([tokens])).logits[0, :-1].float() / temperature
+        logprobs = logits.log_softmax(-1).gather(-1, torch.tensor(tokens[1:])[:, None])[:, 0]
+    return logprobs.numpy()
