@@ -252,4 +252,4 @@ def test_a_baseline_that_raises_is_a_policy_error_and_a_wrong_name_has_its_near_
     (episode,) = rollout(ScriptedPolicy("random"), CountEnv, [Start(13)])
     assert (episode.ending, episode.error) == (Ending.POLICY_ERROR, "RuntimeError: unlucky")
     (episode,) = rollout(ScriptedPolicy("randm"), CountEnv, [Start(0)])
-    assert "did you mean 'random'?" in episode.error
+    assert "did you mean `random`?" in episode.error
