@@ -1,6 +1,6 @@
 """``art-tiny``: the embedded language model, small enough to learn on a laptop while one watches.
 
-It is a Qwen2 of two layers with a word-level tokenizer, pre-trained by
+It is a Llama of two layers with a word-level tokenizer, pre-trained by
 :mod:`art_trainer.art_tiny.pretrain` on worlds that no evaluation uses. It knows the mail environment's tools
 from a deliberately noisy demonstrator, and that is all: what GRPO makes of it is what a run shows.
 """

@@ -17,7 +17,7 @@ import argparse
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,13 @@ import gymnasium as gym
 import numpy as np
 import torch
 from torch.nn import functional
-from transformers import PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from art_trainer.art_tiny.tokenizer import build_tokenizer
 
 _ENV = "art_gym:art/Email-v0"
+_LOOK_BACK = 5.0  # long enough for a head to look at its one token, short enough to be unlearned
+_Encoded = tuple[list[int], list[bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +41,24 @@ class Recipe:
     world_seeds: tuple[int, ...] = tuple(range(1001, 1013))
     """Generated worlds to play in; evaluations use small seeds."""
     difficulty: int = 1
-    episodes: int = 36_000
+    episodes: int = 24_000
     """Demonstrations to learn from."""
     seed: int = 7
     hidden_size: int = 128
     layers: int = 2
     heads: int = 4
     vocabulary_size: int = 4_000
-    steps: int = 1_800
-    batch_size: int = 64
-    """Demonstrations in a batch, and half as many copying exercises."""
-    learning_rate: float = 3e-3
+    steps: int = 2_400
+    whole: int = 16
+    """Whole demonstrations in a batch."""
+    openings: int = 32
+    """Demonstrations cut after the first reply in a batch: five of them cost as much as one whole."""
+    exercises: int = 10
+    """Copying exercises in a batch."""
+    learning_rate: float = 2e-3
     copy_length: int = 72
     """Tokens of one copying exercise."""
-    copy_weight: float = 0.5
+    copy_weight: float = 0.3
     read_weight: float = 0.1
     """Weight of predicting what was read, against 1 for what was said."""
     read_share: float = 0.15
@@ -85,7 +91,7 @@ def play_demonstrations(recipe: Recipe) -> Iterator[_Transcript]:
         yield _Transcript(tuple(observations), tuple(replies))
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, transcript: _Transcript) -> tuple[list[int], list[bool]]:
+def encode(tokenizer: PreTrainedTokenizerBase, transcript: _Transcript) -> _Encoded:
     """A transcript as token ids, and for each whether the agent said it."""
     ids: list[int] = []
     said: list[bool] = []
@@ -102,8 +108,8 @@ def encode(tokenizer: PreTrainedTokenizerBase, transcript: _Transcript) -> tuple
 
 
 def demonstration_loss(
-    model: Qwen2ForCausalLM,
-    batch: Sequence[tuple[list[int], list[bool]]],
+    model: LlamaForCausalLM,
+    batch: Sequence[_Encoded],
     pad: int,
     recipe: Recipe,
     rng: np.random.Generator,
@@ -129,11 +135,11 @@ def demonstration_loss(
 
 
 def copying_loss(
-    model: Qwen2ForCausalLM, recipe: Recipe, first: int, rng: np.random.Generator
+    model: LlamaForCausalLM, recipe: Recipe, first: int, rng: np.random.Generator
 ) -> torch.Tensor:
     """Cross-entropy of random token runs that are said again and again, each of a period of its own."""
     vocabulary, length = model.config.vocab_size, recipe.copy_length
-    tokens = np.zeros((recipe.batch_size // 2, length), dtype=np.int64)
+    tokens = np.zeros((recipe.exercises, length), dtype=np.int64)
     repeated = np.zeros(tokens.shape, dtype=bool)
     for row, known in zip(tokens, repeated, strict=True):
         period = int(rng.integers(6, 30))
@@ -152,51 +158,57 @@ def pretrain(recipe: Recipe, out: Path) -> None:
     transcripts = list(play_demonstrations(recipe))
     texts = (text for t in transcripts for text in (*t.observations, *t.replies))
     tokenizer = build_tokenizer(texts, vocabulary_size=recipe.vocabulary_size)
-    data = [encode(tokenizer, transcript) for transcript in transcripts]
-    mean = sum(len(ids) for ids, _ in data) / len(data)
-    print(f"{len(data)} demonstrations, {mean:.0f} tokens each, {len(tokenizer)} words", flush=True)
+    whole = [encode(tokenizer, transcript) for transcript in transcripts]
+    openings = [encode(tokenizer, replace(t, replies=t.replies[:1])) for t in transcripts]
+    mean = sum(len(ids) for ids, _ in whole) / len(whole)
+    print(f"{len(whole)} demonstrations, {mean:.0f} tokens each, {len(tokenizer)} words", flush=True)
     model = _model(recipe, tokenizer)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.95), weight_decay=0.01
     )
-    batches = _batches([len(ids) for ids, _ in data], recipe, rng)
-    for step in range(recipe.steps):
+    batches = zip(_batches(whole, recipe.whole, rng), _batches(openings, recipe.openings, rng), strict=False)
+    for step, pair in zip(range(recipe.steps), batches, strict=False):
         for group in optimizer.param_groups:
-            group["lr"] = recipe.learning_rate * min(1.0, (step + 1) / 50) * (1 - 0.95 * step / recipe.steps)
-        batch = [data[index] for index in next(batches)]
-        said = demonstration_loss(model, batch, tokenizer.pad_token_id, recipe, rng)
+            group["lr"] = recipe.learning_rate * _schedule(step, recipe.steps)
+        pad = int(tokenizer.pad_token_id)
+        said = [demonstration_loss(model, batch, pad, recipe, rng) for batch in pair]
         copied = copying_loss(model, recipe, len(tokenizer.all_special_ids), rng)
         optimizer.zero_grad()
-        (said + recipe.copy_weight * copied).backward()  # type: ignore[no-untyped-call]
+        (said[0] + said[1] + recipe.copy_weight * copied).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        if step % 50 == 0 or step == recipe.steps - 1:
+        if step % 100 == 0 or step == recipe.steps - 1:
             minutes = (time.process_time() - started) / 60
-            print(
-                f"step {step:5d}  said {said:.3f}  copied {copied:.3f}  {minutes:.1f} CPU-minutes", flush=True
-            )
+            losses = f"whole {said[0]:.3f}  openings {said[1]:.3f}  copying {copied:.3f}"
+            print(f"step {step:5d}  {losses}  {minutes:.1f} CPU-minutes", flush=True)
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
     minutes = round((time.process_time() - started) / 60, 1)
-    made = {"recipe": {name: getattr(recipe, name) for name in Recipe.__slots__}, "cpu_minutes": minutes}
+    made = {"recipe": asdict(recipe), "cpu_minutes": minutes}
     (out / "made_by.json").write_text(json.dumps(made, indent=2) + "\n")
 
 
-def _batches(lengths: Sequence[int], recipe: Recipe, rng: np.random.Generator) -> Iterator[list[int]]:
-    """Indices of batches for ever, each of members of about one length, so that little is padding."""
-    size = recipe.batch_size
+def _schedule(step: int, steps: int) -> float:
+    """The learning rate's factor: up in a line, down in a line."""
+    return min(1.0, (step + 1) / 100) * (1 - 0.95 * step / steps)
+
+
+def _batches(data: Sequence[_Encoded], size: int, rng: np.random.Generator) -> Iterator[list[_Encoded]]:
+    """Batches for ever, each of members of about one length, so that little is padding."""
     while True:
-        order = rng.permutation(len(lengths))
+        order = rng.permutation(len(data))
         batches = []
         for start in range(0, len(order), 16 * size):
-            pool = sorted(order[start : start + 16 * size].tolist(), key=lengths.__getitem__)
+            pool = sorted(
+                (data[index] for index in order[start : start + 16 * size]), key=lambda d: len(d[0])
+            )
             batches += [pool[at : at + size] for at in range(0, len(pool) - size + 1, size)]
         for number in rng.permutation(len(batches)):
             yield batches[number]
 
 
-def _model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> Qwen2ForCausalLM:
-    config = Qwen2Config(
+def _model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
+    config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=recipe.hidden_size,
         intermediate_size=3 * recipe.hidden_size,
@@ -205,28 +217,43 @@ def _model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> Qwen2ForCausal
         num_key_value_heads=recipe.heads,
         max_position_embeddings=2_048,
         tie_word_embeddings=True,
+        attention_bias=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    model = Qwen2ForCausalLM(config)
+    model = LlamaForCausalLM(config)
     _start_as_copier(model)
     return model
 
 
 @torch.no_grad()
-def _start_as_copier(model: Qwen2ForCausalLM) -> None:
-    """Initialise attention so that its output is what it looks at: ``W_O W_V = 1``, with long embeddings.
+def _start_as_copier(model: LlamaForCausalLM) -> None:
+    """Initialise attention with the two halves of an induction head, and leave it to training to join them.
 
-    Attending to a word then raises that word's logit from the first step, and training only has to learn
-    where to look; from the usual initialisation copying among thousands of words stays at chance for
-    hundreds of steps.
+    A head that copies needs one layer in which a token learns what stands before it, and one that looks for
+    a token by what stands before it and says it (Olsson et al., arXiv:2209.11895). From the usual
+    initialisation such heads stay at chance for thousands of steps with thousands of words; from this one
+    they form in some hundred. In the first layer all heads but one look back 1, 2, 3 … tokens: their query
+    and key biases are equal but for the rotation that the position encoding gives that distance. In the other
+    layers attention says what it looks at, ``W_O W_V = 1``, in embeddings long enough to be heard.
     """
     model.model.embed_tokens.weight.normal_(0.0, 0.1)
-    for layer in model.model.layers:
+    config = model.config
+    half = config.hidden_size // config.num_attention_heads // 2
+    angles = 10_000.0 ** (-torch.arange(half) / half)  # rotary encoding, arXiv:2104.09864, eq. 15
+    for number, layer in enumerate(model.model.layers):
         attention = layer.self_attn
         torch.nn.init.orthogonal_(attention.v_proj.weight)
-        attention.o_proj.weight.copy_(attention.v_proj.weight.T)
+        if number > 0:
+            attention.o_proj.weight.copy_(attention.v_proj.weight.T)
+            continue
+        torch.nn.init.orthogonal_(attention.o_proj.weight)
+        for back in range(1, config.num_attention_heads):
+            head = slice((back - 1) * 2 * half, back * 2 * half)
+            attention.k_proj.bias[head] = _LOOK_BACK * torch.cat([torch.ones(half), torch.zeros(half)])
+            turned = torch.cat([torch.cos(back * angles), -torch.sin(back * angles)])
+            attention.q_proj.bias[head] = _LOOK_BACK * turned
 
 
 def main() -> None:

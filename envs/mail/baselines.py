@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 Player = Callable[[str], str]
 
-_GOOD_QUERY = 0.35  # how often the demonstrator searches the telling words and no others
-_TELLING_WORD = 0.4  # otherwise, how often each word it searches is a telling one
+_GOOD_QUERY = 0.3  # how often the demonstrator searches the telling words; otherwise three words in a row
 _BEST_LINE = 0.6  # how often it selects a line with the most matched words
 _MORE_CALLS = 0.12  # how often it reads or searches again before it ends
 _STOP_WORDS = frozenset(
@@ -68,7 +67,7 @@ def demonstrator(env: EmailEnv, rng: np.random.Generator) -> Player:
     """A noisy agent to learn the tools from: right often enough to hold good behaviour, wrong often enough.
 
     It knows the question's telling words and searches them in a third of its tries; otherwise it searches any
-    words of the question, and it often selects a line that is not the best.
+    three content words in a row, and it often selects a line that is not the best.
     """
     replies = _demonstrated_replies(env, rng)
     return lambda observation: next(replies)
@@ -119,15 +118,12 @@ def _demonstrated_replies(env: EmailEnv, rng: np.random.Generator) -> Iterator[s
 
 
 def _noisy_search(env: EmailEnv, rng: np.random.Generator) -> str:
-    asked = query_words(env.task.prompt)
-    telling = [word for word in asked if word in {word.lower() for word in env.task.data["telling"]}]
-    others = [word for word in _content_words(env.task.prompt) if word not in telling]
-    if not others or (telling and rng.random() < _GOOD_QUERY):
-        chosen = telling
-    else:
-        mixed = [telling if telling and rng.random() < _TELLING_WORD else others for _ in range(3)]
-        chosen = [words[int(rng.integers(len(words)))] for words in mixed]
-    return env.tools["search"].render({"query": " ".join(sorted(set(chosen), key=asked.index))})
+    told = {word.lower() for word in env.task.data["telling"]}
+    content = _content_words(env.task.prompt)
+    telling = [word for word in query_words(env.task.prompt) if word in told]
+    start = int(rng.integers(max(1, len(content) - 2)))
+    words = telling if telling and rng.random() < _GOOD_QUERY else content[start : start + 3]
+    return env.tools["search"].render({"query": " ".join(words)})
 
 
 def _noisy_choice(env: EmailEnv, rng: np.random.Generator) -> int | None:
