@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Player = Callable[[str], str]
 
 _GOOD_QUERY = 0.3  # how often the demonstrator searches the telling words; otherwise three words in a row
-_BEST_LINE = 0.6  # how often it selects a line with the most matched words
+_BEST_LINE = 0.7  # how often it selects a line with the most matched words
 _MORE_CALLS = 0.12  # how often it reads or searches again before it ends
 _STOP_WORDS = frozenset(
     (
