@@ -38,27 +38,27 @@ _Encoded = tuple[list[int], list[bool]]
 class Recipe:
     """Everything that decides what the base becomes."""
 
-    world_seeds: tuple[int, ...] = tuple(range(1001, 1033))
+    world_seeds: tuple[int, ...] = tuple(range(1001, 1025))
     """Generated worlds to play in; evaluations use small seeds."""
     difficulty: int = 1
-    episodes: int = 32_000
+    episodes: int = 24_000
     """Demonstrations to learn from."""
     seed: int = 7
     hidden_size: int = 128
     layers: int = 2
     heads: int = 4
     vocabulary_size: int = 4_000
-    steps: int = 1_800
+    steps: int = 1_300
     whole: int = 20
     """Whole demonstrations in a batch."""
     openings: int = 24
     """Demonstrations cut after the first reply in a batch: five of them cost as much as one whole."""
-    exercises: int = 10
+    exercises: int = 16
     """Copying exercises in a batch."""
     learning_rate: float = 2e-3
     copy_length: int = 72
     """Tokens of one copying exercise."""
-    copy_weight: float = 0.3
+    copy_weight: float = 0.5
     ending_weight: float = 4.0
     """Weight of the last reply: one token of it chooses among the lines read, and is easily drowned."""
     read_weight: float = 0.1

@@ -1,7 +1,8 @@
 """The tokenizer of ``art-tiny``: one token a word, so that copying a word is copying one token.
 
 A two-layer model copies tokens long before it spells. So every word of the training text is a token, a date
-is a token and an id such as ``m3`` is a token; only words outside the vocabulary are spelt, with WordPiece's
+is a token, and so are an id such as ``m3`` and a count such as ``2/3``: what belongs together must lie within
+reach of a head that looks back a token or two. Only words outside the vocabulary are spelt, with WordPiece's
 ``##`` continuation, and nothing in lower-case ASCII is ever unknown. Spaces are not tokens: decoding puts
 them back, in the one way that reads well.
 """
@@ -20,8 +21,9 @@ from transformers import PreTrainedTokenizerFast
 PAD, UNKNOWN, USER, ASSISTANT, END = "<|pad|>", "<|unknown|>", "<|user|>", "<|assistant|>", "<|end|>"
 _SPECIAL = (PAD, UNKNOWN, USER, ASSISTANT, END)
 _MOST_LISTED = 60  # ids m1 … m60 are one token each
-_PIECES = r"\d{4}-\d{2}-\d{2}|\bm\d{1,2}\b|[a-z]+|\d+(?:[.,:]\d+)*|\n|[^\s\w]|\w"
-_WHOLE = re.compile(r"[a-z]+|\d{4}-\d{2}-\d{2}|[^\w\s]")  # what may be a token as it is: words, dates, marks
+_PIECES = r"\d{4}-\d{2}-\d{2}|\b\d/\d\b|\bm\d{1,2}\b|[a-z]+|\d+(?:[.,:]\d+)*|\n|[^\s\w]|\w"
+# What may be a token as it is: words, dates, counts of matched words ("2/3"), marks.
+_WHOLE = re.compile(r"[a-z]+|\d{4}-\d{2}-\d{2}|\d/\d|[^\w\s]")
 _TEMPLATE = (
     "{% for message in messages %}"
     "{% if message['role'] == 'user' %}" + USER + "{{ message['content'] }}"
@@ -64,6 +66,7 @@ def build_tokenizer(texts: Iterable[str], *, vocabulary_size: int) -> PreTrained
         *(f"##{symbol}" for symbol in string.ascii_lowercase + string.digits + "-.,:"),
     ]
     fixed += [f"m{number}" for number in range(1, _MOST_LISTED + 1)]
+    fixed += [f"{matched}/{words}" for words in range(1, 10) for matched in range(words + 1)]
     if vocabulary_size < len(fixed):
         raise ValueError(f"vocabulary_size must be at least {len(fixed)}, not {vocabulary_size}")
     # Other numbers are spelt: each would be a token of its own, and there is no end of them.

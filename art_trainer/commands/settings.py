@@ -20,10 +20,10 @@ DEFAULT = "default"
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "art-tiny": {
-        "learning_rate": 1e-3,
+        "learning_rate": 3e-4,
         "lr_final_ratio": 0.1,
         "max_steps": 60,
-        "steps_per_generation": 4,
+        "steps_per_generation": 2,
         "max_completion_length": 24,
         # Before and after are measured as the model is trained: sampled, not greedy.
         "eval_temperature": 1.0,
