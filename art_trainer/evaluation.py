@@ -103,9 +103,18 @@ class Evaluation:
 
     @cached_property
     def success(self) -> Interval | None:
-        """The success rate; ``None`` where the environment does not say what success is."""
-        known = [result.success for result in self.counted if result.success is not None]
-        return wilson_interval(sum(known), len(known)) if known else None
+        """The success rate; ``None`` where the environment does not say what success is.
+
+        An episode that never reached its end, because the context was full, has not succeeded.
+        """
+        if not self.tells_success:
+            return None
+        return wilson_interval(sum(bool(result.success) for result in self.counted), len(self.counted))
+
+    @cached_property
+    def tells_success(self) -> bool:
+        """Whether the environment said of any episode if it succeeded."""
+        return any(result.success is not None for result in self.counted)
 
     @cached_property
     def reward(self) -> Interval | None:
@@ -199,14 +208,13 @@ def compare(first: Evaluation, second: Evaluation) -> Comparison:
     reward = paired_difference(
         [a.reward for a, _ in pairs], [b.reward for _, b in pairs], rng, clusters=tasks
     )
-    judged = [(a, b) for a, b in pairs if a.success is not None and b.success is not None]
     success = None
-    if judged:
+    if first.tells_success or second.tells_success:
         success = paired_difference(
-            [float(bool(a.success)) for a, _ in judged],
-            [float(bool(b.success)) for _, b in judged],
+            [float(bool(a.success)) for a, _ in pairs],
+            [float(bool(b.success)) for _, b in pairs],
             rng,
-            clusters=[a.task_id for a, _ in judged],
+            clusters=tasks,
         )
     return Comparison(first.policy, second.policy, success, reward)
 

@@ -32,9 +32,9 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         "num_tokens": float(tokens),
         "completions/mean_length": tokens / len(played),
     }
-    told = [episode.success for episode in played if episode.success is not None]
-    if told:
-        metrics["success"] = _mean(told)
+    if any(episode.success is not None for episode in played):
+        # One that never reached its end, because the context was full, has not succeeded.
+        metrics["success"] = _mean([bool(episode.success) for episode in played])
     for name in sorted({name for episode in played for name in episode.score_terms}):
         metrics[f"score/{name}"] = _mean([episode.score_terms.get(name, 0.0) for episode in played])
     return metrics

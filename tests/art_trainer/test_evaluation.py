@@ -6,7 +6,14 @@ import pytest
 
 from art_gym import UnknownTask
 from art_trainer.episodes import Ending
-from art_trainer.evaluation import Evaluation, compare, evaluate, evaluation_split, evaluation_starts
+from art_trainer.evaluation import (
+    EpisodeResult,
+    Evaluation,
+    compare,
+    evaluate,
+    evaluation_split,
+    evaluation_starts,
+)
 from art_trainer.scripted_policy import ScriptedPolicy
 from tests.art_trainer.toy_envs import Echo
 
@@ -163,3 +170,18 @@ def test_nothing_but_faults_has_no_averages():
     assert evaluation.success is None
     with pytest.raises(ValueError, match="nothing to compare"):
         compare(evaluation, evaluation)
+
+
+def test_an_episode_that_filled_its_context_has_not_succeeded() -> None:
+    def result(number: int, ending: Ending, success: bool | None) -> EpisodeResult:
+        return EpisodeResult(f"t{number}", number, ending, success, 0.0, {}, {}, 1, 0, 0)
+
+    won, full = (Ending.TERMINATED, True), (Ending.CONTEXT_FULL, None)
+    some = Evaluation("p", "e", None, 0, tuple(result(n, *(won if n < 2 else full)) for n in range(8)), 1.0)
+    none = Evaluation("q", "e", None, 0, tuple(result(n, *full) for n in range(8)), 1.0)
+    assert some.success is not None
+    assert some.success.value == 0.25
+    assert none.success is None
+    difference = compare(none, some).success
+    assert difference is not None
+    assert difference.value == 0.25
