@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal
 
 from art_gym.env import Baseline, TextEnv
 from art_gym.envs.mail.baselines import BASELINES, TEACHERS
+from art_gym.envs.mail.collection import open_collection
 from art_gym.envs.mail.grading import matches, says_nothing_found
-from art_gym.envs.mail.library import open_library
 from art_gym.envs.mail.questions import Question
 from art_gym.envs.mail.rewards import REWARDS, Progress
 from art_gym.envs.mail.store import Hit, query_words
@@ -110,7 +110,7 @@ class EmailEnv(TextEnv):
     ) -> None:
         if reward not in REWARDS:
             raise ValueError(f"no reward `{reward}`{did_you_mean(reward, REWARDS)}")
-        self.store, tasks = open_library(mailbox, questions, world_seed=world_seed, difficulty=difficulty)
+        self.store, tasks = open_collection(mailbox, questions, world_seed=world_seed, difficulty=difficulty)
         self.reward_name = reward
         self._ids: dict[int, int] = {}
         self._words: list[str] = []

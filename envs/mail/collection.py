@@ -27,7 +27,7 @@ from art_gym.tasks import Task, TaskSet
 _IMPORTED_QUESTIONS = 1_200  # at most so many are made for an imported mailbox
 
 
-def open_library(
+def open_collection(
     mailbox: str | PathLike[str] | None,
     questions: str | PathLike[str] | Iterable[Question] | None,
     *,

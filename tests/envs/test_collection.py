@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from art_gym.envs.mail.library import open_library, read_questions, world_path
+from art_gym.envs.mail.collection import open_collection, read_questions, world_path
 
 
 def test_the_world_is_made_once_and_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,16 +16,16 @@ def test_the_world_is_made_once_and_opened_once(tmp_path: Path, monkeypatch: pyt
     assert path.parent == tmp_path
     assert world_path(3) == path
     assert path.stat().st_mtime_ns == made
-    first = open_library(None, None, world_seed=3, difficulty=None)
-    second = open_library(None, None, world_seed=3, difficulty=None)
+    first = open_collection(None, None, world_seed=3, difficulty=None)
+    second = open_collection(None, None, world_seed=3, difficulty=None)
     assert first[0] is second[0]
     assert first[1] is second[1]
 
 
 def test_a_world_is_the_same_wherever_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    usual, _ = open_library(None, None, world_seed=0, difficulty=None)
+    usual, _ = open_collection(None, None, world_seed=0, difficulty=None)
     monkeypatch.setenv("ART_GYM_CACHE", str(tmp_path))
-    again, _ = open_library(None, None, world_seed=0, difficulty=None)
+    again, _ = open_collection(None, None, world_seed=0, difficulty=None)
     assert again.path != usual.path
     assert again.meta["questions"] == usual.meta["questions"]
     assert [again.message(row) for row in (1, 2000, 5000)] == [usual.message(row) for row in (1, 2000, 5000)]
@@ -44,13 +44,13 @@ def test_a_cache_that_cannot_be_written_is_no_obstacle(
 
 
 def test_questions_come_back_from_a_file(tmp_path: Path) -> None:
-    store, tasks = open_library(None, None, world_seed=0, difficulty=None)
+    store, tasks = open_collection(None, None, world_seed=0, difficulty=None)
     items = json.loads(store.meta["questions"])[:20]
     path = tmp_path / "questions.jsonl"
     path.write_text("\n".join(json.dumps(item) for item in items) + "\n\n")
     again = json.dumps([question.to_json() for question in read_questions(path)])
     assert json.loads(again) == items
-    _, chosen = open_library(None, path, world_seed=0, difficulty=None)
+    _, chosen = open_collection(None, path, world_seed=0, difficulty=None)
     assert [task.id for task in chosen] == [item["id"] for item in items]
     assert pickle.loads(pickle.dumps(list(chosen))) == list(chosen)
     assert len(tasks) > len(chosen)
