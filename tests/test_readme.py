@@ -14,7 +14,7 @@ import gymnasium as gym
 import pytest
 import torch
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import PreTrainedTokenizerFast
 
 from art_gym import check_text_env
 from art_trainer.config import GRPOConfig
@@ -22,6 +22,7 @@ from art_trainer.evaluation import evaluate
 from art_trainer.sampler import SamplingParams
 from art_trainer.trainer import GRPOTrainer
 from art_trainer.transformers_policy import TransformersPolicy
+from tests.art_trainer.guess import guess_policy
 
 README = Path(__file__).parents[1] / "README.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
@@ -76,24 +77,7 @@ def small_policy(seed: int) -> TransformersPolicy:
         "{% for m in messages %}{% if m['role'] == 'assistant' %}{{ m['content'] }}<end>"
         "{% elif m['role'] == 'user' %}{{ m['content'] }} {% endif %}{% endfor %}"
     )
-    config = Qwen2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=192,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=64,
-        tie_word_embeddings=False,
-        initializer_range=0.1,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=None,
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        model = Qwen2ForCausalLM(config)
-    return TransformersPolicy(model, tokenizer, sampling=SamplingParams(max_new_tokens=1), max_batch=512)
+    return guess_policy(seed, tokenizer=tokenizer, max_new_tokens=1)
 
 
 def test_a_model_of_random_weights_learns_binary_search(guess_id: str, tmp_path: Path) -> None:

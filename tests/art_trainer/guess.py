@@ -78,9 +78,15 @@ def guess_tokenizer() -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def guess_policy(seed: int = 0, hidden: int = 64) -> TransformersPolicy:
+def guess_policy(
+    seed: int = 0,
+    hidden: int = 64,
+    *,
+    tokenizer: PreTrainedTokenizerFast | None = None,
+    max_new_tokens: int = 2,
+) -> TransformersPolicy:
     """A two-layer Qwen2 of random weights."""
-    tokenizer = guess_tokenizer()
+    tokenizer = tokenizer or guess_tokenizer()
     config = Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=hidden,
@@ -98,7 +104,8 @@ def guess_policy(seed: int = 0, hidden: int = 64) -> TransformersPolicy:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = Qwen2ForCausalLM(config)
-    return TransformersPolicy(model, tokenizer, sampling=SamplingParams(max_new_tokens=2), max_batch=512)
+    sampling = SamplingParams(max_new_tokens=max_new_tokens)
+    return TransformersPolicy(model, tokenizer, sampling=sampling, max_batch=512)
 
 
 def seeds(count: int, seed: int = 0) -> list[int]:

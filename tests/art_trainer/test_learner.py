@@ -229,8 +229,8 @@ def test_a_good_update_between_bad_ones_starts_the_count_again() -> None:
     good = made_groups(model)
     bad = [with_logprobs(group, float("nan")) for group in good]
     learner = Learner(model, config(max_skipped_updates=2))
-    for groups in (bad, good, bad, good):
-        learner.update(groups)
+    skipped = [learner.update(groups)["skipped_updates"] for groups in (bad, good, bad, good)]
+    assert skipped == [1.0, 0.0, 1.0, 0.0]
 
 
 def test_gradients_are_clipped_to_the_given_length() -> None:

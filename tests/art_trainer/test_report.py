@@ -168,7 +168,10 @@ def test_a_step_without_a_value_or_with_nan_leaves_a_gap(run):
         stream.write(
             '{"step": 21, "reward": NaN}\n{"step": 22}\n{"step": 23, "reward": 1.0, "success": null}\n'
         )
-    page_of(run)
+    page, _ = page_of(run)
+    assert "polyline" in page
+    assert "NaN" not in page
+    assert not re.search(r"\bnan\b", page)
 
 
 def test_an_environment_without_success_is_summed_up_by_its_reward():
