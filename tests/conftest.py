@@ -5,6 +5,13 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import settings
+
+# A test run says the same of the same code twice. To look for new counterexamples:
+# `make test ARGS="--hypothesis-profile explore"`.
+settings.register_profile("repeatable", derandomize=True, database=None)
+settings.register_profile("explore", max_examples=2_000, deadline=None)
+settings.load_profile("repeatable")
 
 # Two workers on two cores: more threads would only wait for each other. Set before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
