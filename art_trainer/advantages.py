@@ -1,4 +1,4 @@
-"""How much better an attempt was than the other attempts at its task."""
+"""How much better an attempt, or one of its moves, was than the other attempts at the task."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from art_trainer.config import ScaleRewards
+from art_trainer.config import AdvantageEstimator, ScaleRewards
 
 STD_FLOOR = 1e-4
 """Added to the standard deviation, as TRL does, so that equal rewards do not divide by zero."""
@@ -29,34 +29,97 @@ def group_advantages(rewards_G: Sequence[float]) -> NDArray[np.float64]:
     return centred
 
 
-def batch_advantages(
-    rewards: Sequence[Sequence[float]], scale_rewards: ScaleRewards = "none"
-) -> list[NDArray[np.float64]]:
-    r"""Return the advantages of every group of a batch.
-
-    ``"none"`` is :func:`group_advantages` (Dr. GRPO, arXiv:2503.20783). ``"group"`` divides by the group's
-    own standard deviation, :math:`A_i = (r_i - \bar r) / (\operatorname{std} r + 10^{-4})` (GRPO,
-    arXiv:2402.03300, section 4.1.2). ``"batch"`` divides by the standard deviation over all rewards of the
-    batch (REINFORCE++, arXiv:2501.03262). Standard deviations have Bessel's correction, as in TRL.
+def rewards_to_go(rewards_T: Sequence[float], gamma: float = 1.0) -> NDArray[np.float64]:
+    r"""Return the discounted rewards from each turn on, :math:`G_t = \sum_{k \ge t} \gamma^{k-t} r_k`.
 
     Args:
-        rewards: One sequence of rewards a group; groups may differ in size.
-        scale_rewards: What the centred rewards are divided by.
+        rewards_T: The rewards of an attempt's T turns.
+        gamma: How much a reward one turn later is worth.
+    """
+    returns = np.zeros(len(rewards_T))
+    after = 0.0
+    for turn in range(len(rewards_T) - 1, -1, -1):
+        after = returns[turn] = rewards_T[turn] + gamma * after
+    return returns
+
+
+def turn_advantages(rewards_GT: Sequence[Sequence[float]], gamma: float = 1.0) -> list[NDArray[np.float64]]:
+    r"""Return each turn's reward-to-go minus the mean of the attempts that played that turn.
+
+    .. math:: A_{i,t} = G_{i,t} - \frac{1}{|\{j : T_j > t\}|} \sum_{j : T_j > t} G_{j,t}
+
+    REINFORCE's reward-to-go with a baseline that depends on the turn alone (Williams, 1992; Greensmith et
+    al., 2004). A move is credited with what came after it and not with what was earned before, which one
+    number an attempt cannot do. A turn that a single attempt reached has an advantage of zero.
+
+    Args:
+        rewards_GT: The rewards of each attempt's turns; attempts may differ in length.
+        gamma: How much a reward one turn later is worth.
 
     Returns:
-        One array of advantages a group, in order.
+        One array of advantages an attempt, as long as its turns.
     """
-    centred = [group_advantages(group) for group in rewards]
-    if scale_rewards == "none" or not centred:
-        return centred
-    if scale_rewards == "group":
-        return [
-            values / (_std(np.asarray(group, dtype=np.float64)) + STD_FLOOR)
-            for values, group in zip(centred, rewards, strict=True)
+    returns = [rewards_to_go(rewards, gamma) for rewards in rewards_GT]
+    advantages = [np.zeros_like(values) for values in returns]
+    for turn in range(max(map(len, returns), default=0)):
+        playing = [attempt for attempt, values in enumerate(returns) if len(values) > turn]
+        centred = group_advantages([float(returns[attempt][turn]) for attempt in playing])
+        for attempt, value in zip(playing, centred, strict=True):
+            advantages[attempt][turn] = value
+    return advantages
+
+
+def batch_advantages(
+    rewards: Sequence[Sequence[Sequence[float]]],
+    *,
+    estimator: AdvantageEstimator = "group",
+    gamma: float = 1.0,
+    scale_rewards: ScaleRewards = "none",
+) -> list[list[NDArray[np.float64]]]:
+    r"""Return the advantage of every turn of a batch.
+
+    ``"group"`` gives all turns of an attempt :func:`group_advantages` of its summed reward (GRPO);
+    ``"reward_to_go"`` gives each turn its own, :func:`turn_advantages`.
+
+    Scaling ``"none"`` leaves them as they are (Dr. GRPO, arXiv:2503.20783). ``"group"`` divides by the
+    standard deviation of the group's own, :math:`A_i = (r_i - \bar r) / (\operatorname{std} r + 10^{-4})`
+    (GRPO, arXiv:2402.03300, section 4.1.2). ``"batch"`` divides by that over the batch (REINFORCE++,
+    arXiv:2501.03262). Standard deviations have Bessel's correction, as in TRL; those of ``"reward_to_go"``
+    are of the advantages, since rewards-to-go fall towards an attempt's end whatever was played.
+
+    Args:
+        rewards: By group, attempt and turn; groups may differ in size, attempts in length.
+        estimator: What an advantage is measured for.
+        gamma: The discount of ``"reward_to_go"``.
+        scale_rewards: What the advantages are divided by.
+
+    Returns:
+        By group and attempt an array with one advantage a turn.
+    """
+    if estimator == "group":
+        # As one number an attempt; the spread is that of the rewards themselves, as TRL takes it.
+        spreads = [[np.asarray([sum(turns)], dtype=np.float64) for turns in group] for group in rewards]
+        estimates = [
+            [np.asarray([value]) for value in group_advantages([float(total[0]) for total in totals])]
+            for totals in spreads
         ]
-    scale = _std(np.concatenate([np.asarray(group, dtype=np.float64) for group in rewards])) + STD_FLOOR
-    return [values / scale for values in centred]
+    else:
+        spreads = estimates = [turn_advantages(group, gamma) for group in rewards]
+    if scale_rewards == "group":
+        estimates = [
+            [values / _deviation(spread) for values in group]
+            for group, spread in zip(estimates, spreads, strict=True)
+        ]
+    elif scale_rewards == "batch":
+        deviation = _deviation([values for group in spreads for values in group])
+        estimates = [[values / deviation for values in group] for group in estimates]
+    return [
+        [np.resize(values, len(turns)) for values, turns in zip(found, group, strict=True)]
+        for found, group in zip(estimates, rewards, strict=True)
+    ]
 
 
-def _std(values: NDArray[np.float64]) -> float:
-    return float(values.std(ddof=1)) if values.size > 1 else 0.0
+def _deviation(values: Sequence[NDArray[np.float64]]) -> float:
+    """The standard deviation of all numbers of the arrays, with the floor."""
+    flat = np.concatenate([*values, np.zeros(0)])
+    return (float(flat.std(ddof=1)) if flat.size > 1 else 0.0) + STD_FLOOR

@@ -16,6 +16,8 @@ from typing import Any
 import jinja2
 from transformers import PreTrainedTokenizerBase
 
+from art_trainer.policy import in_window
+
 Message = Mapping[str, Any]
 Tools = Sequence[Mapping[str, Any]]
 
@@ -49,16 +51,23 @@ class ChatFormat:
 
     Args:
         tokenizer: With a chat template, or else with an end-of-sequence token for the plain built-in format.
+        history_window: How many turns the model sees, the present one included, beside the standing
+            instructions; ``None`` for all of them. With 1 every turn is a short context of its own: right
+            where an observation says all there is to know, as a board does.
 
     Attributes:
         end_of_turn: The token that ends a reply.
 
     Raises:
-        ValueError: The tokenizer has neither, or its template does not write an assistant's words.
+        ValueError: The tokenizer has neither, its template does not write an assistant's words, or
+            ``history_window`` is below 1.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, history_window: int | None = None) -> None:
+        if history_window is not None and history_window < 1:
+            raise ValueError(f"history_window is at least 1, got {history_window}")
         self.tokenizer = tokenizer
+        self.history_window = history_window
         self._template: str | None = None
         if not tokenizer.chat_template:
             if tokenizer.eos_token is None:
@@ -85,6 +94,7 @@ class ChatFormat:
             messages: Chat messages, the last one from the user.
             tools: Tool schemas in OpenAI's format.
         """
+        messages = in_window(messages, self.history_window)
         if self._last_prompt is not None and self._last_prompt[:2] == (list(messages), tools):
             return list(self._last_prompt[2])
         token_ids = self.encode(self.render(messages, tools, add_generation_prompt=True))
@@ -99,9 +109,11 @@ class ChatFormat:
             tools: The same as in :meth:`prompt`.
 
         Returns:
-            The tokens to append; ``None`` where the template would rewrite what came before, so that the
-            conversation has to be rendered anew.
+            The tokens to append; ``None`` where the template would rewrite what came before, or the window
+            moves on, so that the conversation has to be rendered anew.
         """
+        if self.history_window is not None:
+            return None
         reply, observation = messages[-2], messages[-1]
         if (reply["role"], observation["role"]) != ("assistant", "user"):
             roles = [message["role"] for message in messages[-2:]]

@@ -18,6 +18,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from art_trainer.errors import ConfigError
 
+AdvantageEstimator = Literal["group", "reward_to_go"]
 ScaleRewards = Literal["none", "group", "batch"]
 LossType = Literal["dapo", "grpo", "dr_grpo", "bnpo"]
 Schedule = Literal["linear", "cosine", "constant"]
@@ -99,6 +100,12 @@ class GRPOConfig:
     """Multiply the KL estimate by the probability ratio, so that its gradient is the true one off-policy."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus, nats per token."""
+    advantage_estimator: AdvantageEstimator = "group"
+    """``"group"``: one advantage an attempt, its summed reward against the group's mean (GRPO).
+    ``"reward_to_go"``: one a turn, what came after it against the group's mean at that turn; for tasks with
+    a reward at every turn, where one number an attempt says little about 500 moves."""
+    gamma: float = 1.0
+    """Discount of ``"reward_to_go"``: how much a reward one turn later is worth."""
     scale_rewards: ScaleRewards = "none"
     """Divide advantages by the rewards' standard deviation in the group or batch, or not at all. TRL divides
     by the group's; that gives nearly constant groups the loudest say (Dr. GRPO, arXiv:2503.20783) and
@@ -150,6 +157,11 @@ class GRPOConfig:
         if self.num_generations < 2:
             raise ConfigError(
                 "num_generations is 1, but GRPO's baseline is the mean over a group: set at least 2"
+            )
+        if self.gamma != 1 and self.advantage_estimator == "group":
+            raise ConfigError(
+                f"gamma is {self.gamma}, but advantage_estimator 'group' does not discount: set it to "
+                "'reward_to_go', or gamma to 1"
             )
         if not 0 < self.top_p <= 1:
             raise ConfigError(f"top_p is {self.top_p}: set it above 0 and at most 1 (1 switches it off)")
@@ -209,7 +221,7 @@ _NOT_NEGATIVE = (
     "epsilon", "adam_epsilon", "beta", "entropy_coef", "save_steps", "eval_steps", "eval_temperature",
     "log_episodes",
 )  # fmt: skip
-_FRACTIONS = ("lr_final_ratio", "adam_beta1", "adam_beta2")
+_FRACTIONS = ("lr_final_ratio", "adam_beta1", "adam_beta2", "gamma")
 
 
 def _require(condition: bool, name: str, value: object, wanted: str) -> None:

@@ -93,8 +93,8 @@ class Learner:
     def update(self, groups: Sequence[Group]) -> dict[str, float]:
         """Do one step's optimizer steps on a batch of groups.
 
-        Groups with a failed member are dropped, and with ``drop_zero_variance_groups`` those whose rewards
-        are all equal.
+        Groups with a failed member are dropped, and with ``drop_zero_variance_groups`` those whose
+        advantages are all zero.
 
         Returns:
             The step's metrics, see :mod:`art_trainer.metrics`.
@@ -137,15 +137,21 @@ class Learner:
     def _attempts(self, groups: Sequence[Group]) -> list[list[_Attempt]]:
         """Return the groups to train on; their advantages are taken over all whole groups."""
         whole = [group for group in groups if group.whole]
-        advantages = batch_advantages([group.rewards for group in whole], self.config.scale_rewards)
+        config = self.config
+        advantages = batch_advantages(
+            [[[turn.reward for turn in attempt.turns] for attempt in group.episodes] for group in whole],
+            estimator=config.advantage_estimator,
+            gamma=config.gamma,
+            scale_rewards=config.scale_rewards,
+        )
         kept = []
         for index, (group, values) in enumerate(zip(whole, advantages, strict=True)):
-            if self.config.drop_zero_variance_groups and not np.any(values):
+            if config.drop_zero_variance_groups and not any(map(np.any, values)):
                 continue
             members = [
-                _attempt(episode, float(value), index)
-                for episode, value in zip(group.episodes, values, strict=True)
-                if not (self.config.mask_truncated_completions and episode.ending in _CUT_OFF)
+                _attempt(episode, advantages_T, index)
+                for episode, advantages_T in zip(group.episodes, values, strict=True)
+                if not (config.mask_truncated_completions and episode.ending in _CUT_OFF)
             ]
             if any(attempt.tokens for attempt in members):
                 kept.append(members)
@@ -247,9 +253,9 @@ class Learner:
 _CUT_OFF = (Ending.TRUNCATED, Ending.CONTEXT_FULL)
 
 
-def _attempt(episode: Episode, advantage: float, group: int) -> _Attempt:
+def _attempt(episode: Episode, advantages_T: NDArray[np.float64], group: int) -> _Attempt:
     rows = tuple(
-        Row.from_history(history, advantage=advantage, weight=0.0, group=group)
+        Row.from_history(history, advantages_T=advantages_T, weight=0.0, group=group)
         for history in episode.histories
     )
     return _Attempt(rows, sum(row.targets.size for row in rows))

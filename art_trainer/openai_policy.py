@@ -14,7 +14,7 @@ from typing import Any
 import openai
 
 from art_trainer.episodes import TokenHistory
-from art_trainer.policy import Conversation, Reply
+from art_trainer.policy import Conversation, Reply, in_window
 
 _SEED_LIMIT = 2**31
 
@@ -37,6 +37,7 @@ class OpenAIPolicy:
         send_tools: Whether the tools' schemas go along; the standing instructions name them in words too.
         send_seed: Whether each request carries a seed drawn from the conversation's randomness.
         extra_body: More fields of the request, as some servers have them.
+        history_window: How many turns the model sees, the present one included; ``None`` for all.
         name: What reports call the policy.
     """
 
@@ -55,8 +56,11 @@ class OpenAIPolicy:
         send_tools: bool = True,
         send_seed: bool = True,
         extra_body: Mapping[str, Any] | None = None,
+        history_window: int | None = None,
         name: str | None = None,
     ) -> None:
+        if history_window is not None and history_window < 1:
+            raise ValueError(f"history_window is at least 1, got {history_window}")
         if max_concurrency < 1:
             raise ValueError(f"max_concurrency is at least 1, got {max_concurrency}")
         if api_key is None and base_url is not None:
@@ -73,6 +77,7 @@ class OpenAIPolicy:
             **({} if top_p is None else {"top_p": top_p}),
             **({} if extra_body is None else {"extra_body": dict(extra_body)}),
         }
+        self._history_window = history_window
         self._send_tools = send_tools
         self._send_seed = send_seed
         self._pool = ThreadPoolExecutor(max_concurrency, thread_name_prefix="openai-policy")
@@ -80,7 +85,8 @@ class OpenAIPolicy:
 
     def submit(self, conversation: Conversation) -> None:
         """Send a request for the next reply."""
-        request = {"model": self.model, "messages": list(conversation.messages), **self._options}
+        messages = list(in_window(conversation.messages, self._history_window))
+        request = {"model": self.model, "messages": messages, **self._options}
         if self._send_tools and conversation.tools:
             request["tools"] = [dict(tool) for tool in conversation.tools]
         if self._send_seed:

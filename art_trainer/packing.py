@@ -38,7 +38,7 @@ class Row:
         token_ids: All tokens, int64.
         targets: Where the sampled tokens are, rising, each at least 1: the first token has no prediction.
         old_logprobs: The sampled tokens' log-probs when sampled, float32.
-        advantage: What each sampled token's log-prob is multiplied by.
+        advantages: What each sampled token's log-prob is multiplied by, float32.
         weight: The weight of each sampled token in the batch's loss.
         group: Rows of equal group may have a prompt in common.
         reference_logprobs: The sampled tokens' log-probs under a reference, where one is used.
@@ -47,21 +47,32 @@ class Row:
     token_ids: NDArray[np.int64]
     targets: NDArray[np.int64]
     old_logprobs: NDArray[np.float32]
-    advantage: float
+    advantages: NDArray[np.float32]
     weight: float
     group: int
     reference_logprobs: NDArray[np.float32] | None = None
 
     @classmethod
-    def from_history(cls, history: TokenHistory, *, advantage: float, weight: float, group: int) -> Row:
-        """Build the row of a history; a sampled first token, which nothing predicts, is left out."""
+    def from_history(
+        cls, history: TokenHistory, *, advantages_T: NDArray[np.float64], weight: float, group: int
+    ) -> Row:
+        """Build the row of a history; a sampled first token, which nothing predicts, is left out.
+
+        Args:
+            history: The tokens.
+            advantages_T: The advantage of each of the episode's turns.
+            weight: As in :class:`Row`.
+            group: As in :class:`Row`.
+        """
         token_ids: list[int] = []
         targets: list[int] = []
         logprobs: list[float] = []
+        turns: list[int] = []
         for span in history.spans:
             if span.turn is not None:
                 targets += range(len(token_ids), len(token_ids) + len(span.token_ids))
                 logprobs += span.logprobs
+                turns += [span.turn] * len(span.token_ids)
             token_ids += span.token_ids
         first = 1 if targets and targets[0] == 0 else 0
         # What follows the last sampled token predicts nothing: leave it out of the forward pass.
@@ -70,7 +81,7 @@ class Row:
             np.asarray(token_ids[:end], dtype=np.int64),
             np.asarray(targets[first:], dtype=np.int64),
             np.asarray(logprobs[first:], dtype=np.float32),
-            advantage,
+            np.asarray(advantages_T, dtype=np.float32)[turns[first:]],
             weight,
             group,
         )
@@ -199,9 +210,7 @@ def _to_batch(bundles: Sequence[_Bundle], device: torch.device) -> Batch:
     prefixes = np.zeros((len(bundles), int(shared.max())), dtype=np.int64)
     for i, bundle in enumerate(bundles):
         prefixes[i, : bundle.shared] = bundle.rows[0].token_ids[: bundle.shared]
-    counts = [row.targets.size for row in rows]
-    spread = np.repeat(np.asarray([(row.advantage, row.weight) for row in rows], dtype=np.float32), counts, 0)
-
+    weights = np.asarray([row.weight for row in rows], dtype=np.float32)
     references = [row.reference_logprobs for row in rows if row.reference_logprobs is not None]
 
     def tensor(array: NDArray[Any]) -> Tensor:
@@ -215,8 +224,8 @@ def _to_batch(bundles: Sequence[_Bundle], device: torch.device) -> Batch:
         positions_N=tensor(np.concatenate(positions)),
         targets_N=tensor(np.concatenate([row.token_ids[row.targets] for row in rows])),
         old_logprobs_N=tensor(np.concatenate([row.old_logprobs for row in rows])),
-        advantages_N=tensor(spread[:, 0]),
-        weights_N=tensor(spread[:, 1]),
+        advantages_N=tensor(np.concatenate([row.advantages for row in rows])),
+        weights_N=tensor(np.repeat(weights, [row.targets.size for row in rows])),
         reference_logprobs_N=tensor(np.concatenate(references)) if len(references) == len(rows) else None,
         rows=tuple(rows),
     )

@@ -73,3 +73,17 @@ class Policy(Protocol):
 
     def release(self, conversation: Conversation) -> tuple[TokenHistory, ...]:
         """Give up the conversation's resources and return its token histories (empty without tokens)."""
+
+
+def in_window(messages: Sequence[Mapping[str, Any]], window: int | None) -> Sequence[Mapping[str, Any]]:
+    """The standing instructions and the newest turns of a conversation.
+
+    Args:
+        messages: A conversation that ends with an observation.
+        window: How many turns to keep, the present observation included; ``None`` for all.
+    """
+    newest = len(messages) if window is None else 2 * window - 1
+    if len(messages) <= newest:
+        return messages
+    system = messages[:1] if messages[0]["role"] == "system" else []
+    return [*system, *messages[max(len(system), len(messages) - newest) :]]

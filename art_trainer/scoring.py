@@ -173,4 +173,5 @@ def _has_plain_cache(base: Any, decoder: Any) -> bool:
 
 def _probe_row(ids: Any) -> Row:
     targets = np.arange(4, len(ids))
-    return Row(ids, targets, np.zeros(len(targets), np.float32), 0.0, 0.0, 0)
+    zeros = np.zeros(len(targets), np.float32)
+    return Row(ids, targets, zeros, zeros, 0.0, 0)

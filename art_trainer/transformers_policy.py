@@ -57,6 +57,8 @@ class TransformersPolicy:
         max_context: Most tokens of prompt and reply together; by default what the model was made for.
         max_batch: Most conversations that have a row of the cache at one time; others wait.
         read_tokens: Most tokens one forward pass reads, padding included; bounds memory.
+        history_window: How many turns the model sees, the present one included; ``None`` for all. Each turn
+            is then a token history of its own, so that a game of 500 moves is 500 short prompts.
         name: What reports call the policy.
 
     Attributes:
@@ -73,13 +75,14 @@ class TransformersPolicy:
         max_context: int | None = None,
         max_batch: int = 256,
         read_tokens: int = 4096,
+        history_window: int | None = None,
         name: str = "transformers",
     ) -> None:
         if max_batch < 1:
             raise ValueError(f"max_batch is at least 1, got {max_batch}")
         self.model = model
         self.tokenizer = tokenizer
-        self.format = ChatFormat(tokenizer)
+        self.format = ChatFormat(tokenizer, history_window=history_window)
         self.max_batch = max_batch
         self.name = name
         self._read_tokens = read_tokens

@@ -144,8 +144,9 @@ def _cross_entropy(scorer: Scorer, rows: Sequence[Row], max_tokens: int) -> floa
 
 
 def _rows(index: int, episode: Episode) -> list[Row]:
+    ones = np.ones(len(episode.turns) + 1)  # a reply that was never answered has its tokens too
     return [
-        Row.from_history(history, advantage=1.0, weight=1.0, group=index) for history in episode.histories
+        Row.from_history(history, advantages_T=ones, weight=1.0, group=index) for history in episode.histories
     ]
 
 

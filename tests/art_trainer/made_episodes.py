@@ -33,9 +33,12 @@ def made_history(
 def made_episode(
     task: int, reward: float, histories: Sequence[TokenHistory], ending: Ending = Ending.TERMINATED
 ) -> Episode:
-    turns = (Turn("reply", "observation", reward, score_terms={"outcome": reward}),)
+    """An episode with as many turns as the histories have, the last of them rewarded."""
+    count = max((turn + 1 for history in histories for turn in history.turns), default=1)
+    turns = [Turn("reply", "observation", 0.0) for _ in range(count - 1)]
+    turns.append(Turn("reply", "observation", reward, score_terms={"outcome": reward}))
     return Episode(
-        "made", f"task-{task}", task, "start", turns, tuple(histories), ending, success=reward > 0.5
+        "made", f"task-{task}", task, "start", tuple(turns), tuple(histories), ending, success=reward > 0.5
     )
 
 

@@ -163,3 +163,25 @@ def test_a_continuation_needs_a_reply_and_an_observation():
     chat = ChatFormat(byte_tokenizer(CHATML))
     with pytest.raises(ValueError, match=r"\['user', 'assistant'\]"):
         chat.continuation(conversation("ask", "said"))
+
+
+@pytest.mark.parametrize("system", [None, "Rules."])
+def test_a_window_holds_the_instructions_and_the_newest_turns(system):
+    whole = conversation("one", "a", "two", "b", "three", system=system)
+    tokenizer = byte_tokenizer(CHATML)
+    plain = ChatFormat(tokenizer)
+    head = whole[:1] if system else []
+    assert ChatFormat(tokenizer, history_window=1).prompt(whole) == plain.prompt([*head, *whole[-1:]])
+    assert ChatFormat(tokenizer, history_window=2).prompt(whole) == plain.prompt([*head, *whole[-3:]])
+    assert ChatFormat(tokenizer, history_window=3).prompt(whole) == plain.prompt(whole)
+    assert ChatFormat(tokenizer, history_window=9).prompt(whole) == plain.prompt(whole)
+
+
+def test_with_a_window_every_turn_is_a_context_of_its_own():
+    whole = conversation("one", "a", "two")
+    assert ChatFormat(byte_tokenizer(CHATML), history_window=2).continuation(whole) is None
+
+
+def test_a_window_of_no_turns_is_refused():
+    with pytest.raises(ValueError, match="history_window is at least 1, got 0"):
+        ChatFormat(byte_tokenizer(CHATML), history_window=0)

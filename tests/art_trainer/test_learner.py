@@ -118,7 +118,8 @@ def test_an_episode_of_two_histories_weighs_as_one_of_all_their_tokens() -> None
     model = tiny_model()
     (group,) = made_groups(model, groups=1, size=3)
     first, second, third = group.episodes
-    both = replace(first, histories=first.histories + second.histories)
+    turns = max(first.turns, second.turns, key=len)
+    both = replace(first, turns=turns, histories=first.histories + second.histories)
     settings = config(loss_type="grpo", max_grad_norm=0.0)
     metrics = Learner(model, settings).update([Group((both, third))])
     assert metrics["trained_tokens"] == sum(e.sampled_tokens for e in group.episodes)
@@ -186,7 +187,7 @@ def test_truncated_episodes_can_be_left_out_of_the_loss_but_not_of_the_baseline(
     cut = Group((replace(first, ending=Ending.TRUNCATED), second, third))
     learner = Learner(model, config(mask_truncated_completions=True))
     (members,) = learner._attempts([cut])
-    assert [attempt.rows[0].advantage for attempt in members] == [-1.0, 2.0]
+    assert [attempt.rows[0].advantages[0] for attempt in members] == [-1.0, 2.0]
 
 
 @pytest.mark.parametrize(
@@ -351,6 +352,6 @@ def test_schedules_rise_to_one_and_fall_to_the_final_ratio(schedule: Any, factor
 def test_an_episode_made_by_hand_trains_as_it_is() -> None:
     model = tiny_model()
     (group,) = made_groups(model, groups=1, size=2)
-    silent = made_episode(0, 0.9, ())  # it never got to speak: it counts in the baseline only
+    silent = made_episode(0, 0.9, [])  # it never got to speak: it counts in the baseline only
     metrics = Learner(model, config()).update([Group((*group.episodes, silent))])
     assert metrics["trained_tokens"] == sum(e.sampled_tokens for e in group.episodes)

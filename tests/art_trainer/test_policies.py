@@ -56,6 +56,15 @@ def test_logprobs_are_those_of_a_plain_forward_pass(family, max_batch):
     assert largest_error(policy, episodes) < 1e-5
 
 
+@pytest.mark.parametrize("window", [1, 2])
+def test_with_a_history_window_every_turn_is_a_short_context_of_its_own(window):
+    policy = make_policy(history_window=window, max_batch=7)
+    episodes = played(policy, turns=4)
+    for episode in episodes:
+        assert [set(history.turns) for history in episode.histories] == [{turn} for turn in range(4)]
+    assert largest_error(policy, episodes) < 1e-5
+
+
 def test_a_model_with_a_sliding_window_recomputes_and_is_exact():
     policy = make_policy("mistral-sliding", max_batch=4)
     assert isinstance(policy._decoder, RecomputeDecoder)

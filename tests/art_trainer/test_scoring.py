@@ -22,7 +22,7 @@ SHARING = ["qwen2", "qwen3", "llama", "deepseek-v3"]
 
 def rows_of(groups: Sequence[Group]) -> list[Row]:
     return [
-        Row.from_history(history, advantage=float(i - j), weight=1.0 + i, group=i)
+        Row.from_history(history, advantages_T=np.full(9, float(i - j)), weight=1.0 + i, group=i)
         for i, group in enumerate(groups)
         for j, episode in enumerate(group.episodes)
         for history in episode.histories
@@ -175,7 +175,7 @@ def test_virtual_prompt_tokens_are_refused() -> None:
 
 def test_a_row_ends_with_its_last_sampled_token() -> None:
     history = TokenHistory((Span((1, 2)), Span((3, 4), 0, (-1.0, -2.0)), Span((5, 6, 7))))
-    row = Row.from_history(history, advantage=0.5, weight=0.1, group=0)
+    row = Row.from_history(history, advantages_T=np.ones(1), weight=0.1, group=0)
     assert row.token_ids.tolist() == [1, 2, 3, 4]
     assert row.targets.tolist() == [2, 3]
     assert row.old_logprobs.tolist() == [-1.0, -2.0]
@@ -183,12 +183,20 @@ def test_a_row_ends_with_its_last_sampled_token() -> None:
 
 def test_a_first_token_that_nothing_predicts_is_left_out() -> None:
     history = TokenHistory((Span((3, 4), 0, (-1.0, -2.0)),))
-    row = Row.from_history(history, advantage=0.5, weight=0.1, group=0)
-    assert (row.targets.tolist(), row.old_logprobs.tolist()) == ([1], [-2.0])
+    row = Row.from_history(history, advantages_T=np.ones(1), weight=0.1, group=0)
+    assert (row.targets.tolist(), row.old_logprobs.tolist(), row.advantages.size) == ([1], [-2.0], 1)
+
+
+def test_each_token_has_the_advantage_of_its_turn() -> None:
+    spans = (Span((1,)), Span((2, 3), 0, (-1.0, -1.0)), Span((4,)), Span((5,), 2, (-1.0,)))
+    row = Row.from_history(TokenHistory(spans), advantages_T=np.array([0.5, 9.0, -2.0]), weight=0.1, group=0)
+    assert row.advantages.tolist() == [0.5, 0.5, -2.0]
+    (batch,) = pack([row], 100, share=False, device=CPU)
+    assert batch.advantages_N.tolist() == [0.5, 0.5, -2.0]
 
 
 def test_rows_without_sampled_tokens_need_no_batch() -> None:
-    row = Row.from_history(TokenHistory((Span((1, 2)),)), advantage=0.5, weight=0.1, group=0)
+    row = Row.from_history(TokenHistory((Span((1, 2)),)), advantages_T=np.ones(1), weight=0.1, group=0)
     assert list(pack([row], 100, share=True, device=CPU)) == []
 
 
