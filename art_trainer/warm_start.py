@@ -1,189 +1,100 @@
-"""Supervised learning on demonstrations, before reinforcement.
+"""Supervised learning from a scripted player of the environment, before reinforcement.
 
-A policy that never does the right thing by chance learns nothing from rewards. A scripted baseline plays; its
-replies, encoded just as the policy's own would be, become the tokens to predict.
+A policy that never does the right thing by chance learns nothing from rewards. First it imitates the player's
+own episodes; in further rounds it plays itself, and learns what the player would have done in its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from art_trainer.chat import ChatFormat
-from art_trainer.episodes import Episode, Span, TokenHistory
-from art_trainer.errors import DivergedError
-from art_trainer.optimization import UpdateGuard, make_optimizer, schedule_factor
-from art_trainer.packing import Row, pack
-from art_trainer.policy import Conversation, Reply
-from art_trainer.rollout import MakeEnv, Start, rollout
-from art_trainer.scoring import Scorer
-from art_trainer.scripted_policy import ScriptedPolicy
+from art_trainer.demonstrations import collect_corrections, collect_demonstrations
+from art_trainer.errors import ConfigError
+from art_trainer.imitation import ImitationConfig, decayed, imitate
+from art_trainer.rollout import EnvPool, MakeEnv, Start
 from art_trainer.transformers_policy import TransformersPolicy
 
-MAX_SKIPPED = 10
-"""Steps in a row that may be skipped for a loss or gradient that is not finite."""
 
+@dataclass(frozen=True, slots=True)
+class WarmStartConfig:
+    """Settings of :func:`warm_start`.
 
-def collect_demonstrations(
-    policy: TransformersPolicy,
-    make_env: MakeEnv,
-    baseline: str,
-    starts: Sequence[Start],
-    *,
-    keep: Callable[[Episode], bool] = lambda episode: not episode.failed,
-) -> list[Episode]:
-    """Let a baseline play, and write its episodes in the policy's tokens.
-
-    Args:
-        policy: Whose chat format the replies are encoded with.
-        make_env: Makes one environment; its ``baselines`` has the script.
-        baseline: The script's name.
-        starts: Where to start.
-        keep: Which episodes to keep, such as ``lambda episode: bool(episode.success)``.
-
-    Returns:
-        Episodes whose histories have the baseline's replies as sampled tokens, with log-probs of 0.
+    Raises:
+        ConfigError: Where a value is out of range.
     """
-    episodes = rollout(_Demonstrator(baseline, policy.format), make_env, starts)
-    return [episode for episode in episodes if keep(episode)]
+
+    player: str
+    """A scripted player of the environment: one of its ``baselines`` or ``teachers``."""
+    episodes: int = 200
+    """Episodes of a round."""
+    rounds: int = 1
+    """The first round imitates the player's episodes; in each further one the policy plays and the player
+    says what it would have replied (DAgger, arXiv:1011.0686)."""
+    imitation: ImitationConfig = field(default_factory=ImitationConfig)
+    """How each round's replies are learned; the learning rate falls over all rounds."""
+
+    def __post_init__(self) -> None:
+        for name in ("episodes", "rounds"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"the warm start's {name} is {getattr(self, name)}: set at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class WarmStartRound:
+    """What one round had to learn from, and how well it was learned."""
+
+    episodes: int
+    replies: int
+    mean_reward: float
+    """Of whoever played: the player in the first round, then the policy before the round."""
+    losses: tuple[float, ...]
 
 
 def warm_start(
     policy: TransformersPolicy,
-    episodes: Sequence[Episode],
+    make_env: MakeEnv,
+    config: WarmStartConfig,
     *,
-    epochs: int = 1,
-    batch_size: int = 32,
-    learning_rate: float = 1e-3,
-    lr_final_ratio: float = 0.1,
-    warmup_steps: int = 0,
-    weight_decay: float = 0.0,
-    max_grad_norm: float = 1.0,
-    tokens_per_microbatch: int = 4096,
-    rng: np.random.Generator,
+    split: str | None,
+    seed: int,
+    on_round: Callable[[WarmStartRound], None] | None = None,
     on_step: Callable[[dict[str, float]], None] | None = None,
-) -> list[float]:
-    """Train the policy to give the replies of the episodes: cross-entropy on their tokens, nats per token.
+) -> list[WarmStartRound]:
+    """Train the policy to reply as a scripted player does.
 
     Args:
-        policy: Trained in place; its version rises by one.
-        episodes: Demonstrations, or the policy's own best episodes.
-        epochs: Passes over the episodes.
-        batch_size: Episodes an optimizer step.
-        learning_rate: Peak learning rate of AdamW; it falls in a line to ``lr_final_ratio`` of it.
-        lr_final_ratio: What is left of it at the end.
-        warmup_steps: Optimizer steps of the linear way up.
-        weight_decay: AdamW's weight decay.
-        max_grad_norm: Longest gradient a step takes.
-        tokens_per_microbatch: Most padded tokens in one forward pass.
-        rng: Shuffles the episodes.
-        on_step: Called after each optimizer step with ``step``, ``loss``, ``learning_rate``, ``grad_norm``.
-
-    Returns:
-        The loss of each optimizer step, before it was taken.
+        policy: Trained in place; its sampling is how it plays in the later rounds.
+        make_env: Makes one environment.
+        config: The settings.
+        split: Whose tasks are played; ``None`` leaves it to the environment.
+        seed: The same seed gives the same weights.
+        on_round: Called after each round.
+        on_step: Called after each optimizer step, as by :func:`~art_trainer.imitation.imitate`.
 
     Raises:
-        ValueError: Where the episodes have no sampled token.
-        DivergedError: After ten steps in a row whose loss or gradient was not finite.
+        ValueError: Where all episodes of a round failed.
     """
-    rows = [_rows(index, episode) for index, episode in enumerate(episodes)]
-    rows = [members for members in rows if any(row.targets.size for row in members)]
-    if not rows:
-        raise ValueError(
-            f"none of the {len(episodes)} episodes has a sampled token: use collect_demonstrations, or a "
-            "policy that records tokens"
-        )
-    policy.model.eval()
-    scorer = Scorer(policy.model)
-    optimizer = make_optimizer(policy.model, learning_rate=learning_rate, weight_decay=weight_decay)
-    guard = UpdateGuard(optimizer, max_grad_norm)
-    steps = epochs * -(-len(rows) // batch_size)
-    losses: list[float] = []
-    skipped = 0
-    for _ in range(epochs):
-        order = rng.permutation(len(rows))
-        for start in range(0, len(rows), batch_size):
-            rate = learning_rate * schedule_factor(
-                len(losses), steps, "linear", warmup_steps=warmup_steps, final_ratio=lr_final_ratio
+    options = None if split is None else {"split": split}
+    rounds = []
+    with EnvPool(make_env) as pool:
+        for number in range(config.rounds):
+            seeds = np.random.SeedSequence(seed, spawn_key=(number,)).generate_state(config.episodes)
+            starts = [Start(int(s), options, rng_seed=(seed, number, i)) for i, s in enumerate(seeds)]
+            collect = collect_corrections if number else collect_demonstrations
+            episodes = collect(policy, pool, config.player, starts)
+            losses = imitate(
+                policy,
+                episodes,
+                decayed(config.imitation, number, config.rounds),
+                rng=np.random.default_rng((seed, number)),
+                on_step=on_step,
             )
-            for group in optimizer.param_groups:
-                group["lr"] = rate
-            batch = [row for index in order[start : start + batch_size] for row in rows[index]]
-            loss = _cross_entropy(scorer, batch, tokens_per_microbatch)
-            norm = guard.step(loss)
-            losses.append(loss)
-            skipped = 0 if norm is not None else skipped + 1
-            if skipped >= MAX_SKIPPED:
-                raise DivergedError(
-                    f"{skipped} optimizer steps in a row had no finite loss or gradient: lower learning_rate"
-                )
-            if on_step is not None:
-                on_step(
-                    {
-                        "step": float(len(losses)),
-                        "loss": loss,
-                        "learning_rate": rate,
-                        "grad_norm": norm if norm is not None else float("nan"),
-                    }
-                )
-    policy.version += 1
-    return losses
-
-
-def _cross_entropy(scorer: Scorer, rows: Sequence[Row], max_tokens: int) -> float:
-    """Add the gradient of the mean loss of the rows' tokens to the weights; return the loss."""
-    tokens = sum(row.targets.size for row in rows)
-    loss = 0.0
-    for batch in pack(rows, max_tokens, share=scorer.shares_prefixes, device=scorer.device):
-        part = -scorer.score(batch)[0].sum() / tokens
-        part.backward()  # type: ignore[no-untyped-call]
-        loss += float(part.detach())
-    return loss
-
-
-def _rows(index: int, episode: Episode) -> list[Row]:
-    ones = np.ones(len(episode.turns) + 1)  # a reply that was never answered has its tokens too
-    return [
-        Row.from_history(history, advantages_T=ones, weight=1.0, group=index) for history in episode.histories
-    ]
-
-
-class _Demonstrator:
-    """A scripted policy that also writes down the tokens its replies are in someone else's format."""
-
-    def __init__(self, baseline: str, chat: ChatFormat) -> None:
-        self._script = ScriptedPolicy(baseline)
-        self._chat = chat
-        self._histories: dict[Conversation, list[list[Span]]] = {}
-        self.name = self._script.name
-        self.version = 0
-
-    def submit(self, conversation: Conversation) -> None:
-        """Write down the observation and ask the script."""
-        histories = self._histories.setdefault(conversation, [])
-        messages, tools = conversation.messages, conversation.tools
-        glue = self._chat.continuation(messages, tools) if histories else None
-        if glue is None:
-            histories.append([Span(tuple(self._chat.prompt(messages, tools)))])
-        else:
-            histories[-1].append(Span(tuple(glue)))
-        self._script.submit(conversation)
-
-    def collect(self) -> list[tuple[Conversation, Reply]]:
-        """Return the script's replies, written down as sampled."""
-        answered = self._script.collect()
-        for conversation, reply in answered:
-            if reply.error is None:
-                tokens = self._chat.reply(reply.text)
-                history = self._histories[conversation][-1]
-                turn = sum(message["role"] == "assistant" for message in conversation.messages) - 1
-                history.append(Span(tuple(tokens), turn, (0.0,) * len(tokens)))
-        return answered
-
-    def release(self, conversation: Conversation) -> tuple[TokenHistory, ...]:
-        """Return what was written down."""
-        self._script.release(conversation)
-        histories: list[Any] = self._histories.pop(conversation, [])
-        return tuple(TokenHistory(tuple(spans)) for spans in histories if len(spans) > 1)
+            replies = sum(len(episode.turns) for episode in episodes)
+            mean = float(np.mean([episode.reward for episode in episodes]))
+            rounds.append(WarmStartRound(len(episodes), replies, mean, tuple(losses)))
+            if on_round is not None:
+                on_round(rounds[-1])
+    return rounds

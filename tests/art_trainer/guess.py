@@ -27,6 +27,10 @@ class GuessEnv(gym.Env[str, str]):
         self.observation_space = gym.spaces.Text(20)
         self.action_space = gym.spaces.Text(20)
         self.baselines = {"bisect": lambda env, rng: _bisect()}
+        self.teachers = {
+            "oracle": lambda env, rng: lambda observation: str(env.hidden),
+            "broken": lambda env, rng: lambda observation: str(1 // 0),
+        }
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -84,6 +88,7 @@ def guess_policy(
     *,
     tokenizer: PreTrainedTokenizerFast | None = None,
     max_new_tokens: int = 2,
+    history_window: int | None = None,
 ) -> TransformersPolicy:
     """A two-layer Qwen2 of random weights."""
     tokenizer = tokenizer or guess_tokenizer()
@@ -105,7 +110,9 @@ def guess_policy(
         torch.manual_seed(seed)
         model = Qwen2ForCausalLM(config)
     sampling = SamplingParams(max_new_tokens=max_new_tokens)
-    return TransformersPolicy(model, tokenizer, sampling=sampling, max_batch=512)
+    return TransformersPolicy(
+        model, tokenizer, sampling=sampling, max_batch=512, history_window=history_window
+    )
 
 
 def seeds(count: int, seed: int = 0) -> list[int]:

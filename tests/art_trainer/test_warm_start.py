@@ -1,88 +1,55 @@
-import numpy as np
 import pytest
+import torch
 
-from art_trainer.errors import DivergedError
+from art_trainer.errors import ConfigError
 from art_trainer.evaluation import evaluate
-from art_trainer.rollout import Start
+from art_trainer.imitation import ImitationConfig
 from art_trainer.sampler import SamplingParams
-from art_trainer.warm_start import collect_demonstrations, warm_start
-from tests.art_trainer.guess import GuessEnv, guess_policy, seeds
+from art_trainer.warm_start import WarmStartConfig, WarmStartRound, warm_start
+from tests.art_trainer.guess import GuessEnv, guess_policy
 
 
-def starts(count: int) -> list[Start]:
-    return [Start(seed, group=i, rng_seed=i) for i, seed in enumerate(seeds(count))]
+def config(**options: object) -> WarmStartConfig:
+    imitation = ImitationConfig(epochs=20, batch_size=24, learning_rate=1e-2)
+    settings = {"player": "bisect", "episodes": 24, "imitation": imitation, **options}
+    return WarmStartConfig(**settings)  # type: ignore[arg-type]
 
 
-def test_demonstrations_are_what_the_policy_would_have_read_and_sampled() -> None:
-    policy = guess_policy()
-    for episode in collect_demonstrations(policy, GuessEnv, "bisect", starts(8)):
-        (history,) = episode.histories
-        assert episode.success
-        messages = [{"role": "user", "content": episode.observation}]
-        for turn in episode.turns:
-            messages += [
-                {"role": "assistant", "content": turn.reply},
-                {"role": "user", "content": turn.observation},
-            ]
-        rendered = policy.format.render(messages[:-1])
-        assert list(history.token_ids) == policy.format.encode(rendered)
-        replies = [policy.format.reply(turn.reply) for turn in episode.turns]
-        sampled = [list(span.token_ids) for span in history.spans if span.turn is not None]
-        assert sampled == replies
-        assert [span.turn for span in history.spans if span.turn is not None] == list(range(len(replies)))
-
-
-def test_only_the_episodes_asked_for_are_kept() -> None:
-    policy = guess_policy()
-    found = collect_demonstrations(
-        policy, GuessEnv, "bisect", starts(20), keep=lambda episode: len(episode.turns) <= 2
-    )
-    assert 0 < len(found) < 20
-    assert all(len(episode.turns) <= 2 for episode in found)
-
-
-def test_a_policy_learns_to_do_what_it_was_shown() -> None:
+def test_a_warm_start_teaches_what_the_player_does() -> None:
     policy = guess_policy(hidden=32)
-    policy.sampling = SamplingParams(temperature=0.0, max_new_tokens=2)
-    shown = collect_demonstrations(policy, GuessEnv, "bisect", starts(48))
-    seen: list[dict[str, float]] = []
-    losses = warm_start(
-        policy,
-        shown,
-        epochs=80,
-        batch_size=48,
-        learning_rate=1e-2,
-        rng=np.random.default_rng(0),
-        on_step=seen.append,
+    told: list[WarmStartRound] = []
+    rounds = warm_start(
+        policy, GuessEnv, config(episodes=48, rounds=1), split=None, seed=0, on_round=told.append
     )
-    assert losses[0] > 2.5
-    assert losses[-1] < 0.1
-    assert [step["step"] for step in seen] == list(range(1, 81))
-    assert seen[-1]["learning_rate"] < seen[0]["learning_rate"] / 5
-    assert policy.version == 1
+    assert told == rounds
+    assert rounds[0].episodes == 48
+    assert rounds[0].losses[-1] < rounds[0].losses[0] / 4
+    policy.sampling = SamplingParams(temperature=0.0, max_new_tokens=2)
     result = evaluate(policy, GuessEnv, episodes=32, seed=1)
     assert result.success is not None
-    assert result.success.value >= 0.75
+    assert result.success.value >= 0.6
 
 
-def test_the_same_generator_gives_the_same_weights() -> None:
-    losses = []
+def test_in_later_rounds_the_policy_plays() -> None:
+    rounds = warm_start(
+        guess_policy(hidden=16), GuessEnv, config(rounds=2, player="oracle"), split=None, seed=0
+    )
+    assert [r.episodes for r in rounds] == [24, 24]
+    assert rounds[0].mean_reward == 1.0  # the oracle needs one guess
+    assert rounds[1].mean_reward < 1.0
+    assert rounds[1].replies > 24
+
+
+def test_the_same_seed_gives_the_same_weights() -> None:
+    weights = []
     for _ in range(2):
         policy = guess_policy(hidden=16)
-        shown = collect_demonstrations(policy, GuessEnv, "bisect", starts(12))
-        losses.append(warm_start(policy, shown, epochs=2, batch_size=4, rng=np.random.default_rng(3)))
-    assert losses[0] == losses[1]
-    assert len(losses[0]) == 6
+        warm_start(policy, GuessEnv, config(rounds=2, episodes=6, player="oracle"), split=None, seed=5)
+        weights.append(torch.cat([p.detach().flatten() for p in policy.model.parameters()]))
+    assert torch.equal(*weights)
 
 
-def test_episodes_without_tokens_are_refused() -> None:
-    with pytest.raises(ValueError, match="none of the 0 episodes has a sampled token"):
-        warm_start(guess_policy(hidden=16), [], rng=np.random.default_rng(0))
-
-
-def test_weights_that_are_no_numbers_end_it() -> None:
-    policy = guess_policy(hidden=16)
-    shown = collect_demonstrations(policy, GuessEnv, "bisect", starts(4))
-    next(policy.model.parameters()).data.fill_(float("nan"))
-    with pytest.raises(DivergedError, match="lower learning_rate"):
-        warm_start(policy, shown, epochs=20, rng=np.random.default_rng(0))
+@pytest.mark.parametrize("name", ["episodes", "rounds"])
+def test_settings_out_of_range_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"the warm start's {name} is 0: set at least 1"):
+        config(**{name: 0})
