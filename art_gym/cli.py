@@ -10,6 +10,9 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from art_gym.cli_coding import coding_app
+from art_gym.cli_sandbox import sandbox_app
+
 if TYPE_CHECKING:
     import typer
 
@@ -59,6 +62,8 @@ def _build() -> "typer.Typer":
     mail.command("import", help=_IMPORT_HELP)(_command_import())
     mail.command("search", help=_SEARCH_HELP)(_command_search())
     mail.command("questions", help=_QUESTIONS_HELP)(_command_questions())
+    app.add_typer(coding_app(), name="coding")
+    app.add_typer(sandbox_app(), name="sandbox")
     return app
 
 

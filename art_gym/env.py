@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import date
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -127,6 +128,10 @@ class TextEnv(gym.Env[str, str]):
         """What is added to the last turn when the turn limit cuts the episode off."""
         return Outcome("No turns are left.")
 
+    def after_refusal(self) -> str:
+        """What is shown below the words that refuse a reply, such as the state of a game."""
+        return ""
+
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
@@ -156,7 +161,8 @@ class TextEnv(gym.Env[str, str]):
             "tools": [item.schema() for item in self.tools.values()],
             "system": self.system,
         }
-        self._show("", observation)
+        if self.render_mode is not None:
+            self._show("", observation)
         return observation, info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -178,28 +184,24 @@ class TextEnv(gym.Env[str, str]):
         if not isinstance(action, str):
             raise TypeError(f"an action is the reply as a str, not {type(action).__name__}")
         self.turn += 1
+        info: dict[str, Any] = {"task_id": self.task.id, "turn": self.turn}
         read = parse(action, self.tools)
-        outcome, info = self._refuse(read) if isinstance(read, Invalid) else self._carry_out(read)
-        terms = {name: float(value) for name, value in outcome.score_terms.items()}
-        text, success, metrics = outcome.observation, outcome.success, dict(outcome.metrics)
+        outcome = self._refuse(read, info) if isinstance(read, Invalid) else self._carry_out(read, info)
+        terms: dict[str, float] = {}
+        for name, value in outcome.score_terms.items():
+            terms[name] = float(value)
+        text = outcome.observation
         terminated = bool(outcome.ends)
-        truncated = not terminated and self.turn >= self.max_turns
-        if truncated:
-            last = self.on_truncation()
-            text = f"{text}\n{last.observation}" if last.observation else text
-            success, metrics = last.success, {**metrics, **last.metrics}
-            for name, value in last.score_terms.items():
-                terms[name] = terms.get(name, 0.0) + float(value)
-        elif not terminated:
-            text += _turns_left(self.max_turns - self.turn)
-        info |= {"task_id": self.task.id, "turn": self.turn, "score_terms": terms}
+        left = self.max_turns - self.turn
+        truncated = not terminated and left <= 0
         if terminated or truncated:
-            self._running = False
-            info["success"] = bool(success)
-            counts = {"turns": float(self.turn), "invalid_actions": float(self._invalid_actions)}
-            info["metrics"] = counts | {name: float(value) for name, value in metrics.items()}
+            text = self._finish(outcome, text, terms, info, truncated=truncated)
+        elif left <= _WARN_AT:
+            text += f"\n({left} turn{'s' if left > 1 else ''} left)"
+        info["score_terms"] = terms
         text = self._fit(text)
-        self._show(action, text)
+        if self.render_mode is not None:
+            self._show(action, text)
         return text, sum(terms.values(), 0.0), terminated, truncated, info
 
     def render(self) -> str | None:
@@ -239,31 +241,53 @@ class TextEnv(gym.Env[str, str]):
         split = options.get("split")
         return self.tasks.split(self.split if split is None else split).sample(self.np_random)
 
-    def _refuse(self, invalid: Invalid) -> tuple[Outcome, dict[str, Any]]:
+    def _refuse(self, invalid: Invalid, info: dict[str, Any]) -> Outcome:
+        """Answer a reply that is no valid call, and tell ``info``."""
         self._invalid_actions += 1
+        info["error"] = {"kind": str(invalid.kind), "message": invalid.message}
         terms = {"invalid_action": -self.invalid_action_penalty} if self.invalid_action_penalty else {}
-        error = {"kind": str(invalid.kind), "message": invalid.message}
-        return Outcome(invalid.message, terms), {"error": error}
+        shown = self.after_refusal()
+        return Outcome(f"{invalid.message}\n{shown}" if shown else invalid.message, terms)
 
-    def _carry_out(self, call: Call) -> tuple[Outcome, dict[str, Any]]:
+    def _carry_out(self, call: Call, info: dict[str, Any]) -> Outcome:
+        """Call the tool, and tell ``info``."""
         try:
             result = getattr(self, call.name)(**call.arguments)
         except ToolError as refusal:
-            return self._refuse(Invalid("refused", str(refusal)))
+            return self._refuse(Invalid("refused", str(refusal)), info)
+        info["call"] = {"name": call.name, "arguments": _jsonable(call.arguments)}
         outcome = result if isinstance(result, Outcome) else Outcome(result)
-        ends = self.tools[call.name].ends if outcome.ends is None else outcome.ends
-        text = outcome.observation
+        if outcome.ends is None and self.tools[call.name].ends:
+            outcome = replace(outcome, ends=True)
         if call.extra_calls:
-            text += f"\n(Only the first of {call.extra_calls + 1} calls was carried out.)"
-        info = {"call": {"name": call.name, "arguments": _jsonable(call.arguments)}}
-        return Outcome(text, outcome.score_terms, ends, outcome.success, outcome.metrics), info
+            note = f"\n(Only the first of {call.extra_calls + 1} calls was carried out.)"
+            outcome = replace(outcome, observation=outcome.observation + note)
+        return outcome
+
+    def _finish(
+        self, outcome: Outcome, text: str, terms: dict[str, float], info: dict[str, Any], *, truncated: bool
+    ) -> str:
+        """End the episode: fill in ``terms`` and ``info``, and return the last observation."""
+        self._running = False
+        success, metrics = outcome.success, dict(outcome.metrics)
+        if truncated:
+            last = self.on_truncation()
+            text = f"{text}\n{last.observation}" if last.observation else text
+            success, metrics = last.success, {**metrics, **last.metrics}
+            for name, value in last.score_terms.items():
+                terms[name] = terms.get(name, 0.0) + float(value)
+        info["success"] = bool(success)
+        counts = {"turns": float(self.turn), "invalid_actions": float(self._invalid_actions)}
+        info["metrics"] = counts | {name: float(value) for name, value in metrics.items()}
+        return text
 
     def _fit(self, text: str) -> str:
         """Make a text fit the space: no lone surrogates, and cut in the middle, in words, where too long."""
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            text = text.encode(errors="replace").decode()
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                text = text.encode(errors="replace").decode()
         limit = self.observation_space.max_length  # type: ignore[attr-defined]
         if len(text) <= limit:
             return text
@@ -285,16 +309,12 @@ def _system_text(instructions: str, tools: Mapping[str, Tool]) -> str:
     return f"{instructions.strip()}\n\n{lines}" if instructions.strip() else lines
 
 
-def _turns_left(left: int) -> str:
-    if left > _WARN_AT:
-        return ""
-    return f"\n({left} turn{'s' if left > 1 else ''} left)"
-
-
 def _jsonable(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: value.isoformat() if hasattr(value, "isoformat") else value for name, value in arguments.items()
-    }
+    plain = dict(arguments)
+    for name, value in arguments.items():
+        if isinstance(value, date):
+            plain[name] = value.isoformat()
+    return plain
 
 
 def _qualified_name(cls: type) -> str:

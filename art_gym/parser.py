@@ -22,6 +22,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 from art_gym.parser_binding import Call, Invalid, ToolIndex, bind, index_of, invalid
 from art_gym.parser_formats import read_json_call, read_markup
@@ -41,6 +42,9 @@ def parse(reply: str, tools: Mapping[str, Tool]) -> Call | Invalid:
         tools: The tools at hand, by name.
     """
     index = index_of(tools)
+    meant = index.words.get(reply)
+    if meant is not None:
+        return _call(meant)
     text, thinking = _without_thinking(reply) if "think" in reply else (reply, "")
     text = _without_special_tokens(text)
     call = _bare_word(text, index) if len(text) <= _LONGEST_WORD else None
@@ -122,14 +126,19 @@ def _bare_word(text: str, index: ToolIndex) -> Call | None:
     word = text.strip(_AROUND_WORD).lower()
     meant = index.words.get(word)
     if meant is not None:
-        name, parameter, value = meant
-        return Call(name, {parameter: value} if parameter else {})
+        return _call(meant)
     if index.numbers:
         number = _NUMBER.fullmatch(word)
         tool = index.numbers.get(number.group(1) or "") if number else None
         if number and tool:
             return Call(tool[0], {tool[1]: int(number.group(2))})
     return None
+
+
+def _call(meant: tuple[str, str, Any]) -> Call:
+    """The call that a word stands for."""
+    name, parameter, value = meant
+    return Call(name, {parameter: value} if parameter else {})
 
 
 def _find(text: str, index: ToolIndex) -> RawCall | Problem | None:

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium as gym
 
-_ENTRY_POINTS = {
-    "art/Email-v0": "art_gym.envs.mail.env:EmailEnv",
+_ENVS: dict[str, dict[str, Any]] = {
+    "art/Email-v0": {"entry_point": "art_gym.envs.mail.env:EmailEnv"},
+    "art/2048-v0": {
+        "entry_point": "art_gym.envs.game_2048.env:Game2048Env",
+        "vector_entry_point": "art_gym.envs.game_2048.text_vector:TextVector2048Env",
+    },
+    "art/2048Array-v0": {
+        "entry_point": "art_gym.envs.game_2048.array_env:Array2048Env",
+        "vector_entry_point": "art_gym.envs.game_2048.vector_env:Vector2048Env",
+    },
+    "art/Coding-v0": {"entry_point": "art_gym.envs.coding.env:CodingEnv"},
 }
 
 
 def register_envs() -> None:
     """Register every environment with Gymnasium; ids already there are left alone.
 
-    No wrappers are asked for: a ``TextEnv`` keeps its own turn limit and refuses a step out of order in its
-    own words, and ``check_text_env`` holds what Gymnasium's passive checker would look at on every step.
+    No wrappers are asked for: our environments keep their own turn limits and refuse a step out of order in
+    their own words, and ``check_text_env`` holds what Gymnasium's passive checker would look at on every
+    step.
     """
-    for env_id, entry_point in _ENTRY_POINTS.items():
+    for env_id, entry_points in _ENVS.items():
         if env_id not in gym.registry:
-            gym.register(env_id, entry_point=entry_point, order_enforce=False, disable_env_checker=True)
+            gym.register(env_id, **entry_points, order_enforce=False, disable_env_checker=True)

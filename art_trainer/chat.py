@@ -52,8 +52,9 @@ class ChatFormat:
     Args:
         tokenizer: With a chat template, or else with an end-of-sequence token for the plain built-in format.
         history_window: How many turns the model sees, the present one included, beside the standing
-            instructions; ``None`` for all of them. With 1 every turn is a short context of its own: right
-            where an observation says all there is to know, as a board does.
+            instructions; ``None`` for what the tokenizer was saved with, or else all of them. With 1 every
+            turn is a short context of its own: right where an observation says all there is to know, as a
+            board does. It is saved with the tokenizer: what was trained so is played so.
 
     Attributes:
         end_of_turn: The token that ends a reply.
@@ -67,7 +68,9 @@ class ChatFormat:
         if history_window is not None and history_window < 1:
             raise ValueError(f"history_window is at least 1, got {history_window}")
         self.tokenizer = tokenizer
-        self.history_window = history_window
+        if history_window is not None:
+            tokenizer.init_kwargs["history_window"] = history_window
+        self.history_window: int | None = tokenizer.init_kwargs.get("history_window")
         self._template: str | None = None
         if not tokenizer.chat_template:
             if tokenizer.eos_token is None:

@@ -18,6 +18,12 @@ _TRAIN_EPILOG = (
     "`art-trainer train --config run.yaml --set loss_type=grpo` repeats a run with a change.\n\n"
     "`art-trainer train --resume runs/Email-v0-art-tiny-1` goes on where a run was stopped."
 )
+_SELF_PLAY_EPILOG = (
+    "Examples:\n\n`art-trainer self-play` trains both seats of 2048Duel with one small model.\n\n"
+    "`art-trainer self-play --env-args board_size=3 --env-args target=64 --opponent copy`: one model a seat."
+    "\n\n"
+    "`art-trainer self-play --opponent greedy --seat placer_1` against a scripted player."
+)
 _EVAL_EPILOG = (
     "Examples:\n\n`art-trainer eval --policy bm25 --policy art-tiny --compare`.\n\n"
     "`art-trainer eval --policy runs/Email-v0-art-tiny-1 --episodes 500`.\n\n"
@@ -65,11 +71,26 @@ def train(
         typer.Option(help="Id of a Gymnasium environment with text in and out. [default: art/Email-v0]"),
     ] = None,
     env_args: EnvArgsOption = [],  # noqa: B006 (typer reads it, nobody changes it)
+    train_env_args: Annotated[
+        list[str],
+        typer.Option(metavar="KEY=VALUE", help="Argument of the environment in training alone. Repeatable."),
+    ] = [],  # noqa: B006
     model: Annotated[
-        str | None, typer.Option(help="Hugging Face name or folder of any causal LM. [default: art-tiny]")
+        str | None,
+        typer.Option(
+            help="Hugging Face name or folder of any causal LM; scratch for a small one of random weights. "
+            "[default: art-tiny for mail, else scratch]"
+        ),
     ] = None,
     lora: Annotated[
         int | None, typer.Option(metavar="RANK", help="Train a LoRA adapter of this rank, not all weights.")
+    ] = None,
+    history_window: Annotated[
+        int | None, typer.Option(metavar="TURNS", help="How many turns the model sees. [default: all]")
+    ] = None,
+    warm_start: Annotated[
+        str | None,
+        typer.Option(metavar="PLAYER", help="First imitate this scripted player of the environment."),
     ] = None,
     max_steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
     num_generations: Annotated[
@@ -108,16 +129,83 @@ def train(
     same tasks. Ctrl-C saves a checkpoint and a report. Everything lies in the run's folder.
     """
     flags = {name: value for name, value in locals().items() if value is not None}
-    for name in ("env_args", "set_", "config", "resume"):
+    for name in ("env_args", "train_env_args", "set_", "config", "resume"):
         flags.pop(name, None)
     from art_trainer.commands.settings import parse_pairs
     from art_trainer.commands.training import TrainRequest, run_train
 
     if env_args:
         flags["env_args"] = parse_pairs(env_args, "--env-args")
+    if train_env_args:
+        flags["train_env_args"] = parse_pairs(train_env_args, "--train-env-args")
     if output_dir is not None:
         flags["output_dir"] = str(output_dir)
     run_train(TrainRequest(flags, parse_pairs(set_, "--set", as_yaml=True), config, resume), Console())
+
+
+@app.command("self-play", epilog=_SELF_PLAY_EPILOG)
+def self_play(
+    env: Annotated[
+        str | None,
+        typer.Option(help="Id of a PettingZoo AEC environment in text. [default: art/2048Duel-v0]"),
+    ] = None,
+    env_args: EnvArgsOption = [],  # noqa: B006
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Hugging Face name or folder of any causal LM; scratch for a small one of random weights. "
+            "[default: scratch]"
+        ),
+    ] = None,
+    opponent: Annotated[
+        str | None,
+        typer.Option(
+            help="self: the model plays all seats and learns from all; copy: a second model like it learns "
+            "the other seats; or one that does not learn: a scripted player, or a policy as in eval. "
+            "[default: self]"
+        ),
+    ] = None,
+    seat: Annotated[
+        str | None,
+        typer.Option(help="The model's seat against one that does not learn. [default: the first]"),
+    ] = None,
+    max_steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Where all randomness starts.")] = None,
+    eval_episodes: Annotated[
+        int | None, typer.Option(help="Games of each match against a scripted player, before and after.")
+    ] = None,
+    output_dir: Annotated[
+        Path | None, typer.Option(help="Folder of the run. [default: runs/ENV-MODEL-NUMBER]")
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Go on with the run in this folder.", exists=True, file_okay=False),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE.yaml", help="Settings by name; flags override them.")
+    ] = None,
+    set_: Annotated[
+        list[str],
+        typer.Option("--set", metavar="KEY=VALUE", help="Any other setting of train. Repeatable."),
+    ] = [],  # noqa: B006
+) -> None:
+    """Train the players of a game against each other, and measure each seat against scripted players.
+
+    Both sides of every game are learned from: each seat's attempts at one start are a group. The results of
+    every seat stand beside those of the game's own players.
+    """
+    from art_trainer.commands.self_play import SelfPlayRequest, run_self_play
+    from art_trainer.commands.settings import parse_pairs
+    from art_trainer.commands.training import TrainRequest
+
+    given = {"env": env, "model": model, "max_steps": max_steps, "seed": seed, "eval_episodes": eval_episodes}
+    flags: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if env_args:
+        flags["env_args"] = parse_pairs(env_args, "--env-args")
+    if output_dir is not None:
+        flags["output_dir"] = str(output_dir)
+    training = TrainRequest(flags, parse_pairs(set_, "--set", as_yaml=True), config, resume)
+    run_self_play(SelfPlayRequest(training, opponent, seat), Console())
 
 
 @app.command("eval", epilog=_EVAL_EPILOG)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from art_trainer.chat import ChatFormat
 from art_trainer.episodes import Episode, Span, TokenHistory
 from art_trainer.policy import Conversation, Reply
 from art_trainer.rollout import EnvPool, MakeEnv, Start, rollout
-from art_trainer.scripted_policy import ScriptedPolicy
+from art_trainer.scripted_policy import Player, env_observation, find_player
 from art_trainer.transformers_policy import TransformersPolicy
+
+STRAY = "random"
+"""The player whose replies are played for a demonstrator that is disturbed."""
 
 
 def collect_demonstrations(
@@ -18,134 +22,110 @@ def collect_demonstrations(
     player: str,
     starts: Sequence[Start],
     *,
+    noise: float = 0.0,
     keep: Callable[[Episode], bool] = lambda episode: not episode.failed,
 ) -> list[Episode]:
-    """Let a scripted player play, and write its episodes in the policy's tokens.
+    """Let a scripted player play, and write its replies in the policy's tokens.
+
+    A policy that only ever saw its teacher's situations does not know what to do in its own. With ``noise``
+    some of the replies are still written down as the player gave them, but a random one is played in their
+    place (DART, Laskey et al., 2017, arXiv:1703.09327). The player must then decide by what it sees, as
+    players of a board do, and not by what it said before.
 
     Args:
         policy: Whose chat format the replies are encoded with.
         make_env: Makes one environment; its ``baselines`` or ``teachers`` have the player.
         player: The player's name.
         starts: Where to start.
+        noise: The largest share of replies that are replaced, in [0, 1]; each episode draws its own share
+            below it.
         keep: Which episodes to keep, such as ``lambda episode: bool(episode.success)``.
 
     Returns:
         Episodes whose histories have the player's replies as sampled tokens, with log-probs of 0.
+
+    Raises:
+        ValueError: Where ``noise`` is no share.
     """
-    episodes = rollout(_Demonstrator(player, policy.format), make_env, starts)
+    if not 0 <= noise <= 1:
+        raise ValueError(f"noise is a share from 0 to 1, got {noise}")
+    episodes = rollout(_Demonstrator(player, policy.format, noise), make_env, starts)
     return [episode for episode in episodes if keep(episode)]
 
 
-def collect_corrections(
-    policy: TransformersPolicy, make_env: MakeEnv | EnvPool, player: str, starts: Sequence[Start]
-) -> list[Episode]:
-    """Let the policy play, and write down at each turn what the scripted player would have replied.
+@dataclass(slots=True)
+class _Show:
+    """One episode of a demonstrator."""
 
-    DAgger's data (Ross et al., 2011, arXiv:1011.0686): a policy that only ever saw its teacher's situations
-    does not know what to do in its own. The player is asked without its reply being played, so it must decide
-    by what it sees, as players of a board do, and not by what it said before.
-
-    Args:
-        policy: Who plays, sampling as it is set to.
-        make_env: Makes one environment; its ``baselines`` or ``teachers`` have the player.
-        player: The player's name.
-        starts: Where to start.
-
-    Returns:
-        The policy's episodes that did not fail. Each turn is a history of its own that ends with the player's
-        reply as sampled tokens, with log-probs of 0.
-    """
-    episodes = rollout(_Corrector(policy, player), make_env, starts)
-    return [episode for episode in episodes if not episode.failed]
+    player: Player
+    stray: Player | None
+    share: float
+    """How often the stray player's reply is played."""
+    histories: list[list[Span]] = field(default_factory=list)
+    turn: int = 0
+    strayed: bool = False
+    """Whether the last reply played was not the one written down."""
 
 
 class _Demonstrator:
     """A scripted player that also writes down the tokens its replies are in someone else's format."""
 
-    def __init__(self, player: str, chat: ChatFormat) -> None:
-        self._script = ScriptedPolicy(player)
+    def __init__(self, player: str, chat: ChatFormat, noise: float) -> None:
+        self._player = player
         self._chat = chat
-        self._histories: dict[Conversation, list[list[Span]]] = {}
-        self.name = self._script.name
+        self._noise = noise
+        self._asked: list[Conversation] = []
+        self.name = player
         self.version = 0
 
     def submit(self, conversation: Conversation) -> None:
-        """Write down the observation and ask the script."""
-        histories = self._histories.setdefault(conversation, [])
+        """Write down the observation.
+
+        Raises:
+            KeyError: The environment has no such player.
+        """
+        if conversation.state is None:
+            rng = conversation.rng
+            conversation.state = _Show(
+                find_player(conversation, self._player),
+                find_player(conversation, STRAY) if self._noise else None,
+                rng.uniform(0, self._noise),
+            )
+        show: _Show = conversation.state
         messages, tools = conversation.messages, conversation.tools
-        glue = self._chat.continuation(messages, tools) if histories else None
+        # After a stray reply the context is not what was written down, so it is written anew.
+        goes_on = show.histories and not show.strayed
+        glue = self._chat.continuation(messages, tools) if goes_on else None
         if glue is None:
-            histories.append([Span(tuple(self._chat.prompt(messages, tools)))])
+            show.histories.append([Span(tuple(self._chat.prompt(messages, tools)))])
         else:
-            histories[-1].append(Span(tuple(glue)))
-        self._script.submit(conversation)
+            show.histories[-1].append(Span(tuple(glue)))
+        self._asked.append(conversation)
 
     def collect(self) -> list[tuple[Conversation, Reply]]:
-        """Return the script's replies, written down as sampled."""
-        answered = self._script.collect()
-        for conversation, reply in answered:
-            if reply.error is None:
-                history = self._histories[conversation][-1]
-                turn = _replies(conversation) - 1
-                history.append(_shown(self._chat, reply.text, turn))
-        return answered
+        """Return what is played, after writing down what the player says."""
+        asked, self._asked = self._asked, []
+        return [(conversation, self._reply(conversation)) for conversation in asked]
 
     def release(self, conversation: Conversation) -> tuple[TokenHistory, ...]:
         """Return what was written down."""
-        self._script.release(conversation)
-        histories = self._histories.pop(conversation, [])
-        return tuple(TokenHistory(tuple(spans)) for spans in histories if len(spans) > 1)
+        self._asked = [other for other in self._asked if other is not conversation]
+        show: _Show | None = conversation.state
+        conversation.state = None
+        spans = [] if show is None else show.histories
+        return tuple(TokenHistory(tuple(history)) for history in spans if len(history) > 1)
 
-
-class _Corrector:
-    """A policy at whose every turn a scripted player is asked too, and only the player is written down."""
-
-    def __init__(self, policy: TransformersPolicy, player: str) -> None:
-        self._policy = policy
-        self._script = ScriptedPolicy(player)
-        self._shadows: dict[Conversation, Conversation] = {}
-        self._histories: dict[Conversation, list[TokenHistory]] = {}
-        self.name = f"{policy.name} corrected by {player}"
-        self.version = policy.version
-
-    def submit(self, conversation: Conversation) -> None:
-        """Ask the policy, and the player at once: the environment stands where the policy will reply."""
-        shadow = self._shadows.get(conversation)
-        if shadow is None:
-            shadow = self._shadows[conversation] = Conversation(
-                conversation.env, conversation.messages, conversation.tools, conversation.rng.spawn(1)[0], 0
-            )
-        # The script appends its reply to the messages it answers; the policy's conversation keeps its own.
-        shadow.messages = list(conversation.messages)
-        self._script.submit(shadow)
-        [(_, advice)] = self._script.collect()
-        if advice.error is not None:
-            raise RuntimeError(f"the player {self._script.name} failed: {advice.error}")
-        chat = self._policy.format
-        prompt = Span(tuple(chat.prompt(conversation.messages, conversation.tools)))
-        spans = (prompt, _shown(chat, advice.text, _replies(conversation)))
-        self._histories.setdefault(conversation, []).append(TokenHistory(spans))
-        self._policy.submit(conversation)
-
-    def collect(self) -> list[tuple[Conversation, Reply]]:
-        """Return the policy's replies."""
-        return self._policy.collect()
-
-    def release(self, conversation: Conversation) -> tuple[TokenHistory, ...]:
-        """Return what the player would have said, turn by turn."""
-        self._policy.release(conversation)
-        shadow = self._shadows.pop(conversation, None)
-        if shadow is not None:
-            self._script.release(shadow)
-        return tuple(self._histories.pop(conversation, []))
-
-
-def _shown(chat: ChatFormat, text: str, turn: int) -> Span:
-    tokens = chat.reply(text)
-    return Span(tuple(tokens), turn, (0.0,) * len(tokens))
-
-
-def _replies(conversation: Conversation) -> int:
-    """How many replies were given: observations and replies take turns after the instructions."""
-    messages = conversation.messages
-    return (len(messages) - int(messages[0]["role"] == "system")) // 2
+    def _reply(self, conversation: Conversation) -> Reply:
+        show: _Show = conversation.state
+        observation = env_observation(conversation)
+        try:
+            text = show.player(observation)
+            show.strayed = show.stray is not None and conversation.rng.random() < show.share
+            played = show.stray(observation) if show.stray is not None and show.strayed else text
+        except Exception as fault:  # a player is its author's code; what it raises is the outcome
+            return Reply("", error=f"{type(fault).__name__}: {fault}")
+        tokens = tuple(self._chat.reply(text))
+        show.histories[-1].append(Span(tokens, show.turn, (0.0,) * len(tokens)))
+        show.turn += 1
+        conversation.messages.append({"role": "assistant", "content": played})
+        return Reply(played)

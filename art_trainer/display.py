@@ -42,10 +42,11 @@ def points(interval: Interval | None) -> str:
 
 
 def number(interval: Interval | None, *, signed: bool = False) -> str:
-    """A mean with its interval, as in ``0.412 (0.380 to 0.443)``; a dash where there is none."""
+    """A mean with its interval, as in ``0.412 (0.380 to 0.443)`` or ``4464 (4190 to 4738)``, or a dash."""
     if interval is None:
         return "–"
-    style = "+.3f" if signed else ".3f"
+    # Thousandths of a success rate matter, those of a game's score do not.
+    style = f"{'+' if signed else ''}.{3 if abs(interval.value) < 100 else 0}f"
     return f"{interval.value:{style}} ({_ends(interval.low, interval.high, style)})"
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -122,8 +122,8 @@ class Evaluation:
         if not self.counted:
             return None
         rewards = [result.reward for result in self.counted]
-        tasks = [result.task_id for result in self.counted]
-        return mean_interval(rewards, np.random.default_rng(_STATISTICS_SEED), clusters=tasks)
+        clusters = _clusters(self.counted)
+        return mean_interval(rewards, np.random.default_rng(_STATISTICS_SEED), clusters=clusters)
 
     @cached_property
     def score_terms(self) -> dict[str, float]:
@@ -204,9 +204,9 @@ def compare(first: Evaluation, second: Evaluation) -> Comparison:
             f"a fault ended every episode of {first.policy} or {second.policy}: nothing to compare"
         )
     rng = np.random.default_rng(_STATISTICS_SEED)
-    tasks = [a.task_id for a, _ in pairs]
+    clusters = _clusters([a for a, _ in pairs])
     reward = paired_difference(
-        [a.reward for a, _ in pairs], [b.reward for _, b in pairs], rng, clusters=tasks
+        [a.reward for a, _ in pairs], [b.reward for _, b in pairs], rng, clusters=clusters
     )
     success = None
     if first.tells_success or second.tells_success:
@@ -214,9 +214,15 @@ def compare(first: Evaluation, second: Evaluation) -> Comparison:
             [float(bool(a.success)) for a, _ in pairs],
             [float(bool(b.success)) for _, b in pairs],
             rng,
-            clusters=tasks,
+            clusters=clusters,
         )
     return Comparison(first.policy, second.policy, success, reward)
+
+
+def _clusters(results: Sequence[EpisodeResult]) -> list[Hashable]:
+    """What belongs together in an interval: the episodes of one task; of an only task, those of one seed."""
+    tasks = {result.task_id for result in results}
+    return [result.task_id if len(tasks) > 1 else result.seed for result in results]
 
 
 def evaluation_starts(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -145,21 +144,3 @@ def _rows(index: int, episode: Episode) -> list[Row]:
         Row.from_history(history, advantages_T=ones, weight=1.0, group=index) for history in episode.histories
     ]
     return [row for row in rows if row.targets.size]
-
-
-def decayed(config: ImitationConfig, part: int, parts: int) -> ImitationConfig:
-    """The settings of one of several calls in a row, so that the learning rate falls over all of them.
-
-    Args:
-        config: The settings of all together.
-        part: Which call, from 0.
-        parts: How many calls.
-    """
-
-    def rate(done: int) -> float:
-        return 1 - (1 - config.lr_final_ratio) * done / parts
-
-    start = rate(part)
-    return dataclasses.replace(
-        config, learning_rate=config.learning_rate * start, lr_final_ratio=rate(part + 1) / start
-    )

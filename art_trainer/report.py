@@ -148,13 +148,17 @@ def headline(before: Evaluation | None, after: Evaluation | None) -> str:
         return (
             f"Success {verb} from {100 * before.success.value:.0f}% to {100 * after.success.value:.0f}% "
             f"on the same {_count(after)}: {points(difference.success)}."
+            + (f" {_reward_sentence(before, after, difference.reward)}" if verb == "went" else "")
         )
+    return _reward_sentence(before, after, difference.reward)
+
+
+def _reward_sentence(before: Evaluation, after: Evaluation, difference: Interval) -> str:
     assert before.reward is not None
     assert after.reward is not None
-    verb = _verb(difference.reward)
     return (
-        f"The mean reward {verb} from {before.reward.value:.3f} to {after.reward.value:.3f} on the same "
-        f"{_count(after)}: {number(difference.reward, signed=True)}, 95% interval."
+        f"The mean reward {_verb(difference)} from {number(before.reward)} to {number(after.reward)} on the "
+        f"same {_count(after)}: {number(difference, signed=True)}, 95% interval."
     )
 
 

@@ -212,12 +212,12 @@ class _Rollout:
             observation, info = env.reset(seed=start.seed, options=options)
             play.observation = _text(observation)
         except Exception:  # an environment is its author's code; what it raises is this episode's outcome
-            play.fail(Ending.ENV_ERROR, _last_line())
+            play.fail(Ending.ENV_ERROR, last_line())
             self._end(play)
             return
         play.task_id = str(info.get("task_id", play.task_id))
         rng = np.random.default_rng(start.rng_seed)
-        messages = _first_messages(observation, info.get("system") or "")
+        messages = first_messages(observation, info.get("system") or "")
         conversation = Conversation(env, messages, list(info.get("tools") or ()), rng, start.group)
         play.conversation = conversation
         self._live[conversation] = play
@@ -227,7 +227,7 @@ class _Rollout:
         try:
             self._policy.submit(conversation)
         except Exception:  # a policy's fault about one conversation is that episode's outcome
-            play.fail(Ending.POLICY_ERROR, _last_line())
+            play.fail(Ending.POLICY_ERROR, last_line())
             self._end(play)
 
     def _advance(self, play: _Play, conversation: Conversation, reply: Reply) -> None:
@@ -256,7 +256,7 @@ class _Rollout:
                 error=info.get("error"),
             )
         except Exception:  # an environment is its author's code; what it raises is this episode's outcome
-            play.fail(Ending.ENV_ERROR, _last_line())
+            play.fail(Ending.ENV_ERROR, last_line())
             return
         play.turns.append(turn)
         if terminated or truncated:
@@ -281,8 +281,13 @@ class _Rollout:
             self._on_episode(episode)
 
 
-def _first_messages(observation: str, system: str) -> list[dict[str, Any]]:
-    """Split standing instructions off the first observation; they become the system message."""
+def first_messages(observation: str, system: str) -> list[dict[str, Any]]:
+    """An episode's first messages: standing instructions become the system message, the rest the user's.
+
+    Args:
+        observation: The first observation.
+        system: What it may begin with, before a blank line.
+    """
     head = f"{system}\n\n"
     if system and observation.startswith(head) and len(observation) > len(head):
         return [
@@ -298,6 +303,6 @@ def _text(observation: object) -> str:
     return observation
 
 
-def _last_line() -> str:
+def last_line() -> str:
     """The exception being handled, as the last line of its traceback."""
     return traceback.format_exc().strip().splitlines()[-1]

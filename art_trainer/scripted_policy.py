@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from art_gym.errors import did_you_mean
 from art_trainer.episodes import TokenHistory
 from art_trainer.policy import Conversation, Reply
+
+Player = Callable[[str], str]
+"""From the environment's words to the reply."""
 
 
 class ScriptedPolicy:
@@ -32,8 +34,7 @@ class ScriptedPolicy:
             KeyError: The environment has no such baseline.
         """
         if conversation.state is None:
-            factory = _factory(conversation, self.baseline)
-            conversation.state = factory(conversation.env.unwrapped, conversation.rng)
+            conversation.state = find_player(conversation, self.baseline)
         self._submitted.append(conversation)
 
     def collect(self) -> list[tuple[Conversation, Reply]]:
@@ -49,25 +50,30 @@ class ScriptedPolicy:
 
     @staticmethod
     def _reply(conversation: Conversation) -> Reply:
-        act: Callable[[str], str] = conversation.state
+        act: Player = conversation.state
         try:
-            text = act(_observation(conversation))
+            text = act(env_observation(conversation))
         except Exception as fault:  # a baseline is its author's code; what it raises is the outcome
             return Reply("", error=f"{type(fault).__name__}: {fault}")
         conversation.messages.append({"role": "assistant", "content": text})
         return Reply(text)
 
 
-def _factory(conversation: Conversation, name: str) -> Callable[[Any, Any], Callable[[str], str]]:
+def find_player(conversation: Conversation, name: str) -> Player:
+    """The scripted player of that name, ready for the conversation's episode.
+
+    Raises:
+        KeyError: The environment has neither a baseline nor a teacher of that name.
+    """
     env = conversation.env.unwrapped
     players = {**getattr(env, "baselines", {}), **getattr(env, "teachers", {})}
     if name not in players:
         raise KeyError(f"{type(env).__name__} has no baseline `{name}`{did_you_mean(name, players)}")
-    factory: Callable[[Any, Any], Callable[[str], str]] = players[name]
-    return factory
+    player: Player = players[name](env, conversation.rng)
+    return player
 
 
-def _observation(conversation: Conversation) -> str:
+def env_observation(conversation: Conversation) -> str:
     """The environment's own words, from which the rollout split the standing instructions off."""
     *before, last = conversation.messages
     text: str = last["content"]

@@ -30,12 +30,12 @@ import numpy as np
 from art_trainer.checkpoint import checkpoint_path, prune_checkpoints, read_checkpoint, write_checkpoint
 from art_trainer.config import GRPOConfig
 from art_trainer.episodes import Episode, Group
-from art_trainer.errors import ConfigError
 from art_trainer.evaluation import evaluate
 from art_trainer.interrupt import Interruptible
 from art_trainer.learner import Learner
 from art_trainer.rollout import EnvPool, MakeEnv, rollout_groups
 from art_trainer.run_log import RunLog
+from art_trainer.splits import EVALUATION, TRAIN, choose_split
 from art_trainer.transformers_policy import TransformersPolicy
 
 _TASKS, _SAMPLING = 2, 3
@@ -61,6 +61,8 @@ class GRPOTrainer:
         policy: The policy; its sampling follows the config (temperature, filters, length of a reply).
         env: An environment's id, a callable that makes one, or one made by ``gym.make``.
         config: The settings.
+        eval_env: Where evaluations are played, such as whole games where training cuts them short; by
+            default the same as ``env``.
         callbacks: Told of each step and episode.
 
     Attributes:
@@ -75,6 +77,7 @@ class GRPOTrainer:
         env: str | MakeEnv | gym.Env[str, str],
         config: GRPOConfig | None = None,
         *,
+        eval_env: str | MakeEnv | gym.Env[str, str] | None = None,
         callbacks: Sequence[TrainerCallback] = (),
     ) -> None:
         self.config = config or GRPOConfig()
@@ -88,12 +91,13 @@ class GRPOTrainer:
             max_new_tokens=self.config.max_completion_length,
         )
         self.make_env = _maker(env)
+        self.make_eval_env = self.make_env if eval_env is None else _maker(eval_env)
         self.callbacks = tuple(callbacks)
         self.learner = Learner(policy.model, self.config)
         self.log = RunLog(Path(self.config.output_dir))
         self.collected = 0
         self._pool = EnvPool(self.make_env)
-        self._options = self._split_options(self.config.train_split, ("train",))
+        self._options = self._split_options(self.config.train_split, TRAIN)
         self._rollout_seconds = 0.0
         self._learned_from = 0
         self._stopping = False
@@ -108,16 +112,8 @@ class GRPOTrainer:
         start = time.perf_counter()
         config = self.config
         tasks = np.random.SeedSequence(config.seed, spawn_key=(_TASKS, self.collected))
-        groups = rollout_groups(
-            self.policy,
-            self._pool,
-            [int(seed) for seed in tasks.generate_state(config.groups_per_step)],
-            config.num_generations,
-            options=self._options,
-            rng_seed=(config.seed, _SAMPLING, self.collected),
-            max_concurrent=config.max_concurrent,
-            on_episode=self._tell_episode,
-        )
+        seeds = [int(seed) for seed in tasks.generate_state(config.groups_per_step)]
+        groups = self._play(seeds, (config.seed, _SAMPLING, self.collected))
         self.collected += 1
         self._rollout_seconds = time.perf_counter() - start
         return groups
@@ -150,8 +146,8 @@ class GRPOTrainer:
         try:
             result = evaluate(
                 self.policy,
-                self.make_env,
-                split=(self._split_options(config.eval_split, ("validation", "test")) or {}).get("split"),
+                self.make_eval_env,
+                split=(self._split_options(config.eval_split, EVALUATION) or {}).get("split"),
                 episodes=config.eval_episodes,
                 seed=config.seed + _EVALUATION_SEED,
                 max_concurrent=config.max_concurrent,
@@ -231,6 +227,19 @@ class GRPOTrainer:
         """Close the environments; the trainer makes new ones where it goes on."""
         self._pool.close()
 
+    def _play(self, seeds: Sequence[int], rng_seed: Sequence[int]) -> list[Group]:
+        """Play ``num_generations`` attempts from each seed."""
+        return rollout_groups(
+            self.policy,
+            self._pool,
+            seeds,
+            self.config.num_generations,
+            options=self._options,
+            rng_seed=rng_seed,
+            max_concurrent=self.config.max_concurrent,
+            on_episode=self._tell_episode,
+        )
+
     def _learn_and_log(self, groups: Sequence[Group]) -> None:
         config = self.config
         metrics = self.update_policy(groups)
@@ -258,13 +267,8 @@ class GRPOTrainer:
         """Return ``reset``'s options for a split, ``None`` where there is none to choose."""
         env = self._pool.take()
         self._pool.give_back(env)
-        splits = tuple(getattr(getattr(env.unwrapped, "tasks", None), "splits", ()))
-        if wanted is None:
-            wanted = next((name for name in usual if name in splits), None)
-        elif wanted not in splits:
-            known = f"it has {', '.join(map(repr, splits))}" if splits else "it has none: set null"
-            raise ConfigError(f"{type(env.unwrapped).__name__} has no split {wanted!r}; {known}")
-        return None if wanted is None else {"split": wanted}
+        split = choose_split(env, wanted, usual)
+        return None if split is None else {"split": split}
 
 
 def _maker(env: str | MakeEnv | gym.Env[str, str]) -> MakeEnv:

@@ -57,8 +57,9 @@ class TransformersPolicy:
         max_context: Most tokens of prompt and reply together; by default what the model was made for.
         max_batch: Most conversations that have a row of the cache at one time; others wait.
         read_tokens: Most tokens one forward pass reads, padding included; bounds memory.
-        history_window: How many turns the model sees, the present one included; ``None`` for all. Each turn
-            is then a token history of its own, so that a game of 500 moves is 500 short prompts.
+        history_window: How many turns the model sees, the present one included; ``None`` for what the
+            tokenizer was saved with, or else all. With a window each turn is a token history of its own: a
+            game of 500 moves is 500 short prompts.
         name: What reports call the policy.
 
     Attributes:

@@ -23,6 +23,7 @@ def local_policy(
     max_batch: int = 256,
     device: str | None = None,
     lora: int | None = None,
+    history_window: int | None = None,
     baselines: tuple[str, ...] = (),
 ) -> TransformersPolicy:
     """A model on this machine, from a folder, from Hugging Face, or the one in the package.
@@ -33,6 +34,7 @@ def local_policy(
         max_batch: Most conversations held at one time.
         device: Where the model lives; by default a GPU where there is one.
         lora: Rank of a new LoRA adapter on all linear layers.
+        history_window: How many turns the model sees; ``None`` for all.
         baselines: Names that were possible too, for the words of an error.
 
     Raises:
@@ -51,6 +53,7 @@ def local_policy(
             device=device,
             sampling=sampling,
             max_batch=max_batch,
+            history_window=history_window,
             name=words,
         )
     except (OSError, ValueError) as error:

@@ -16,6 +16,7 @@ from art_gym.errors import did_you_mean
 from art_trainer.errors import ConfigError
 from art_trainer.policy import Policy
 from art_trainer.scripted_policy import ScriptedPolicy
+from art_trainer.splits import TRAIN, choose_split
 
 _OPENAI = re.compile(r"openai:(?P<model>.+?)(?:@(?P<url>https?://.+))?")
 _BASELINE = "baseline:"
@@ -47,6 +48,29 @@ def baseline_names(make_env: MakeEnv) -> tuple[str, ...]:
     env = make_env()
     try:
         return tuple(getattr(env.unwrapped, "baselines", ()))
+    finally:
+        env.close()
+
+
+def player_names(make_env: MakeEnv) -> tuple[str, ...]:
+    """The environment's scripted players: baselines, and teachers that look at the answer."""
+    env = make_env()
+    try:
+        teachers = tuple(getattr(env.unwrapped, "teachers", ()))
+    finally:
+        env.close()
+    return (*baseline_names(make_env), *teachers)
+
+
+def train_split(make_env: MakeEnv, wanted: str | None) -> str | None:
+    """The split to train on.
+
+    Raises:
+        ConfigError: Where the split asked for does not exist.
+    """
+    env = make_env()
+    try:
+        return choose_split(env, wanted, TRAIN)
     finally:
         env.close()
 

@@ -29,8 +29,33 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "eval_temperature": 1.0,
         "eval_episodes": 256,
     },
+    "scratch": {
+        "learning_rate": 1e-3,
+        "lr_final_ratio": 0.1,
+        "max_completion_length": 24,
+        "eval_temperature": 1.0,
+    },
+    "scratch on art/2048-v0": {
+        "history_window": 1,
+        "max_completion_length": 2,
+        "warm_start": "expectimax",
+        "advantage_estimator": "reward_to_go",
+    },
+    "scratch on art/2048Duel-v0": {
+        "history_window": 1,
+        "max_completion_length": 2,
+        # The moves that there are; which are good is for self-play to find out.
+        "warm_start": "random",
+        "advantage_estimator": "reward_to_go",
+    },
 }
-"""What suits a model, below everything that the user sets. The library's defaults suit models of billions."""
+"""What suits a model, or a model on an environment, below everything that the user sets. The library's own
+defaults suit models of billions."""
+
+
+def default_model(env: str) -> str:
+    """The model to train where none is named: the embedded one reads mail, other games start from nothing."""
+    return "art-tiny" if env.endswith("art/Email-v0") else "scratch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +66,30 @@ class RunSettings:
     """The id of a Gymnasium environment with text in and text out; ``module:id`` imports the module first."""
     env_args: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the environment."""
+    train_env_args: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the environment in training alone, over ``env_args``: such as a lower ``max_turns`` where
+    evaluations play whole games."""
     model: str = "art-tiny"
-    """A Hugging Face name, a folder, or ``art-tiny``."""
+    """A Hugging Face name, a folder, ``art-tiny``, or ``scratch``: a small one of random weights, whose words
+    are the environment's."""
+    scratch: Mapping[str, Any] = field(default_factory=dict)
+    """Size of the ``scratch`` model, see :class:`~art_trainer.scratch.ScratchSize`."""
+    history_window: int | None = None
+    """How many turns the model sees, the present one included; ``None``: all. 1 makes each turn a short
+    context of its own, for games whose board says everything."""
+    warm_start: str | None = None
+    """Scripted player of the environment that the model first learns to imitate; ``None``: nobody."""
+    warm_start_episodes: int = 200
+    """Episodes of that player."""
+    warm_start_noise: float = 0.0
+    """Largest share of its replies that random ones are played for, so that the model also learns what to do
+    in worse situations than the player's own."""
+    warm_start_epochs: int = 1
+    """Passes over its replies."""
+    warm_start_batch_size: int = 32
+    """Episodes an optimizer step of the warm start; turns, where the history window is set."""
+    warm_start_learning_rate: float = 1e-3
+    """Peak learning rate of the warm start."""
     lora: int | None = None
     """Rank of the LoRA adapter to train; ``None`` trains all weights."""
     threads: int | None = None
@@ -57,16 +104,39 @@ class RunSettings:
     """Baselines of the environment to evaluate too; ``None``: all it has."""
 
     def __post_init__(self) -> None:
-        for name in ("lora", "threads", "max_batch"):
+        for name in _AT_LEAST_ONE:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} is {value}: set at least 1")
+        if not 0 < self.warm_start_learning_rate < float("inf"):
+            raise ConfigError(
+                f"warm_start_learning_rate is {self.warm_start_learning_rate}: set a finite number above 0"
+            )
+        if not 0 <= self.warm_start_noise <= 1:
+            raise ConfigError(f"warm_start_noise is {self.warm_start_noise}: set a share from 0 to 1")
+        for name in self.scratch:
+            if name not in _SCRATCH:
+                raise ConfigError(f"scratch: no `{name}`{did_you_mean(str(name), _SCRATCH)}")
 
 
+_AT_LEAST_ONE = (
+    "lora", "threads", "max_batch", "history_window", "warm_start_episodes",
+    "warm_start_epochs", "warm_start_batch_size",
+)  # fmt: skip
+_SCRATCH = ("layers", "hidden_size", "heads", "vocabulary_size", "max_context")
 _KINDS: Mapping[str, tuple[type, ...]] = {
     "env": (str,),
     "env_args": (dict,),
+    "train_env_args": (dict,),
     "model": (str,),
+    "scratch": (dict,),
+    "history_window": (int, type(None)),
+    "warm_start": (str, type(None)),
+    "warm_start_episodes": (int,),
+    "warm_start_noise": (int, float),
+    "warm_start_epochs": (int,),
+    "warm_start_batch_size": (int,),
+    "warm_start_learning_rate": (int, float),
     "lora": (int, type(None)),
     "threads": (int, type(None)),
     "device": (str, type(None)),

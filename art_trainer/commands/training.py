@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 import typer
 from rich.console import Console
 
 from art_gym.errors import did_you_mean
 from art_trainer.checkpoint import list_checkpoints
 from art_trainer.commands.evaluating import evaluate_shown
-from art_trainer.commands.models import local_policy
-from art_trainer.commands.policies import MakeEnv, baseline_names, env_maker
-from art_trainer.commands.settings import DEFAULT, PRESETS, Layer, RunSettings, Settings, merge_settings
+from art_trainer.commands.policies import MakeEnv, baseline_names, env_maker, player_names
+from art_trainer.commands.preparing import prepare_policy, warm_up
+from art_trainer.commands.settings import (
+    DEFAULT,
+    PRESETS,
+    Layer,
+    RunSettings,
+    Settings,
+    default_model,
+    merge_settings,
+)
 from art_trainer.commands.tables import results_table, settings_table
 from art_trainer.display import number, percent
 from art_trainer.episodes import Episode
@@ -30,13 +36,9 @@ from art_trainer.run_folder import AFTER, BASELINE, BEFORE, RunFolder, read_yaml
 from art_trainer.sampler import SamplingParams
 from art_trainer.scripted_policy import ScriptedPolicy
 from art_trainer.trainer import GRPOTrainer
-from art_trainer.transformers_policy import TransformersPolicy
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells have it: 128 plus the signal's number."""
-
-_SMALL_MODEL = 50_000_000
-_SMALL_MODEL_THREADS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +64,14 @@ def run_train(request: TrainRequest, console: Console) -> RunFolder:
     folder = RunFolder(Path(settings.config.output_dir))
     for part in settings_table(settings):
         console.print(part)
-    run = _Run(settings, folder, console)
+    run = _Run(settings, folder, console, resume=request.resume is not None)
     folder.write_settings(settings.to_mapping())
     console.print(f"Run folder: {folder.path}", highlight=False, soft_wrap=True)
     try:
         run.evaluate_baselines()
+        run.warm_up()
         run.evaluate(BEFORE)
-        run.train(resume=request.resume is not None)
+        run.train()
         run.evaluate(AFTER)
     except KeyboardInterrupt:
         console.print(
@@ -104,9 +107,11 @@ def gather_settings(request: TrainRequest) -> Settings:
         found = [layer.values[name] for layer in layers if name in layer.values]
         return str(found[-1]) if found else default
 
-    model, env = named("model", RunSettings().model), named("env", RunSettings().env)
-    layers.insert(0, Layer(f"preset of {model}", PRESETS.get(model, {})))
-    layers.insert(0, Layer(DEFAULT, {"output_dir": str(free_folder(env, model))}))
+    env = named("env", RunSettings().env)
+    model = named("model", default_model(env))
+    for name in (f"{model} on {env.split(':')[-1]}", model):
+        layers.insert(0, Layer(f"preset of {name}", PRESETS.get(name, {})))
+    layers.insert(0, Layer(DEFAULT, {"model": model, "output_dir": str(free_folder(env, model))}))
     settings = merge_settings(layers)
     folder = RunFolder(Path(settings.config.output_dir))
     if request.resume is None and (folder.settings_file.exists() or folder.metrics_file.exists()):
@@ -146,18 +151,28 @@ def free_folder(env: str, model: str) -> Path:
 class _Run:
     """One run: its policy, its environment, and where its files and words go."""
 
-    def __init__(self, settings: Settings, folder: RunFolder, console: Console) -> None:
+    def __init__(self, settings: Settings, folder: RunFolder, console: Console, *, resume: bool) -> None:
         self._settings = settings
         self._folder = folder
         self._console = console
-        self._make_env: MakeEnv = env_maker(settings.run.env, settings.run.env_args)
-        self._baselines = _chosen_baselines(settings.run, self._make_env)
-        self._policy = _make_policy(settings)
+        run = settings.run
+        self._make_env: MakeEnv = env_maker(run.env, run.env_args)
+        self._make_train_env: MakeEnv = env_maker(run.env, {**run.env_args, **run.train_env_args})
+        self._baselines = _chosen_baselines(run, self._make_env)
+        if run.warm_start is not None:
+            _require_player(run.warm_start, self._make_env)
+        self._checkpoint = next(reversed(list_checkpoints(folder.checkpoints)), None) if resume else None
+        self._policy = prepare_policy(settings, self._make_env, checkpoint=self._checkpoint)
 
     def evaluate_baselines(self) -> None:
         """Evaluate the environment's own players, those that were not yet."""
         for name in self._baselines:
             self._evaluate(BASELINE + name, ScriptedPolicy(name))
+
+    def warm_up(self) -> None:
+        """Imitate a scripted player, where the settings ask for it and no checkpoint already has."""
+        if self._settings.run.warm_start is not None and self._checkpoint is None:
+            warm_up(self._policy, self._settings, self._make_env, self._console)
 
     def evaluate(self, when: str) -> None:
         """Evaluate the model as it is now, at the evaluation's temperature."""
@@ -192,14 +207,15 @@ class _Run:
         self._console.print(f"{label}: {how}", highlight=False, soft_wrap=True)
         self._folder.write_evaluation(name, replace(evaluation, policy=label), transcripts)
 
-    def train(self, *, resume: bool) -> None:
+    def train(self) -> None:
         """Run GRPO, from the latest checkpoint where there is one to resume from."""
         config = self._settings.config
         watcher = _Watcher()
-        trainer = GRPOTrainer(self._policy, self._make_env, config, callbacks=[watcher])
-        found = list_checkpoints(self._folder.checkpoints) if resume else []
-        if found:
-            trainer.load_checkpoint(found[-1])
+        trainer = GRPOTrainer(
+            self._policy, self._make_train_env, config, eval_env=self._make_env, callbacks=[watcher]
+        )
+        if self._checkpoint is not None:
+            trainer.load_checkpoint(self._checkpoint)
             self._console.print(f"Going on after step {trainer.step}.", highlight=False)
         episodes = config.groups_per_step * config.num_generations
         with training_progress(
@@ -230,31 +246,10 @@ class _Watcher:
         self.progress.on_episode(episode)
 
 
-def _make_policy(settings: Settings) -> TransformersPolicy:
-    run, config = settings.run, settings.config
-    torch.manual_seed(config.seed)  # a new LoRA adapter starts from torch's generator
-    policy = local_policy(
-        run.model,
-        sampling=SamplingParams(
-            temperature=config.temperature,
-            top_p=config.top_p,
-            top_k=config.top_k,
-            min_p=config.min_p or 0.0,
-            max_new_tokens=config.max_completion_length,
-        ),
-        max_batch=run.max_batch,
-        device=run.device,
-        lora=run.lora,
-    )
-    weights = sum(parameter.numel() for parameter in policy.model.parameters())
-    torch.set_num_threads(run.threads or default_threads(weights))
-    return policy
-
-
-def default_threads(weights: int) -> int:
-    """How many CPU threads suit a model: a small one gains nothing from a third."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, _SMALL_MODEL_THREADS) if weights < _SMALL_MODEL else cores
+def _require_player(name: str, make_env: MakeEnv) -> None:
+    known = player_names(make_env)
+    if name not in known:
+        raise ConfigError(f"warm_start: the environment has no player `{name}`{did_you_mean(name, known)}")
 
 
 def _chosen_baselines(run: RunSettings, make_env: MakeEnv) -> tuple[str, ...]:

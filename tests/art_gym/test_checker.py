@@ -19,7 +19,7 @@ from art_gym.spaces import UnicodeText
 from art_gym.tasks import Task
 from art_gym.tools import Outcome, Tool, tool
 
-IDS = [env_id for env_id in gym.registry if env_id.startswith("art/")]
+IDS = [env_id for env_id in gym.registry if env_id.startswith("art/") and "Array" not in env_id]
 DOCSTRING = "\n\n".join(f"## {heading}\nWords." for heading in _check_form.HEADINGS)
 TASKS = [
     Task("easy", "Guess a number from 1 to 9.", "train", {"highest": 9}),

@@ -29,6 +29,7 @@ class GuessEnv(gym.Env[str, str]):
         self.baselines = {"bisect": lambda env, rng: _bisect()}
         self.teachers = {
             "oracle": lambda env, rng: lambda observation: str(env.hidden),
+            "random": lambda env, rng: lambda observation: str(rng.integers(NUMBERS)),
             "broken": lambda env, rng: lambda observation: str(1 // 0),
         }
 

@@ -4,7 +4,7 @@ import pytest
 from art_trainer.demonstrations import collect_demonstrations
 from art_trainer.errors import DivergedError
 from art_trainer.evaluation import evaluate
-from art_trainer.imitation import ImitationConfig, decayed, imitate
+from art_trainer.imitation import ImitationConfig, imitate
 from art_trainer.rollout import Start
 from art_trainer.sampler import SamplingParams
 from tests.art_trainer.guess import GuessEnv, guess_policy, seeds
@@ -54,12 +54,3 @@ def test_weights_that_are_no_numbers_end_it() -> None:
     next(policy.model.parameters()).data.fill_(float("nan"))
     with pytest.raises(DivergedError, match="lower learning_rate"):
         imitate(policy, shown, ImitationConfig(epochs=20), rng=np.random.default_rng(0))
-
-
-def test_the_learning_rate_falls_in_one_line_over_several_calls() -> None:
-    config = ImitationConfig(learning_rate=1e-2, lr_final_ratio=0.1)
-    parts = [decayed(config, part, 3) for part in range(3)]
-    assert parts[0].learning_rate == 1e-2
-    ends = [part.learning_rate * part.lr_final_ratio for part in parts]
-    assert ends[:2] == pytest.approx([part.learning_rate for part in parts[1:]])
-    assert ends[2] == pytest.approx(1e-3)

@@ -177,7 +177,7 @@ def test_a_step_without_a_value_or_with_nan_leaves_a_gap(run):
 def test_an_environment_without_success_is_summed_up_by_its_reward():
     before = after = evaluation([episode(k, None) for k in range(9)])
     assert headline(before, after).startswith(
-        "The mean reward went from -0.100 to -0.100 on the same 9 episodes"
+        "The mean reward went from -0.100 (-0.100 to -0.100) to -0.100 (-0.100 to -0.100) on the same 9"
     )
 
 

@@ -1,0 +1,274 @@
+"""How quick is 2048, beside the field? Steps per CPU-second of ours and of the peers that PyPI has.
+
+Random play on one core: one game in words and one in arrays through ``gym.make``, batches through
+``gym.make_vec`` with observations, rewards, masks and resets. Every implementation runs in a process of its
+own, every peer in a virtual environment of its own; all take turns, and the median of several runs counts. A
+peer that cannot be installed is skipped with a line.
+
+    python benchmarks/bench_2048.py                       # everything; the peers' installation takes minutes
+    python benchmarks/bench_2048.py --venvs DIR           # keep their environments there for the next time
+    python benchmarks/bench_2048.py --peers pgx open_spiel
+    python benchmarks/bench_2048.py --quick               # ours, and peers that are installed in DIR already
+    python benchmarks/bench_2048.py --plot growth.svg     # the rate by number of boards
+    python benchmarks/bench_2048.py --check               # exits 1 where a claim does not hold
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from peers_2048.chart import growth_chart
+
+Bytes = NDArray[np.uint8]
+
+_SCRIPTS = Path(__file__).parent / "peers_2048"
+_OURS = "art-gym"
+_PLAIN = "art-gym without Numba"
+_PEERS = {
+    "gymnasium_2048": "gymnasium-2048==0.1.2",
+    "textarena": "textarena==0.7.4",
+    "gem": "gem-llm==0.1.0",
+    "open_spiel": "open_spiel==2.0.2",
+    "pgx": "pgx==2.6.0",
+    "jumanji": "jumanji==1.1.2",
+}
+_COUNTS = (1, 4, 16, 64, 256, 1_024, 4_096, 8_192, 16_384, 65_536)
+_COMPARED = (1_024, 8_192)
+
+# The claims.
+_TEXT_AT_LEAST, _ARRAY_AT_LEAST, _TIMES = 100_000, 156_000, 5
+
+# What a move of one 4 x 4 board needs at the least. Memory: the board in and out (32 bytes), action (8), key,
+# number of tiles and score (8 + 16 + 16), observation (16), reward (8), the score shown (8), mask (4), flags
+# (2). Arithmetic, in operations on one byte, as the kernels do it: turning the board and back 112, closing
+# gaps 108, merging 120, points 384 (12 words of 8 bytes, 4 operations each), replacing 64, random bits 96,
+# the new tile 128, legal moves 192, writing the observation 128.
+_BYTES_MOVED = 118
+_BYTE_OPERATIONS = 1_332
+
+
+@dataclass
+class Rates:
+    """Steps per CPU-second by implementation and kind of run, a list of runs each."""
+
+    runs: dict[str, dict[str, list[float]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(list))
+    )
+
+    def add(self, name: str, rates: dict[str, float]) -> None:
+        for kind, rate in rates.items():
+            self.runs[name][kind].append(rate)
+
+    def of(self, name: str, kind: str) -> float | None:
+        runs = self.runs.get(name, {}).get(kind)
+        return statistics.median(runs) if runs else None
+
+
+def install(name: str, folder: Path, *, only_ready: bool) -> Path | None:
+    """The Python of a peer's virtual environment, made first where it is not ready; ``None`` without one."""
+    home, ready = folder / name, folder / name / "ready"
+    python = home / "bin" / "python"
+    if ready.exists():
+        return python
+    if only_ready:
+        return None
+    print(f"installing {_PEERS[name]} …", file=sys.stderr, flush=True)
+    venv.create(home, clear=True, with_pip=True)
+    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", _PEERS[name]]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=1_200)
+    except subprocess.TimeoutExpired:
+        print(f"skipped {name}: its installation took more than 20 minutes")
+        return None
+    if done.returncode:
+        print(f"skipped {name}: {(done.stderr.strip().splitlines() or ['pip failed'])[-1]}")
+        return None
+    ready.touch()
+    return python
+
+
+def measure(python: Path, script: str, *arguments: str) -> dict[str, float] | str:
+    """Run one script; its rates, or the last thing it said where it failed."""
+    command = [str(python), "-W", "ignore", str(_SCRIPTS / script), *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        return (done.stderr.strip().splitlines() or ["it failed without a word"])[-1]
+    rates: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    return rates
+
+
+def floor() -> tuple[float, float] | None:
+    """Nanoseconds that a move's arithmetic and its memory traffic take this core at its quickest.
+
+    Arithmetic: how quickly compiled code does operations on bytes that lie in its registers. Memory: how
+    quickly NumPy copies bytes that lie in the second-level cache. ``None`` where Numba is not installed.
+    """
+    try:
+        import numba
+    except ModuleNotFoundError:
+        return None
+    work = numba.njit(_busy)
+    ones = [np.ones(4_096, np.uint8) for _ in range(3)]
+    work(*ones, 1)
+    near = _seconds(lambda: work(*ones, 2_000)) / (2_000 * 32 * 4_096)
+    one, other = np.ones(2**18, np.uint8), np.ones(2**18, np.uint8)
+    far = _seconds(lambda: [np.copyto(one, other) for _ in range(200)]) / (200 * 2 * 2**18)
+    return _BYTE_OPERATIONS * near * 1e9, _BYTES_MOVED * far * 1e9
+
+
+def _busy(one: Bytes, other: Bytes, third: Bytes, rounds: int) -> None:
+    """Do 32 operations on every byte of ``one``, and that some times over."""
+    for _ in range(rounds):
+        for i in range(len(one)):
+            value = one[i]
+            for _ in range(16):
+                value = np.uint8((value ^ other[i]) + third[i])
+            one[i] = value
+
+
+def _seconds(action: Callable[[], object]) -> float:
+    times = []
+    for _ in range(7):
+        begun = time.process_time()
+        action()
+        times.append(time.process_time() - begun)
+    return min(times)
+
+
+def run_all(arguments: argparse.Namespace, venvs: Path) -> Rates:
+    """Measure everything, each in turn, as often as asked."""
+    rates = Rates()
+    pythons: dict[str, Path] = {}
+    for name in arguments.peers:
+        python = install(name, venvs, only_ready=arguments.quick)
+        if python is not None:
+            pythons[name] = python
+    seconds = str(arguments.seconds)
+    for turn in range(arguments.repeat):
+        print(f"run {turn + 1} of {arguments.repeat}", file=sys.stderr, flush=True)
+        ours = Path(sys.executable)
+        jobs = [(_OURS, ours, "ours.py", [seconds, *map(str, arguments.counts)])]
+        jobs += [(name, python, f"peer_{name}.py", [seconds]) for name, python in pythons.items()]
+        if turn == 0:
+            jobs.append((_PLAIN, ours, "ours.py", [seconds, *map(str, arguments.counts), "--no-numba"]))
+        for name, python, script, words in jobs:
+            found = measure(python, script, *words)
+            if isinstance(found, str):
+                print(f"skipped {name}: {found}")
+                pythons.pop(name, None)
+            else:
+                rates.add(name, found)
+    return rates
+
+
+def show(rates: Rates, counts: Sequence[int], least: tuple[float, float] | None) -> None:
+    """Print the comparison, the growth, and how near the floor is."""
+    print(f"\n{'':16}{'steps per CPU-second':>24}{'ours is':>12}")
+    for kind in ("text", "array", *(f"vector {count}" for count in _COMPARED)):
+        ours = rates.of(_OURS, kind)
+        if ours is None:
+            continue
+        print(f"{kind}\n  {_OURS:14}{ours:24,.0f}")
+        for name in rates.runs:
+            theirs = rates.of(name, kind)
+            if theirs is not None and name not in (_OURS, _PLAIN):
+                print(f"  {name:14}{theirs:24,.0f}{ours / theirs:11.1f}x")
+    texts = rates.of(_OURS, "text vector 256")
+    if texts is not None:
+        print(f"text, 256 games at once\n  {_OURS:14}{texts:24,.0f}")
+    arithmetic, memory = least or (0.0, 0.0)
+    print(f"\n{'boards':>8}{'steps per CPU-second':>24}{'ns a board':>12}{'of the floor':>14}{_PLAIN:>26}")
+    for count in counts:
+        rate, plain = rates.of(_OURS, f"vector {count}"), rates.of(_PLAIN, f"vector {count}")
+        if rate is not None:
+            share = (arithmetic + memory) * rate / 1e9
+            print(f"{count:8,}{rate:24,.0f}{1e9 / rate:12.1f}{share:14.0%}{plain or 0:26,.0f}")
+    if least:
+        print(
+            f"the floor: {_BYTE_OPERATIONS:,} byte operations ({arithmetic:.2f} ns on this core) and "
+            f"{_BYTES_MOVED} bytes moved ({memory:.2f} ns) for each board"
+        )
+
+
+def check(rates: Rates) -> list[str]:
+    """What of the claims does not hold, in words; what was not measured is not judged."""
+    failures = []
+    for kind, least in (("text", _TEXT_AT_LEAST), ("array", _ARRAY_AT_LEAST)):
+        ours = rates.of(_OURS, kind)
+        if ours is not None and ours < least:
+            failures.append(f"{kind}: {ours:,.0f} steps per CPU-second, not {least:,}")
+    for kind, times in (("text", 1), ("array", 1), *((f"vector {count}", _TIMES) for count in _COMPARED)):
+        ours = rates.of(_OURS, kind)
+        for name in _PEERS:
+            theirs = rates.of(name, kind)
+            if ours is not None and theirs is not None and ours < times * theirs:
+                failures.append(f"{kind}: {ours:,.0f} is {ours / theirs:.1f} times {name}'s, not {times}")
+    return failures
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--peers", nargs="*", choices=_PEERS, default=list(_PEERS), help="which peers")
+    parser.add_argument("--venvs", type=Path, help="where the peers' environments are kept")
+    parser.add_argument("--seconds", type=float, help="CPU-seconds for one figure (default 2)")
+    parser.add_argument("--repeat", type=int, help="how many runs the middle one is taken of (default 3)")
+    parser.add_argument("--quick", action="store_true", help="one short run, and nothing is installed")
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    parser.add_argument("--plot", type=Path, help="draw the rate by number of boards into this SVG")
+    parser.add_argument("--check", action="store_true", help="exit 1 where a claim does not hold")
+    arguments = parser.parse_args()
+    arguments.seconds = arguments.seconds or (0.4 if arguments.quick else 2.0)
+    arguments.repeat = arguments.repeat or (1 if arguments.quick else 3)
+    arguments.counts = (1, *_COMPARED) if arguments.quick and not arguments.plot else _COUNTS
+    with tempfile.TemporaryDirectory() as temporary:
+        venvs = arguments.venvs.resolve() if arguments.venvs else Path(temporary)
+        rates = run_all(arguments, venvs)
+    least = floor()
+    show(rates, arguments.counts, least)
+    if arguments.plot:
+        arguments.plot.write_text(growth_chart("2048: steps per CPU-second on one core", _lines(rates)))
+    if arguments.json:
+        figures = {
+            "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+            "rates": rates.runs,
+            "floor_ns": least and {"arithmetic": least[0], "memory": least[1]},
+        }
+        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+    failures = check(rates)
+    for failure in failures:
+        print(failure)
+    print(f"{rates.of(_OURS, 'vector 8192') or 0:,.0f} steps per CPU-second with 8,192 boards")
+    return 1 if arguments.check and failures else 0
+
+
+def _lines(rates: Rates) -> dict[str, dict[int, float]]:
+    lines: dict[str, dict[int, float]] = {}
+    for name, kinds in rates.runs.items():
+        counts = [int(kind.split()[1]) for kind in kinds if kind.startswith("vector ")]
+        line = {count: rate for count in counts if (rate := rates.of(name, f"vector {count}"))}
+        if line:
+            lines[name] = line
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,228 @@
+"""How many programs a second does the sandbox run, and how long does one take?
+
+The claim: at least four times as many as a fresh interpreter for each (``python -I -S``), with all walls up.
+The ways take turns in short blocks, so that a machine busy with other things slows all of them alike.
+
+    python benchmarks/bench_sandbox.py                # 1, 2 and 8 workers, all ways that there are here
+    python benchmarks/bench_sandbox.py --check        # exits 1 where the claim does not hold (at 2 workers)
+    python benchmarks/bench_sandbox.py --imports      # a program that imports what programs import
+    python benchmarks/bench_sandbox.py --soak 100000  # memory, descriptors and processes over many runs
+    python benchmarks/bench_sandbox.py --quick        # a few runs of each: shows that it works
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import multiprocessing
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from art_gym.envs.coding.sandbox import SandboxPool, SandboxUnavailable
+from art_gym.envs.coding.sandbox.interpreter import interpreters
+
+_TIMES_FRESH = 4.0
+_LIGHT = "print(6 * 7)"
+_IMPORTS = "import collections, dataclasses, heapq, itertools, json, math, random, re, typing\nprint(6 * 7)"
+_BLOCK_SECONDS, _BLOCKS = 1.0, 6
+_PART = 80
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One way at one number of workers."""
+
+    way: str
+    workers: int
+    runs: int
+    per_second: float
+    p50_ms: float
+    p99_ms: float
+
+
+def fresh(program: str) -> bytes:
+    """A fresh interpreter: no sandbox, the shortest way to start one."""
+    command = [interpreters()[0].path, "-I", "-S", "-c", program]
+    return subprocess.run(command, capture_output=True, timeout=10, check=True).stdout
+
+
+def guarded(program: str) -> bytes:
+    """A forked copy of this process with functions taken away, as HumanEval's runner does; no sandbox."""
+    context = multiprocessing.get_context("fork")
+    with context.Manager() as manager:
+        result = manager.list()
+        process = context.Process(target=_guarded_child, args=(program, result))
+        process.start()
+        process.join(timeout=10)
+        if process.is_alive():
+            process.kill()
+        return result[0].encode()
+
+
+def _guarded_child(program: str, result: Any) -> None:
+    out = io.StringIO()
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, 5)
+    for name in (
+        "kill",
+        "system",
+        "putenv",
+        "remove",
+        "removedirs",
+        "rmdir",
+        "fchdir",
+        "setuid",
+        "fork",
+        "chmod",
+    ):
+        setattr(os, name, None)
+    subprocess.Popen = None  # type: ignore[assignment, misc]
+    with contextlib.redirect_stdout(out):
+        exec(program, {})
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    result.append(out.getvalue())
+
+
+def block(
+    run: Callable[[str], bytes], program: str, workers: int, seconds: float, least: int
+) -> tuple[list[float], float]:
+    """Run for so long with so many workers; the time of each run, and of all together."""
+    start = time.perf_counter()
+
+    def work(_: int) -> list[float]:
+        times: list[float] = []
+        while time.perf_counter() - start < seconds or len(times) < least:
+            began = time.perf_counter()
+            if run(program) != b"42\n":
+                raise RuntimeError("a run gave the wrong answer")
+            times.append(time.perf_counter() - began)
+        return times
+
+    with ThreadPoolExecutor(workers) as threads:
+        times = [t for part in threads.map(work, range(workers)) for t in part]
+    return times, time.perf_counter() - start
+
+
+def measure(program: str, workers: int, *, quick: bool) -> list[Measure]:
+    """All ways that there are here, taking turns."""
+    with contextlib.ExitStack() as stack:
+        ways: dict[str, Callable[[str], bytes]] = {}
+        for layers in ("zygote", "bubblewrap"):
+            try:
+                pool = stack.enter_context(SandboxPool(workers, layers=layers))
+            except SandboxUnavailable as error:
+                print(f"no {layers} here: {error}", file=sys.stderr)
+                continue
+            ways[layers] = lambda text, pool=pool: pool.run("script", text).stdout
+        ways |= {"fresh interpreter": fresh, "multiprocessing": guarded}
+        totals: dict[str, tuple[list[float], float]] = {way: ([], 0.0) for way in ways}
+        for _ in range(1 if quick else _BLOCKS):
+            for way, run in ways.items():
+                times, seconds = block(run, program, workers, 0.0 if quick else _BLOCK_SECONDS, 5)
+                totals[way] = totals[way][0] + times, totals[way][1] + seconds
+    return [_summary(way, workers, *total) for way, total in totals.items()]
+
+
+def _summary(way: str, workers: int, times: Sequence[float], seconds: float) -> Measure:
+    p50, p99 = np.percentile(times, [50, 99]) * 1000
+    return Measure(way, workers, len(times), len(times) / seconds, float(p50), float(p99))
+
+
+@dataclass(frozen=True)
+class State:
+    """What a process and those that it started hold."""
+
+    runs: int
+    resident_mb: float
+    descriptors: int
+    processes: int
+
+
+def soak(runs: int, workers: int) -> list[State]:
+    """Run many programs of different kinds and look every tenth at what is held."""
+    programs = [
+        _LIGHT, _IMPORTS, "x", "import os; os._exit(3)", "print('A' * 100_000)", "import os; os.abort()",
+        "bytearray(1 << 40)", "import threading; threading.Thread(target=print).start()",
+    ]  # fmt: skip
+    states = []
+    with SandboxPool(workers) as pool:
+        for part in range(11):
+            # In small parts: the results of many runs would be what grows.
+            for _ in range(max(1, runs // 10 // _PART)):
+                pool.map("script", (programs[i % len(programs)] for i in range(_PART)))
+            states.append(_state(part * runs // 10))
+            print(states[-1], file=sys.stderr)
+    return states
+
+
+def _state(runs: int) -> State:
+    family = [os.getpid()]
+    for pid in family:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            family += map(int, (task / "children").read_text().split())
+    pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in family]
+    resident = sum(pages) * os.sysconf("SC_PAGE_SIZE") / 1e6
+    return State(runs, resident, len(os.listdir("/proc/self/fd")), len(family))
+
+
+def steady(states: Sequence[State]) -> bool:
+    """Whether what is held did not grow from the first look (after a warm-up) to the last."""
+    first, last = states[0], states[-1]
+    grown = last.resident_mb > 1.05 * first.resident_mb + 5
+    return not grown and last.descriptors <= first.descriptors and last.processes <= first.processes
+
+
+def holds(measures: Sequence[Measure]) -> bool:
+    """Whether the claim holds where there are two workers."""
+    rates = {m.way: m.per_second for m in measures if m.workers == 2}
+    ratio = rates["zygote"] / rates["fresh interpreter"]
+    print(f"{ratio:.1f} times a fresh interpreter; the claim is {_TIMES_FRESH:g}")
+    return ratio >= _TIMES_FRESH
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--quick", action="store_true", help="a few runs of each way")
+    parser.add_argument("--check", action="store_true", help="exit 1 where the claim does not hold")
+    parser.add_argument("--imports", action="store_true", help="run a program with imports")
+    parser.add_argument("--json", type=Path, help="write the numbers to this file")
+    parser.add_argument("--soak", type=int, metavar="N", help="look for leaks over so many runs instead")
+    arguments = parser.parse_args()
+    if arguments.soak:
+        states = soak(arguments.soak, 2)
+        if arguments.json:
+            arguments.json.write_text(json.dumps([asdict(state) for state in states], indent=1))
+        print("steady" if steady(states) else "what is held has grown")
+        return not steady(states)
+    program = _IMPORTS if arguments.imports else _LIGHT
+    measures = []
+    print(f"{'way':20} {'workers':>7} {'runs/s':>8} {'p50 ms':>8} {'p99 ms':>8}")
+    for workers in (2,) if arguments.check else (1, 2, 8):
+        for m in measure(program, workers, quick=arguments.quick):
+            print(f"{m.way:20} {m.workers:7} {m.per_second:8.0f} {m.p50_ms:8.2f} {m.p99_ms:8.2f}")
+            measures.append(m)
+    if arguments.json:
+        facts = {
+            "machine": platform.platform(),
+            "processors": os.cpu_count(),
+            "python": platform.python_version(),
+        }
+        arguments.json.write_text(json.dumps({**facts, "ways": [asdict(m) for m in measures]}, indent=1))
+    return not holds(measures) if arguments.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Programming tasks whose answers run in a sandbox."""

@@ -1,0 +1,227 @@
+"""``art/Coding-v0``: solve a programming task in Python, in a sandbox that holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from os import PathLike
+from typing import ClassVar
+
+import numpy as np
+
+from art_gym.env import Baseline, TextEnv
+from art_gym.envs.coding.baselines import BASELINES, TEACHERS
+from art_gym.envs.coding.collection import BUILTIN, open_collection
+from art_gym.envs.coding.endings import ending
+from art_gym.envs.coding.judge import Verdict, Which, grade
+from art_gym.envs.coding.problem import Problem
+from art_gym.envs.coding.rewards import REWARDS, score_terms
+from art_gym.envs.coding.sandbox import Limits
+from art_gym.envs.coding.sandbox import Outcome as RunOutcome
+from art_gym.envs.coding.sharing import shared_sandbox
+from art_gym.envs.coding.statement import printed, report, statement, wanted
+from art_gym.errors import ArtGymError, ToolError, did_you_mean
+from art_gym.parameters import Code
+from art_gym.tasks import Task
+from art_gym.tools import Outcome, tool
+
+_QUICK = Limits(wall_seconds=5, cpu_seconds=1)
+"""For one expression; a model in training writes thousands, and ``9 ** 9 ** 9`` among them."""
+_LONGEST_CODE = 100_000  # characters
+_FENCED = re.compile(r"\s*```[^\n`]*\n(.*?)\n?```\s*", re.DOTALL)
+
+
+class SandboxFailed(ArtGymError, RuntimeError):
+    """The sandbox could not run or judge a program: the episode says nothing about the agent."""
+
+
+class CodingEnv(TextEnv):
+    """Solve a programming task in Python.
+
+    ## Description
+    The agent gets a task in words, often with code to start from and examples. It can run code, try the
+    examples, and submits an answer, which hidden tests decide. Whatever it writes runs in a sandbox: no
+    network, no files, no other processes, a limit on time, memory and output.
+
+    ## Action Space
+    Text: one call of ``run``, ``test`` or ``submit``. A fenced block counts as the code of the tool that the
+    line before it names.
+
+    ## Observation Space
+    Text: what the code printed and how it ended; which examples fail, with input, expected and got. Long
+    output is cut in the middle, with a note of how much is left out. Hidden tests and times are never shown.
+
+    ## Starting State
+    The standing instructions and the task. The seed chooses the task.
+
+    ## Rewards
+    Only a submission pays, by the hidden tests. ``reward="all"`` (the default) pays ``tests`` 1 when all
+    pass; ``reward="fraction"`` pays the share that does. A solution earns ``quick`` besides, up to 0.1 for
+    turns left; an answer that earns nothing else but loads earns ``loads``, 0.05. The public examples pay
+    nothing. A reply that is no valid call costs ``invalid_action_penalty``.
+
+    The hidden tests run in the sandbox on inputs alone; what comes back is compared outside, by exact type
+    and value. What passes is judged a second time in a fresh order, and what does not pass both times does
+    not count. When the sandbox itself fails, ``step`` raises ``SandboxFailed``, which trainers treat as a
+    failed episode: it is no reward in either direction.
+
+    ## Episode End
+    Terminated by ``submit``; truncated after ``max_turns`` replies.
+
+    ## Information
+    The standard keys; at the end ``metrics`` also has ``passed`` (the share of the hidden tests), ``runs``
+    and ``tests_tried`` (calls of ``run`` and ``test``) and the problem's ``level``.
+
+    ## Arguments
+    * ``problems``: ``"builtin"``; a file or folder in a format that ``load_problems`` reads (its own JSONL,
+      HumanEval, MBPP, EvalPlus, QuixBugs, contests, Exercism); or a list of ``Problem``.
+    * ``level``: 0 (complete one expression; from a grammar, for small models), 1 (one small idea), 2 (a loop
+      with a catch), 3 (an algorithm), a list of these, or ``None``: all that ask for a program.
+    * ``operators``, ``described``: of level 0, how many operators an expression has and whether words tell
+      what is wanted (else the examples alone).
+    * ``reward``: ``"all"`` or ``"fraction"``.
+    * ``judge_twice``: whether a submission is judged a second time.
+    * ``split``, ``max_turns``, ``invalid_action_penalty``, ``render_mode``: as in every ``TextEnv``.
+
+    ## References
+    Chen et al. (2021), "Evaluating Large Language Models Trained on Code" (HumanEval). That the child gets no
+    expected output, and that results are compared by exact type, answers what its runner and others allow: an
+    object that equals everything, an exit with code 0.
+
+    ## Version History
+    * v0: first version.
+    """
+
+    instructions: ClassVar[str] = (
+        "Solve a programming task in Python. You can run code and test it on the examples; end with submit. "
+        "Hidden tests decide. Write code as text, or in a fenced block below a line that names the tool."
+    )
+    shared: ClassVar[tuple[str, ...]] = ("problems", "reward_name", "judge_twice")
+    baselines: ClassVar[Mapping[str, Baseline]] = BASELINES
+    teachers: ClassVar[Mapping[str, Baseline]] = TEACHERS
+
+    def __init__(
+        self,
+        *,
+        problems: str | PathLike[str] | Iterable[Problem] = BUILTIN,
+        level: int | Iterable[int] | None = None,
+        operators: int = 1,
+        described: bool = True,
+        reward: str = "all",
+        judge_twice: bool = True,
+        split: str = "train",
+        max_turns: int = 8,
+        invalid_action_penalty: float = 0.1,
+        render_mode: str | None = None,
+    ) -> None:
+        if reward not in REWARDS:
+            raise ValueError(f"no reward `{reward}`{did_you_mean(reward, REWARDS)}")
+        self.problems, tasks = open_collection(
+            problems, level=level, operators=operators, described=described
+        )
+        self.reward_name = reward
+        self.judge_twice = judge_twice
+        self._runs = 0
+        self._tests_tried = 0
+        super().__init__(
+            tasks,
+            split=split,
+            max_turns=max_turns,
+            invalid_action_penalty=invalid_action_penalty,
+            render_mode=render_mode,
+        )
+
+    @property
+    def problem(self) -> Problem:
+        """The problem of this episode, hidden cases and reference included: for scripted players."""
+        return self.problems[self.task.id]
+
+    def begin(self, task: Task) -> str:
+        """Forget the last episode and show the task."""
+        self._runs = self._tests_tried = 0
+        return statement(self.problems[task.id])
+
+    @tool
+    def run(self, code: Code, stdin: str = "") -> str:
+        """Run code as a program and see what it prints.
+
+        Args:
+            code: The program.
+            stdin: What it reads from standard input.
+        """
+        program = self.problem.complete(_checked(code))
+        self._runs += 1
+        data = stdin.encode("utf-8", "replace")
+        ran = shared_sandbox().run("script", program.encode("utf-8", "replace"), stdin=data)
+        if ran.outcome is RunOutcome.REFUSED:
+            raise SandboxFailed(ending(ran))
+        exited = ran.outcome is RunOutcome.EXITED
+        return printed(ran.stdout, ran.stderr, ran.exit_code if exited else ending(ran))
+
+    @tool
+    def test(self, code: Code) -> str:
+        """Try an answer on the examples.
+
+        Args:
+            code: The whole answer, as for submit.
+        """
+        if not self.problem.public:
+            raise ToolError(f"this task has no examples to try; submit {wanted(self.problem)}")
+        self._tests_tried += 1
+        return report(self._grade(code, "public"))
+
+    @tool(ends=True)
+    def submit(self, code: Code) -> Outcome:
+        """End with this answer; hidden tests decide.
+
+        Args:
+            code: The whole answer.
+        """
+        verdict = self._grade(code, "hidden")
+        left = (self.max_turns - self.turn) / self.max_turns
+        terms = score_terms(self.reward_name, verdict, left)
+        if verdict.solved:
+            words = "All hidden tests pass."
+        elif not verdict.loaded:
+            words = "The program cannot be loaded."
+        else:
+            words = f"{verdict.passed} of {verdict.total} hidden tests pass."
+        return Outcome(words, terms, success=verdict.solved, metrics=self._metrics(verdict.fraction))
+
+    def on_truncation(self) -> Outcome:
+        """Without a submission nothing is paid."""
+        return Outcome("No turns are left.", metrics=self._metrics(0.0))
+
+    def _grade(self, code: str, which: Which) -> Verdict:
+        verdict = grade(
+            self.problem,
+            _checked(code),
+            shared_sandbox(),
+            which,
+            twice=self.judge_twice and which == "hidden",
+            rng=np.random.default_rng(self.np_random.integers(2**32)),
+            limits=_QUICK if self.problem.level == 0 else None,
+        )
+        if verdict.infrastructure:
+            raise SandboxFailed(verdict.infrastructure)
+        return verdict
+
+    def _metrics(self, passed: float) -> dict[str, float]:
+        return {
+            "passed": passed,
+            "runs": float(self._runs),
+            "tests_tried": float(self._tests_tried),
+            "level": float(self.problem.level),
+        }
+
+
+def _checked(code: str) -> str:
+    """The code without a fence around it.
+
+    Raises:
+        ToolError: When it is too long.
+    """
+    if len(code) > _LONGEST_CODE:
+        raise ToolError(f"code may have {_LONGEST_CODE:,} characters, not {len(code):,}")
+    fenced = _FENCED.fullmatch(code)
+    return fenced[1] if fenced else code

@@ -1,0 +1,270 @@
+"""Level 0: thousands of one-expression tasks, for a model too small to write programs.
+
+A task shows a function of one line with a hole, what it should return in words (or not: then the examples
+alone say it), and three or four examples. The answer is one expression of a few tokens, such as ``x - 3``.
+In half of the tasks the line also tells an expression that is wrong by one operator.
+
+What makes the tasks fair:
+
+* The examples shown leave one behaviour among all that the grammar can say with these parameters (checked by
+  enumeration). The hidden cases do so by themselves too, and hold larger numbers.
+* Any expression of that behaviour is right: ``b + a`` for ``a + b``.
+* Training and test tasks share no behaviour of the same parameters, whatever the words: ``x - y`` is in one
+  of the splits only. The parts (each operator, each name, each number) occur in both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain, product
+
+import numpy as np
+
+from art_gym.envs.coding.problem import HOLE, Case, Problem
+from art_gym.envs.coding.problems.expressions import (
+    NUMBERS,
+    Expression,
+    Leaf,
+    Values,
+    draw_expression,
+    expressions_over,
+    plain_value,
+)
+
+_NAMES = "abcdkmnpwxyz"
+_SMALL = range(1, 10)  # inputs that may be shown: one digit
+_LARGE = range(12, 60)
+_LARGE_ROWS = 40
+_SHORT = 99  # results shown have at most two digits where possible
+_SHOWN = (3, 4)  # fewest and most examples
+_HIDDEN, _HIDDEN_LARGE = 8, 3
+_LOOKED_AT = 24  # inputs compared when one is chosen
+_TEST_SHARE = 5  # one behaviour in so many is a test task
+_TRIES = 40  # draws per task before the grammar counts as used up
+_MUTANTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """How hard the tasks are.
+
+    Attributes:
+        operators: Operators in the expression, 1 or 2.
+        described: Whether the prompt says in words what the function returns; else the examples must do.
+        repair_share: Share of the tasks that also tell an expression that is wrong by one operator.
+
+    Raises:
+        ValueError: For values out of range.
+    """
+
+    operators: int = 1
+    described: bool = True
+    repair_share: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.operators not in (1, 2):
+            raise ValueError(f"operators must be 1 or 2, not {self.operators!r}")
+        if not 0 <= self.repair_share <= 1:
+            raise ValueError(f"repair_share must be from 0 to 1, not {self.repair_share!r}")
+
+
+def problems(
+    grammar: Grammar | None = None, *, train: int = 2_000, test: int = 400, seed: int = 0
+) -> tuple[Problem, ...]:
+    """Distinct tasks of the grammar, of the ``train`` split and then of the ``test`` split.
+
+    Args:
+        grammar: How hard they are; one described operator by default.
+        train: How many to train on.
+        test: How many to test on.
+        seed: The same seed gives the same tasks on every machine.
+
+    Raises:
+        ValueError: Where the grammar does not have so many distinct tasks.
+    """
+    grammar = grammar or Grammar()
+    rng = np.random.default_rng(seed)
+    wanted = {"train": train, "test": test}
+    found: dict[str, dict[str, Problem]] = {"train": {}, "test": {}}
+    for _ in range(_TRIES * (train + test)):
+        if all(len(found[split]) == count for split, count in wanted.items()):
+            break
+        problem = _draw(grammar, rng, {split for split in wanted if len(found[split]) < wanted[split]})
+        if problem is not None:
+            found[problem.split].setdefault(problem.id, problem)
+    else:
+        counts = " and ".join(f"{len(found[split])} of {count} {split}" for split, count in wanted.items())
+        raise ValueError(f"{grammar} has not so many distinct tasks: found {counts}")
+    return (*found["train"].values(), *found["test"].values())
+
+
+def noisy_answer(problem: Problem, rng: np.random.Generator, *, rightness: float = 0.3) -> str:
+    """An answer to learn the form from: right with a probability, else plausible and wrong.
+
+    A wrong answer is another expression of the same parameters and numbers that behaves differently, so it
+    teaches what an answer is made of and not which one is right. Wrong ones are drawn alike from some twenty:
+    even a small share of right ones stands out, and a model that learns long from them, and then says what it
+    holds most likely, is mostly right. About 0.08 is chance with one operator: then the answers teach form
+    alone.
+
+    Args:
+        problem: One of :func:`problems`.
+        rng: The only source of chance.
+        rightness: Probability of the right answer, exactly.
+    """
+    if rng.random() < rightness:
+        return problem.reference
+    names = _parameters(problem)
+    leaves: list[Leaf] = [*names, *(int(number) for number in re.findall(r"\d+", problem.reference))]
+    columns = zip(*(case.args for case in problem.hidden), strict=True)
+    inputs = {name: np.array(column, dtype=np.int64) for name, column in zip(names, columns, strict=True)}
+    expected = [case.expected for case in problem.hidden]
+    while True:
+        expression = draw_expression(leaves, rng)
+        if _plain(expression.values(inputs)) != expected:
+            return expression.code
+
+
+def _parameters(problem: Problem) -> list[str]:
+    """The names in the signature of a task."""
+    signature = re.search(r"\((.*)\)", problem.template)
+    if signature is None or HOLE not in problem.template:
+        raise ValueError(f"problem {problem.id!r} is none of the grammar's: its template has no hole")
+    return signature[1].split(", ")
+
+
+# --- one task -------------------------------------------------------------------------------------------
+
+
+def _draw(grammar: Grammar, rng: np.random.Generator, splits: set[str]) -> Problem | None:
+    """A task of one of the splits, or ``None`` where this draw gave none."""
+    numbers = int(rng.integers(2))
+    names = [_NAMES[int(i)] for i in rng.permutation(len(_NAMES))[: grammar.operators + 1 - numbers]]
+    leaves: list[Leaf] = [*names, *(int(rng.choice(NUMBERS)) for _ in range(numbers))]
+    expression = draw_expression(leaves, rng)
+    split = _split(expression, names)
+    if split not in splits:
+        return None
+    inputs = _inputs(len(names))
+    target = expression.values(_named(names, inputs))
+    small = np.arange(_small_rows(len(names)))
+    showable = small if expression.operator.compares else small[np.abs(target[small]) <= _SHORT]
+    rows = _choose_rows(target, showable, _behaviours(len(names), numbers), rng)
+    wrong = _wrong_by_one(expression, _named(names, inputs), rng)
+    if rows is None or len(wrong) < _MUTANTS:
+        return None
+    remark = f"  # not {wrong[0]}" if rng.random() < grammar.repair_share else ""
+    prompt = f"Return {expression.words(rng)}." if grammar.described else "Return what the examples show."
+    template = f"def f({', '.join(names)}):\n    return {HOLE}{remark}\n"
+    public, hidden = (_cases(chosen, inputs, target) for chosen in rows)
+    return Problem(
+        id=_identity(prompt, template, public),
+        prompt=prompt,
+        level=0,
+        entry_point="f",
+        template=template,
+        public=public,
+        hidden=hidden,
+        reference=expression.code,
+        mutants=tuple(wrong[:_MUTANTS]),
+        split=split,
+        source=f"grammar, {grammar.operators} operator{'s' * (grammar.operators > 1)}",
+    )
+
+
+def _identity(prompt: str, template: str, public: Sequence[Case]) -> str:
+    """An id that two tasks share only where they show the same."""
+    return "expression-" + hashlib.sha256(repr((prompt, template, public)).encode()).hexdigest()[:12]
+
+
+def _split(expression: Expression, names: Sequence[str]) -> str:
+    """The split of a behaviour: the same for all expressions, words and orders of parameters that have it."""
+    ordered, count = sorted(names), _small_rows(len(names))
+    behaviour = expression.values(_named(ordered, _inputs(len(ordered))))[:count].tobytes()
+    digest = hashlib.sha256(" ".join(ordered).encode() + behaviour).digest()
+    return "test" if digest[0] % _TEST_SHARE == 0 else "train"
+
+
+def _wrong_by_one(expression: Expression, inputs: dict[str, Values], rng: np.random.Generator) -> list[str]:
+    """Expressions with another operator that behave differently, in any order."""
+    target = expression.values(inputs)
+    wrong = [other for other in expression.with_other_operator() if (other.values(inputs) != target).any()]
+    return [wrong[int(index)].code for index in rng.permutation(len(wrong))]
+
+
+def _cases(rows: Sequence[int], inputs: Values, target: Values) -> tuple[Case, ...]:
+    expected = _plain(target[list(rows)])
+    return tuple(
+        Case(args=tuple(inputs[:, row].tolist()), expected=value)
+        for row, value in zip(rows, expected, strict=True)
+    )
+
+
+def _plain(values: Values) -> list[int | bool]:
+    return [plain_value(int(value)) for value in values]
+
+
+# --- what the examples leave open ------------------------------------------------------------------------
+
+
+@lru_cache
+def _inputs(parameters: int) -> Values:
+    """All inputs of one digit, then some larger ones: one row a parameter, one column an input."""
+    small = np.array(list(product(_SMALL, repeat=parameters)), dtype=np.int64).T
+    strides = np.array([29, 17, 41])[:parameters, None]  # any spread does, if it is the same everywhere
+    large = _LARGE.start + np.arange(_LARGE_ROWS) * strides % len(_LARGE)
+    return np.concatenate([small, large], axis=1)
+
+
+def _small_rows(parameters: int) -> int:
+    return int(len(_SMALL) ** parameters)
+
+
+def _named(names: Sequence[str], inputs: Values) -> dict[str, Values]:
+    return dict(zip(names, inputs, strict=True))
+
+
+@lru_cache
+def _behaviours(parameters: int, numbers: int) -> Values:
+    """What each expression that the grammar can say with so many leaves computes: distinct rows."""
+    names = list(_NAMES[:parameters])
+    inputs = _named(names, _inputs(parameters))
+    chosen: list[list[Leaf]] = [[number] for number in NUMBERS] if numbers else [[]]
+    every = chain.from_iterable(expressions_over([*names, *number]) for number in chosen)
+    return np.unique(np.stack([expression.values(inputs) for expression in every]), axis=0)
+
+
+def _choose_rows(
+    target: Values, showable: Values, behaviours: Values, rng: np.random.Generator
+) -> tuple[list[int], list[int]] | None:
+    """Inputs to show and inputs to hide, each pinning the behaviour down; ``None`` where that takes more."""
+    rivals = behaviours[(behaviours != target).any(axis=1)]
+    shown = _pin_down(target, rivals, rng.permutation(showable), _SHOWN)
+    if shown is None:
+        return None
+    rest = np.setdiff1d(np.arange(len(target)), shown)
+    hidden = _pin_down(target, rivals, rng.permutation(rest), (_HIDDEN, _HIDDEN))
+    if hidden is None:
+        return None
+    large = np.setdiff1d(rest[-_LARGE_ROWS:], hidden)
+    return shown, hidden + [int(row) for row in rng.permutation(large)[:_HIDDEN_LARGE]]
+
+
+def _pin_down(target: Values, rivals: Values, rows: Values, fewest_most: tuple[int, int]) -> list[int] | None:
+    """Choose from rows in random order, each time the one of the next few that rules most rivals out."""
+    fewest, most = fewest_most
+    chosen: list[int] = []
+    while len(rivals) or len(chosen) < fewest:
+        if len(chosen) == most or not len(rows):
+            return None
+        ruled_out = (rivals[:, rows[:_LOOKED_AT]] != target[rows[:_LOOKED_AT]]).sum(axis=0)
+        best = int(np.argmax(ruled_out))
+        row = int(rows[best])
+        chosen.append(row)
+        rivals = rivals[rivals[:, row] == target[row]]
+        rows = np.concatenate([rows[_LOOKED_AT:], rows[:best], rows[best + 1 : _LOOKED_AT]])
+    return chosen

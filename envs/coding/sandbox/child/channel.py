@@ -1,0 +1,58 @@
+"""Frames over two pipes: four bytes of length, big-endian, then as many bytes."""
+
+from __future__ import annotations
+
+import os
+import struct
+
+_LENGTH = struct.Struct(">I")
+_BLOCK = 1 << 12
+
+
+class Channel:
+    """The child's end of the frames between it and the parent.
+
+    Args:
+        reader: File descriptor to read frames from.
+        writer: File descriptor to write frames to.
+    """
+
+    def __init__(self, reader: int, writer: int) -> None:
+        self._reader, self._writer = reader, writer
+        self._ahead = b""
+
+    def read_frame(self) -> bytes:
+        """Wait for the next frame.
+
+        Raises:
+            EOFError: The parent sends no more.
+        """
+        self._fill(_LENGTH.size)
+        end = _LENGTH.size + _LENGTH.unpack_from(self._ahead)[0]
+        self._fill(end)
+        frame, self._ahead = self._ahead[_LENGTH.size : end], self._ahead[end:]
+        return frame
+
+    def write_frame(self, data: bytes) -> None:
+        """Send a frame; waits while the parent does not read."""
+        rest = memoryview(_LENGTH.pack(len(data)) + data)
+        while rest:
+            rest = rest[os.write(self._writer, rest) :]
+
+    def close(self) -> None:
+        """Close both ends, so that nothing that runs later finds them."""
+        os.close(self._reader)
+        os.close(self._writer)
+
+    def _fill(self, size: int) -> None:
+        """Read on until this many bytes, at least, are there."""
+        if len(self._ahead) >= size:
+            return
+        parts, have = [self._ahead], len(self._ahead)
+        while have < size:
+            part = os.read(self._reader, max(_BLOCK, size - have))
+            if not part:
+                raise EOFError("the parent sends no more frames")
+            parts.append(part)
+            have += len(part)
+        self._ahead = b"".join(parts)

@@ -1,0 +1,89 @@
+"""Landlock: what this process and its children may read, and that they may do nothing else with files.
+
+A domain, once entered, is never left, and needs no privilege to enter (Documentation/userspace-api/landlock).
+The zygote enters one that grants reading of the standard library, so that every run is born into it; and each
+run enters one more of its own, which no other process is in, so that it can signal nobody else.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterable
+
+from art_gym.envs.coding.sandbox.child.kernel import Failed, syscall
+
+_READ_FILE, _READ_DIR = 1 << 2, 1 << 3
+_PATH_BENEATH = 1
+
+
+def abi() -> int:
+    """The version of Landlock that the kernel speaks; 0 where it has none."""
+    try:
+        return syscall("landlock_create_ruleset", None, 0, 1)  # LANDLOCK_CREATE_RULESET_VERSION
+    except Failed:
+        return 0
+
+
+def enter(readable: Iterable[str], listable: Iterable[str]) -> None:
+    """Allow reading beneath these paths and no other use of the file system, of TCP or of abstract sockets.
+
+    Args:
+        readable: Files, and directories with all in them. Those that are not there are left out.
+        listable: Directories of which only the names in them may be read, as the import system does.
+
+    Raises:
+        Failed: The kernel did not do it.
+    """
+    version = abi()
+    actions = (1 << 13) - 1  # ABI 1: everything from executing to making symbolic links
+    actions |= (1 << 13) * (version >= 2)  # moving between directories
+    actions |= (1 << 14) * (version >= 3)  # truncating
+    actions |= (1 << 15) * (version >= 5)  # ioctl on devices
+    ruleset = _ruleset(version, actions, network=0b11, scoped=0b11)
+    for path in readable:
+        _grant(ruleset, path, _READ_FILE | _READ_DIR)
+    for path in listable:
+        _grant(ruleset, path, _READ_DIR)
+    restrict(ruleset)
+    os.close(ruleset)
+
+
+def scope() -> int | None:
+    """A ruleset for a domain with nobody else in it: signals and abstract sockets reach only what is in it.
+
+    Made once, entered by each child. ``None`` on kernels that have no scopes, with an ABI below 6.
+
+    Raises:
+        Failed: The kernel did not make it.
+    """
+    version = abi()
+    return _ruleset(version, 0, network=0, scoped=0b11) if version >= 6 else None
+
+
+def restrict(ruleset: int) -> None:
+    """Enter the domain of a ruleset, for good.
+
+    Raises:
+        Failed: The kernel did not do it.
+    """
+    syscall("landlock_restrict_self", ruleset, 0)
+
+
+def _ruleset(version: int, actions: int, *, network: int, scoped: int) -> int:
+    words = [actions] + [network] * (version >= 4) + [scoped] * (version >= 6)
+    attributes = struct.pack(f"={len(words)}Q", *words)
+    return syscall("landlock_create_ruleset", attributes, len(attributes), 0)
+
+
+def _grant(ruleset: int, path: str, rights: int) -> None:
+    try:
+        target = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        # A right that only directories have is an error on a file.
+        rights = rights if os.path.isdir(path) else rights & ~_READ_DIR
+        syscall("landlock_add_rule", ruleset, _PATH_BENEATH, struct.pack("=Qi", rights, target), 0)
+    finally:
+        os.close(target)

@@ -1,0 +1,70 @@
+"""One run in a container, whose engine passes on nothing but stdin and stdout: all pipes through those two.
+
+A message is a byte for the pipe, four bytes of length and the data; no data means that the pipe is closed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any, BinaryIO, NoReturn
+
+from art_gym.envs.coding.sandbox.child import fresh
+
+HEAD = struct.Struct(">BI")
+STDIN, STDOUT, STDERR, CHANNEL_IN, CHANNEL_OUT, END = range(6)
+"""The pipes, in the order of ``Pipes``, and the message about the end of the process."""
+TO_CHILD, FROM_CHILD = (STDIN, CHANNEL_IN), (STDOUT, STDERR, CHANNEL_OUT)
+
+
+def main(config: Mapping[str, Any]) -> NoReturn:
+    """Fork the run and carry its pipes to and fro until it ends."""
+    pairs = [os.pipe() for _ in range(5)]
+    inner = [pair[0 if i in TO_CHILD else 1] for i, pair in enumerate(pairs)]
+    outer = [pair[1 if i in TO_CHILD else 0] for i, pair in enumerate(pairs)]
+    pid = os.fork()
+    if pid == 0:
+        fresh.main({**config, "descriptors": inner})
+    for descriptor in inner:
+        os.close(descriptor)
+    lock = threading.Lock()
+    threading.Thread(target=_carry_in, args=(sys.stdin.buffer, outer), daemon=True).start()
+    down = [threading.Thread(target=_carry_out, args=(i, outer[i], lock)) for i in FROM_CHILD]
+    for thread in down:
+        thread.start()
+    _, status, usage = os.wait4(pid, 0)
+    for thread in down:
+        thread.join()
+    end = {"status": status, "cpu": usage.ru_utime + usage.ru_stime}
+    _put(END, json.dumps(end).encode(), lock)
+    os._exit(0)
+
+
+def _carry_in(source: BinaryIO, targets: list[int]) -> None:
+    while head := source.read(HEAD.size):
+        pipe, length = HEAD.unpack(head)
+        try:
+            if length:
+                rest = memoryview(source.read(length))
+                while rest:
+                    rest = rest[os.write(targets[pipe], rest) :]
+            else:
+                os.close(targets[pipe])
+        except OSError:
+            continue  # nobody reads that pipe any more
+
+
+def _carry_out(pipe: int, source: int, lock: threading.Lock) -> None:
+    while data := os.read(source, 1 << 16):
+        _put(pipe, data, lock)
+
+
+def _put(pipe: int, data: bytes, lock: threading.Lock) -> None:
+    with lock:
+        rest = memoryview(HEAD.pack(pipe, len(data)) + data)
+        while rest:
+            rest = rest[os.write(1, rest) :]

@@ -1,0 +1,104 @@
+"""Run a driver in a process that is locked down, and end the process."""
+
+from __future__ import annotations
+
+import atexit
+import io
+import os
+import random
+import sys
+import threading
+import traceback
+from typing import NoReturn, TextIO
+
+from art_gym.envs.coding.sandbox.child.channel import Channel
+from art_gym.envs.coding.sandbox.child.driver import Driver
+
+READY, REFUSED = b"\0", b"\1"
+"""The first byte of the first frame: the walls stand, or the reason why nothing was run."""
+OUT_OF_MEMORY = 251
+"""The exit code after a ``MemoryError``."""
+
+_streams: list[TextIO] = []
+"""The streams on stdout and stderr."""
+
+
+def run_driver(driver: Driver, channel: Channel, seed: int) -> NoReturn:
+    """Tell the parent that the walls stand, read the payload, run the driver, and end.
+
+    Args:
+        driver: The driver.
+        channel: The frames to and from the parent.
+        seed: For the module ``random``, so that a run can be repeated.
+    """
+    random.seed(seed)
+    channel.write_frame(READY)
+    try:
+        driver.run(channel, channel.read_frame())
+        status = 0
+    except BaseException as error:  # whatever a program throws, SystemExit included, ends here
+        status = exit_code(error)
+        if not isinstance(error, SystemExit):
+            _report(error)
+    _end(status)
+
+
+def exit_code(error: BaseException) -> int:
+    """The exit code of a program that ends with this exception, as the interpreter would have it."""
+    if isinstance(error, MemoryError):
+        return OUT_OF_MEMORY
+    if not isinstance(error, SystemExit):
+        return 1
+    if error.code is None:
+        return 0
+    if isinstance(error.code, int):
+        return error.code & 0xFF
+    _report(error)
+    return 1
+
+
+def _report(error: BaseException) -> None:
+    """Write an exception as the interpreter does; a program may have broken any part of that."""
+    try:
+        if isinstance(error, SystemExit):
+            print(error.code, file=sys.stderr)
+        else:
+            traceback.print_exception(error)
+    except BaseException:
+        os.write(2, b"an exception that cannot be shown\n")
+
+
+def _end(status: int) -> NoReturn:
+    """Do what the interpreter does at its end, without taking its modules apart, which takes long."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]  # waits for the threads, as the interpreter does
+        atexit._run_exitfuncs()
+        # The program may have put others in their places.
+        for stream in (sys.stdout, sys.stderr, *_streams):
+            stream.flush()
+    except BaseException:
+        status = status or 1
+    os._exit(status)
+
+
+def forget_ourselves() -> None:
+    """Take these modules out of the reach of ``import``; programs find the standard library and no more."""
+    for name in [name for name in sys.modules if name.split(".")[0] == "art_gym"]:
+        del sys.modules[name]
+
+
+def open_standard_streams() -> None:
+    """New text streams on the descriptors 0, 1 and 2, whatever those lead to when they are used."""
+    sys.stdin = _text(0, "r", "surrogateescape")
+    # What cannot be encoded is shown by its escape: a program does not fail for printing it.
+    sys.stdout = _text(1, "w", "backslashreplace")
+    sys.stderr = _text(2, "w", "backslashreplace")
+    for name in ("stdin", "stdout", "stderr"):
+        setattr(sys, f"__{name}__", getattr(sys, name))
+    _streams.extend((sys.stdout, sys.stderr))
+
+
+def _text(descriptor: int, mode: str, errors: str) -> io.TextIOWrapper:
+    stream = open(descriptor, mode, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115
+    assert isinstance(stream, io.TextIOWrapper)
+    return stream

@@ -1,0 +1,202 @@
+"""The parent's side of one run: it holds the clock, kills, and says what came of it."""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from types import TracebackType
+from typing import NamedTuple, Protocol, Self
+
+from art_gym.envs.coding.sandbox.child.runner import OUT_OF_MEMORY, READY
+from art_gym.envs.coding.sandbox.limits import Limits, Outcome, Run
+from art_gym.envs.coding.sandbox.streams import Streams
+
+_START_SECONDS = 20.0
+"""How long the sandbox itself may take before a program's first line, on a machine under load."""
+_DEATH_SECONDS = 10.0
+"""How long a killed process may take to be gone."""
+_TICK = 0.005  # between looks at a process that no descriptor tells of
+
+
+class Ended(NamedTuple):
+    """How a process ended."""
+
+    exit_code: int | None
+    signal: int | None
+    cpu_seconds: float
+    problem: str = ""
+    """Not empty where the sandbox itself failed."""
+
+
+class Handle(Protocol):
+    """A started process, whatever started it."""
+
+    def fileno(self) -> int:
+        """A descriptor that becomes readable when there is news; -1 where there is none to wait for."""
+
+    def ended(self) -> Ended | None:
+        """How it ended; ``None`` while it has not. Does not wait."""
+
+    def kill(self) -> None:
+        """End it and all that belongs to it, whether they want to or not."""
+
+    def close(self) -> None:
+        """Give up what this holds; if the process has still not ended, by whatever is left to do."""
+
+
+class Process:
+    """A program in the sandbox, running or ended; made by ``Sandbox.start``.
+
+    A conversation goes by frames: ``send``, ``receive``. At its end ``wait`` or ``close`` leave nothing
+    behind; a ``with`` block closes it. Not for use by several threads at once.
+    """
+
+    def __init__(self, handle: Handle, streams: Streams, limits: Limits) -> None:
+        self._handle, self._streams, self._limits = handle, streams, limits
+        self._started: float | None = None
+        self._deadline = time.monotonic() + _START_SECONDS
+        self._stopped: tuple[Outcome, str] | None = None
+        self._run: Run | None = None
+        if handle.fileno() >= 0:
+            streams.watch(handle.fileno())
+
+    @property
+    def started(self) -> bool:
+        """Whether all walls stood and the driver was let run."""
+        return self._started is not None
+
+    def send(self, frame: bytes) -> None:
+        """Send the driver a frame. Does not wait: what the pipe does not hold is sent later.
+
+        A run that has ended, or reads no more, takes no notice; ``receive`` and ``close`` tell of that.
+        """
+        if self._run is None:
+            self._streams.send(frame)
+
+    def receive(self, timeout: float | None = None) -> bytes | None:
+        """The driver's next frame; ``None`` if there will be no more, since the run has ended.
+
+        Args:
+            timeout: The most seconds to wait. By default the run's own limits end the wait.
+
+        Raises:
+            TimeoutError: Nothing came in this time, and the run goes on.
+        """
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        while not self._streams.frames or not self.started:
+            if self._run is not None:
+                return None
+            if time.monotonic() >= until:
+                raise TimeoutError(f"no frame came in {timeout} s")
+            self._turn(until)
+        return self._streams.frames.popleft()
+
+    def wait(self) -> Run:
+        """Let it run to its end or to a limit, and say what came of it."""
+        while self._run is None:
+            self._turn(math.inf)
+        return self._run
+
+    def close(self) -> Run:
+        """Kill it if it still runs, and say what came of it."""
+        if self._run is None:
+            self._stop(Outcome.KILLED, "closed while it was running")
+        return self.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _turn(self, until: float) -> None:
+        """Wait for the next thing to happen, and do what it asks for."""
+        now = time.monotonic()
+        pause = min(self._deadline, until) - now
+        self._streams.turn(pause if self._handle.fileno() >= 0 else min(pause, _TICK))
+        if self._started is None and self._streams.frames:
+            self._begin(self._streams.frames.popleft())
+        if self._streams.overflow:
+            self._stop(Outcome.OUTPUT, self._streams.overflow)
+        if time.monotonic() >= self._deadline:
+            self._out_of_time()
+        ended = self._handle.ended()
+        if ended is not None:
+            self._finish(ended)
+
+    def _begin(self, word: bytes) -> None:
+        """The first frame, written before the program's first line: the walls stand, or why they do not."""
+        if word != READY:
+            self._stop(Outcome.REFUSED, word[1:].decode(errors="replace"))
+            return
+        self._started = time.monotonic()
+        self._deadline = self._started + self._limits.wall_seconds
+
+    def _out_of_time(self) -> None:
+        if self._stopped is not None:
+            self._finish(Ended(None, None, 0.0, f"not gone {_DEATH_SECONDS:g} s after it was killed"))
+        elif self.started:
+            self._stop(Outcome.TIMEOUT, f"ran longer than {self._limits.wall_seconds:g} s")
+        else:
+            self._stop(Outcome.REFUSED, f"the sandbox was not ready after {_START_SECONDS:g} s")
+
+    def _stop(self, outcome: Outcome, why: str) -> None:
+        """Kill it. The first reason to do so is the one that counts."""
+        if self._stopped is None and self._run is None:
+            self._stopped = (outcome, why)
+            self._deadline = time.monotonic() + _DEATH_SECONDS
+            self._handle.kill()
+
+    def _finish(self, ended: Ended) -> None:
+        if self._run is not None:
+            return
+        self._streams.drain()
+        if self._started is None and self._streams.frames:
+            self._begin(self._streams.frames.popleft())
+        outcome, why = self._verdict(ended)
+        exited = outcome in (Outcome.EXITED, Outcome.MEMORY, Outcome.CPU)
+        self._run = Run(
+            outcome,
+            exit_code=ended.exit_code if exited else None,
+            signal=ended.signal,
+            stdout=self._streams.stdout,
+            stderr=self._streams.stderr,
+            frames=tuple(self._streams.frames),
+            cpu_seconds=ended.cpu_seconds,
+            wall_seconds=time.monotonic() - self._started if self._started else 0.0,
+            truncated=self._streams.truncated,
+            why=why,
+        )
+        self._streams.close()
+        self._handle.close()
+
+    def _verdict(self, ended: Ended) -> tuple[Outcome, str]:
+        if ended.problem:
+            return Outcome.REFUSED, ended.problem
+        if self._stopped is not None:
+            return self._stopped
+        if self._started is None:
+            return Outcome.REFUSED, f"the child ended before it was locked down ({_how(ended)})"
+        if self._streams.overflow:
+            return Outcome.OUTPUT, self._streams.overflow
+        most = self._limits.cpu_seconds
+        # The kernel's own count, and what it reports afterwards, differ a little.
+        killed = ended.signal == signal.SIGKILL and ended.cpu_seconds > 0.95 * most
+        by_kernel = killed or ended.signal == signal.SIGXCPU
+        if ended.cpu_seconds > most or by_kernel:
+            return Outcome.CPU, f"used more than {most:g} s of processor time"
+        if ended.signal is not None:
+            return Outcome.KILLED, f"ended by {_how(ended)}"
+        if ended.exit_code == OUT_OF_MEMORY:
+            return Outcome.MEMORY, f"a MemoryError, with a limit of {self._limits.memory_bytes:,} bytes"
+        return Outcome.EXITED, ""
+
+
+def _how(ended: Ended) -> str:
+    if ended.signal is None:
+        return f"exit code {ended.exit_code}"
+    known = ended.signal in {number.value for number in signal.Signals}
+    return f"signal {ended.signal}" + (f", {signal.Signals(ended.signal).name}" if known else "")

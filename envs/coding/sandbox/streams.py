@@ -1,0 +1,192 @@
+"""The parent's ends of a run's pipes: fed, read and counted, and never waited for."""
+
+from __future__ import annotations
+
+import os
+import select
+import struct
+from collections import deque
+from typing import NamedTuple
+
+from art_gym.envs.coding.sandbox.limits import Limits
+
+_LENGTH = struct.Struct(">I")
+_BLOCK = 1 << 16
+
+
+class Pipes(NamedTuple):
+    """Descriptors of one end of each pipe, in the order in which a zygote gets the other ends."""
+
+    stdin: int
+    stdout: int
+    stderr: int
+    channel_in: int
+    """To the child."""
+    channel_out: int
+    """From the child."""
+
+    def close(self) -> None:
+        """Close all five."""
+        for descriptor in self:
+            os.close(descriptor)
+
+
+def make_pipes() -> tuple[Pipes, Pipes]:
+    """The parent's ends and the child's; neither is inherited by another program."""
+    parents, children = [], []
+    for name in Pipes._fields:
+        reader, writer = os.pipe()
+        to_child = name in ("stdin", "channel_in")
+        parents.append(writer if to_child else reader)
+        children.append(reader if to_child else writer)
+    return Pipes(*parents), Pipes(*children)
+
+
+class Streams:
+    """What goes through the pipes of one run.
+
+    Args:
+        pipes: The parent's ends; closed by ``close`` or as soon as there is no more use of them.
+        limits: How much may come.
+        payload: The first frame to send.
+        stdin: What the child reads on its stdin, which then ends.
+    """
+
+    def __init__(self, pipes: Pipes, limits: Limits, payload: bytes, stdin: bytes) -> None:
+        self._pipes, self._limits = pipes, limits
+        self._open = set(pipes)
+        self._poll = select.poll()
+        self._outgoing: dict[int, deque[memoryview]] = {pipes.stdin: deque(), pipes.channel_in: deque()}
+        self._arrived: dict[int, bytearray] = {pipes.stdout: bytearray(), pipes.stderr: bytearray()}
+        self._partial = bytearray()
+        self._frame_bytes = 0
+        self.frames: deque[bytes] = deque()
+        """Frames that have come whole."""
+        self.overflow = ""
+        """What there was too much of, in words; empty while there was not."""
+        self.truncated = False
+        """Whether stdout or stderr were cut."""
+        for pipe in pipes:
+            os.set_blocking(pipe, False)
+        for pipe in (pipes.stdout, pipes.stderr, pipes.channel_out):
+            self._poll.register(pipe, select.POLLIN)
+        self.send(payload)
+        if stdin:
+            self._put(pipes.stdin, stdin)
+        else:
+            self._close(pipes.stdin)
+
+    @property
+    def stdout(self) -> bytes:
+        """What came on stdout, up to the limit."""
+        return bytes(self._arrived[self._pipes.stdout])
+
+    @property
+    def stderr(self) -> bytes:
+        """What came on stderr, up to the limit."""
+        return bytes(self._arrived[self._pipes.stderr])
+
+    def watch(self, descriptor: int) -> None:
+        """Let ``turn`` wake up for another descriptor too."""
+        self._poll.register(descriptor, select.POLLIN)
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame: what fits at once, the rest in turns to come; nothing if nobody reads any more."""
+        self._put(self._pipes.channel_in, _LENGTH.pack(len(frame)) + frame)
+
+    def turn(self, seconds: float) -> None:
+        """Wait this long for any pipe, or for what is watched, and move what can be moved."""
+        for descriptor, event in self._poll.poll(max(0.0, seconds) * 1000):
+            if descriptor not in self._open:
+                continue
+            if descriptor not in self._outgoing:
+                self._read(descriptor)
+            elif event & select.POLLERR:
+                self._close(descriptor)
+            else:
+                self._write(descriptor)
+
+    def drain(self) -> None:
+        """Take what an ended child has left in the pipes; not more than the limits, and without waiting."""
+        for pipe in (self._pipes.channel_out, self._pipes.stdout, self._pipes.stderr):
+            while pipe in self._open and self._read(pipe):
+                pass
+
+    def close(self) -> None:
+        """Close all that is open."""
+        for pipe in tuple(self._open):
+            self._close(pipe)
+
+    def _put(self, pipe: int, data: bytes) -> None:
+        if pipe in self._open:
+            self._outgoing[pipe].append(memoryview(data))
+            self._poll.register(pipe, select.POLLOUT)
+            self._write(pipe)
+
+    def _write(self, pipe: int) -> None:
+        waiting = self._outgoing[pipe]
+        try:
+            while waiting:
+                waiting[0] = waiting[0][os.write(pipe, waiting[0]) :]
+                if not waiting[0]:
+                    waiting.popleft()
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            self._close(pipe)
+            return
+        if pipe == self._pipes.stdin:
+            self._close(pipe)
+        else:
+            self._poll.unregister(pipe)
+
+    def _read(self, pipe: int) -> bool:
+        """Take what is there; return whether there may be more."""
+        try:
+            data = os.read(pipe, _BLOCK)
+        except BlockingIOError:
+            return False
+        if not data or self.overflow:
+            # An end of file says only that nobody writes any more, not that the child has ended.
+            self._close(pipe)
+            return False
+        if pipe == self._pipes.channel_out:
+            self._take_frames(data)
+        else:
+            self._take_output(pipe, data)
+        return True
+
+    def _take_output(self, pipe: int, data: bytes) -> None:
+        kept = self._arrived[pipe]
+        kept += data
+        most = self._limits.output_bytes
+        if len(kept) > most:
+            del kept[most:]
+            self.truncated = True
+            name = "stdout" if pipe == self._pipes.stdout else "stderr"
+            self.overflow = f"wrote more than {most:,} bytes to {name}"
+
+    def _take_frames(self, data: bytes) -> None:
+        self._partial += data
+        while len(self._partial) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._partial)
+            end = _LENGTH.size + length
+            # Lengths count too: a frame of nothing costs the parent more than nothing.
+            if self._frame_bytes + end > self._limits.frames_bytes:
+                self.overflow = f"sent frames of more than {self._limits.frames_bytes:,} bytes"
+                return
+            if len(self._partial) < end:
+                return
+            self._frame_bytes += end
+            self.frames.append(bytes(self._partial[_LENGTH.size : end]))
+            del self._partial[:end]
+
+    def _close(self, pipe: int) -> None:
+        if pipe not in self._open:
+            return
+        self._open.remove(pipe)
+        if pipe not in self._outgoing or self._outgoing[pipe]:
+            self._poll.unregister(pipe)
+        if pipe in self._outgoing:
+            self._outgoing[pipe].clear()
+        os.close(pipe)

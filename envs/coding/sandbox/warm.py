@@ -1,0 +1,183 @@
+"""A zygote, from the parent's side: started once, asked for a child per run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+from art_gym.envs.coding.sandbox.bundle import BOOTSTRAP, bundle
+from art_gym.envs.coding.sandbox.child.messages import ENDED, REQUEST, receive, send
+from art_gym.envs.coding.sandbox.errors import SandboxUnavailable
+from art_gym.envs.coding.sandbox.interpreter import ENVIRONMENT, FLAGS, Interpreter
+from art_gym.envs.coding.sandbox.process import Ended
+from art_gym.envs.coding.sandbox.request import Request
+from art_gym.envs.coding.sandbox.streams import Pipes
+
+_START_SECONDS = 30.0
+_MESSAGE = 1 << 14
+
+
+class Warm:
+    """One running zygote.
+
+    Args:
+        interpreter: What it runs on.
+        config: What its ``main`` gets.
+
+    Raises:
+        SandboxUnavailable: It did not start; the message has its reason.
+        WallMissing: One of the walls of the plan cannot be put up here.
+    """
+
+    def __init__(self, interpreter: Interpreter, config: Mapping[str, Any]) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours = os.pidfd_open(os.getpid())
+        bound = {**config, "control": theirs.fileno(), "parent": ours}
+        with theirs:
+            self._process = subprocess.Popen(
+                [interpreter.path, *FLAGS, "-c", BOOTSTRAP],
+                env=ENVIRONMENT,
+                cwd="/",
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                pass_fds=(theirs.fileno(), ours),
+                start_new_session=True,  # the user's Ctrl-C is not for it
+            )
+        os.close(ours)
+        assert self._process.stdin
+        # Where it has ended already, its last words follow.
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:
+            stdin.write(bundle("zygote", bound))
+        self._drivers = list(config["drivers"])
+        self.layers = ("zygote", *config["plan"], "seccomp")
+        """What stands around its children."""
+        self.facts: Mapping[str, Any] = self._greeting()
+        """What it said of itself: ``python``, ``landlock`` (ABI), ``user``."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None
+
+    def spawn(self, request: Request, pipes: Pipes) -> WarmHandle:
+        """Ask for a child on the other ends of these pipes, which are closed here.
+
+        Raises:
+            OSError: The zygote is gone.
+        """
+        status, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            send(self._control, self._message(request), [*pipes, theirs.fileno()])
+        except OSError:
+            status.close()
+            self.close()
+            raise
+        finally:
+            theirs.close()
+        status.setblocking(False)
+        return WarmHandle(status, self)
+
+    def _message(self, request: Request) -> bytes:
+        place = self._drivers.index(request.driver)
+        return REQUEST.pack(place, request.cpu_seconds, request.limits.memory_bytes, request.seed)
+
+    def close(self) -> None:
+        """End it; the kernel ends with it all that it forked."""
+        self._control.close()
+        self._process.kill()
+        self._process.wait()
+        if self._process.stderr:
+            self._process.stderr.close()
+
+    def _greeting(self) -> Mapping[str, Any]:
+        self._control.settimeout(_START_SECONDS)
+        try:
+            word = self._control.recv(_MESSAGE)
+        except TimeoutError:
+            word = b""
+        self._control.settimeout(None)
+        said = json.loads(word) if word else {}
+        if "failed" in said:
+            self.close()
+            raise WallMissing(said["failed"], said["why"])
+        if not said:
+            self._process.kill()
+            assert self._process.stderr
+            last = self._process.stderr.read().decode(errors="replace").strip().splitlines()[-1:]
+            self.close()
+            raise SandboxUnavailable(f"the zygote did not start: {last[0] if last else 'it said nothing'}")
+        return said
+
+
+class WallMissing(SandboxUnavailable):
+    """One wall of a plan cannot be put up here.
+
+    Attributes:
+        wall: Its name.
+        why: The kernel's word.
+    """
+
+    def __init__(self, wall: str, why: str) -> None:
+        super().__init__(f"{wall}: {why}")
+        self.wall, self.why = wall, why
+
+
+class WarmHandle:
+    """A child of a zygote; see ``Handle``."""
+
+    def __init__(self, status: socket.socket, zygote: Warm) -> None:
+        self._status, self._zygote = status, zygote
+        self._pidfd: int | None = None
+        self._doomed = False
+        self._ended: Ended | None = None
+
+    def fileno(self) -> int:
+        """Readable when the zygote has something to tell of the child."""
+        return self._status.fileno()
+
+    def ended(self) -> Ended | None:
+        """How it ended; ``None`` while it has not."""
+        while self._ended is None:
+            try:
+                message, descriptors = receive(self._status, _MESSAGE)
+            except BlockingIOError:
+                return None
+            if not message:
+                self._zygote.close()
+                self._ended = Ended(None, None, 0.0, "the zygote died")
+                break
+            if descriptors:
+                [self._pidfd] = descriptors
+                if self._doomed:
+                    self.kill()
+            else:
+                status, cpu_seconds = ENDED.unpack(message)
+                code = os.waitstatus_to_exitcode(status)
+                self._ended = Ended(code if code >= 0 else None, -code if code < 0 else None, cpu_seconds)
+        return self._ended
+
+    def kill(self) -> None:
+        """Kill it, or as soon as there is something to kill it by."""
+        # A pidfd means this process and no later one that happens to get its number.
+        self._doomed = True
+        if self._pidfd is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Kill it if it lives, and its zygote too if that is what it takes."""
+        self.kill()
+        if self._ended is None:
+            # It would not die by itself: its zygote goes, and with that the kernel ends it.
+            self._zygote.close()
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
+        self._status.close()

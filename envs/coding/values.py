@@ -1,0 +1,268 @@
+"""Reading and comparing what a program returned, without ever trusting it.
+
+A result arrives as tokens (see `drivers.codec`) and becomes a tree, not Python values: nothing of the
+candidate's is called, hashed or compared with its own methods, so neither an object that equals everything
+nor a set of numbers chosen to collide gains or costs anything.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from art_gym.envs.coding.drivers.codec import DEEPEST, STANDARD, encode, scalar, shape_of
+
+Equality = Literal["exact", "python"]
+
+_WORDS = {"l": "list", "t": "tuple", "S": "set", "F": "frozenset", "d": "dict"}
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A value without parts; `kind` is its type's name, and ``?`` goes before one that equals nothing."""
+
+    kind: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A container: its type's name and its parts; those of a dict are key, value, key, value and so on."""
+
+    kind: str
+    parts: tuple[Tree, ...]
+
+
+Tree = Leaf | Branch
+
+
+def tree_of(value: object) -> Tree:
+    """The tree of a Python value, as a child would send it.
+
+    Raises:
+        ValueError: When the value holds itself or is too deep or too large.
+    """
+    return read_tree(encode(value))
+
+
+def read_tree(tokens: object) -> Tree:
+    """The tree that tokens stand for.
+
+    Raises:
+        ValueError: When they are not those of exactly one value.
+    """
+    if not isinstance(tokens, list):
+        raise ValueError("a value is a list of tokens")
+    root: list[Tree] = []
+    open_: list[tuple[str, int, list[Tree]]] = [("", 1, root)]
+    for token in tokens:
+        if not open_:
+            raise ValueError("tokens after the end of the value")
+        shape = shape_of(token)
+        if shape is None:
+            open_[-1][2].append(_leaf(token))
+        elif len(open_) > DEEPEST + 1:
+            raise ValueError(f"the value is nested more than {DEEPEST} deep")
+        else:
+            letter, count = shape
+            open_.append((_WORDS.get(letter, letter[1:]), count, []))
+        while open_ and len(open_[-1][2]) == open_[-1][1]:
+            kind, _, parts = open_.pop()
+            if open_:
+                open_[-1][2].append(Branch(kind, tuple(parts)))
+    if open_:
+        raise ValueError("the value is cut off")
+    return root[0]
+
+
+def same(expected: Tree, got: Tree, *, tolerance: float | None = None, equality: Equality = "exact") -> bool:
+    """Whether two values are equal, in type and value, all the way down.
+
+    NaN equals NaN, and 0.0 equals -0.0. Dicts and sets have no order; their keys and members are compared
+    exactly. A value of a type that is not among those that `drivers.codec` lists equals nothing.
+
+    Args:
+        expected: What should have come.
+        got: What came.
+        tolerance: How far a float may be off, in absolute terms or relative to the expected one, whichever
+            allows more; then an int may stand for an expected float.
+        equality: ``"python"`` compares numbers as ``==`` does: ``1``, ``1.0`` and ``True`` are equal.
+    """
+    pairs = [(expected, got)]
+    while pairs:
+        left, right = pairs.pop()
+        if isinstance(left, Leaf):
+            if not isinstance(right, Leaf) or not _same_leaf(left, right, tolerance, equality):
+                return False
+            continue
+        if not isinstance(right, Branch) or len(left.parts) != len(right.parts):
+            return False
+        if _kind(left.kind, equality) != _kind(right.kind, equality):
+            return False
+        if left.kind in ("set", "frozenset"):
+            if _members(left.parts, equality) != _members(right.parts, equality):
+                return False
+        elif left.kind == "dict":
+            theirs = dict(_entries(right, equality))
+            ours = dict(_entries(left, equality))
+            # A forged dict with one key twice has fewer entries than it says.
+            if ours.keys() != theirs.keys() or 2 * len(theirs) != len(right.parts):
+                return False
+            pairs.extend((ours[key], theirs[key]) for key in ours)
+        else:
+            pairs.extend(zip(left.parts, right.parts, strict=True))
+    return True
+
+
+def show(tree: Tree, limit: int = 300) -> str:
+    """The value as Python would write it, cut in the middle to at most `limit` characters."""
+    pieces: list[str] = []
+    for piece in _pieces(tree):
+        pieces.append(piece)
+        if len(pieces) > limit:  # each piece has at least one character: the rest will be cut away
+            pieces.append(" …")
+            break
+    return shorten("".join(pieces), limit)
+
+
+def shorten(text: str, limit: int) -> str:
+    """The text, or its two ends with a note of how much was left out between them.
+
+    The note comes on top of `limit`.
+    """
+    if len(text) <= limit:
+        return text
+    head = limit * 2 // 3
+    return f"{text[:head]} … [{len(text) - limit} characters left out] … {text[len(text) - limit + head :]}"
+
+
+def _leaf(token: Any) -> Leaf:
+    if isinstance(token, str) and token[:1] in ("?", "o"):
+        return Leaf("?", token[1:])
+    value = scalar(token)
+    return Leaf(type(value).__name__, value)
+
+
+def _kind(kind: str, equality: Equality) -> str:
+    return "set" if equality == "python" and kind == "frozenset" else kind
+
+
+_NUMBERS = ("bool", "int", "float", "complex")
+
+
+def _same_leaf(left: Leaf, right: Leaf, tolerance: float | None, equality: Equality) -> bool:
+    if "?" in (left.kind, right.kind):
+        return False
+    if left.kind == "float" and tolerance is not None and right.kind in ("float", "int"):
+        return _near(left.value, right.value, tolerance)
+    if equality == "python" and left.kind in _NUMBERS and right.kind in _NUMBERS:
+        return bool(left.value == right.value) or (left.value != left.value and right.value != right.value)
+    return left.kind == right.kind and _exact(left) == _exact(right)
+
+
+def _near(expected: float, got: float, tolerance: float) -> bool:
+    try:
+        value = float(got)
+    except OverflowError:
+        return False
+    if math.isnan(expected) or math.isinf(expected):
+        return value == expected or (math.isnan(expected) and math.isnan(value))
+    return abs(value - expected) <= tolerance * max(1.0, abs(expected))
+
+
+def _exact(leaf: Leaf) -> Any:
+    """The leaf's value in a form whose equality is ours: NaN is itself, and there is one zero."""
+    if leaf.kind == "float":
+        return "nan" if leaf.value != leaf.value else leaf.value
+    if leaf.kind == "complex":
+        return tuple("nan" if part != part else part for part in (leaf.value.real, leaf.value.imag))
+    return leaf.value
+
+
+def _members(parts: tuple[Tree, ...], equality: Equality) -> list[str]:
+    return sorted(_key(part, equality) for part in parts)
+
+
+def _entries(branch: Branch, equality: Equality) -> Iterator[tuple[str, Tree]]:
+    for key, value in zip(branch.parts[::2], branch.parts[1::2], strict=True):
+        yield _key(key, equality), value
+
+
+def _key(tree: Tree, equality: Equality) -> str:
+    """A text that is equal for equal trees. Text is hashed with a secret, so nobody can choose collisions."""
+    if isinstance(tree, Branch):
+        kind = _kind(tree.kind, equality)
+        if kind in ("set", "frozenset"):
+            keys = _members(tree.parts, equality)
+        elif kind == "dict":
+            keys = sorted(f"{key}:{_key(value, equality)}" for key, value in _entries(tree, equality))
+        else:
+            keys = [_key(part, equality) for part in tree.parts]
+        return f"{kind}({','.join(keys)})"
+    kind, value = tree.kind, _exact(tree)
+    if equality == "python" and kind in _NUMBERS:
+        kind, value = "number", _plain_number(value)
+    if kind == "?":
+        return f"?{id(tree)}"
+    if kind in ("float", "number") and value == 0:
+        value = 0  # not -0.0
+    if isinstance(value, int):
+        value = hex(
+            value
+        )  # decimal digits of a huge int take quadratic time, and Python refuses to write them
+    return f"{kind}:{json.dumps(value) if isinstance(value, str) else value!r}"
+
+
+def _plain_number(value: Any) -> Any:
+    """The simplest number equal to this one."""
+    if isinstance(value, tuple):
+        value = value[0] if value[1] == 0 else value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return int(value) if isinstance(value, bool) else value
+
+
+_BRACKETS = {
+    "list": ("[", "]"),
+    "tuple": ("(", ")"),
+    "set": ("{", "}"),
+    "frozenset": ("frozenset({", "})"),
+    "dict": ("{", "}"),
+}
+
+
+def _pieces(tree: Tree) -> Iterator[str]:
+    """The text of a value in pieces, so that a huge one need not be written to its end."""
+    if isinstance(tree, Leaf):
+        yield _leaf_text(tree)
+        return
+    if tree.kind in STANDARD:
+        yield tree.kind
+        yield from _pieces(tree.parts[0])
+        return
+    if not tree.parts and tree.kind in ("set", "frozenset"):
+        yield f"{tree.kind}()"
+        return
+    opening, closing = _BRACKETS[tree.kind]
+    yield opening
+    for index, part in enumerate(tree.parts):
+        if index:
+            yield ": " if tree.kind == "dict" and index % 2 else ", "
+        yield from _pieces(part)
+    if tree.kind == "tuple" and len(tree.parts) == 1:
+        yield ","
+    yield closing
+
+
+_LONGEST_INT = 10**600
+
+
+def _leaf_text(leaf: Leaf) -> str:
+    if leaf.kind == "?":
+        return f"<an object of type {leaf.value[:60]}>"
+    if leaf.kind == "int" and abs(leaf.value) > _LONGEST_INT:
+        return hex(leaf.value)
+    return repr(leaf.value)

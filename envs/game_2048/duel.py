@@ -1,0 +1,278 @@
+"""``art/2048Duel-v0``: 2048 for two, one slides and the other places the tiles, on PettingZoo's interface."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+from pettingzoo.utils.conversions import turn_based_aec_to_parallel  # type: ignore[import-untyped]
+
+from art_gym.env import Baseline
+from art_gym.envs.game_2048 import rendering
+from art_gym.envs.game_2048.board import ACTIONS, Rules
+from art_gym.envs.game_2048.chance import Chance
+from art_gym.envs.game_2048.duel_players import PLACERS, SLIDERS
+from art_gym.envs.game_2048.words import board_text, observation
+from art_gym.errors import ToolError
+from art_gym.games import Ply, TextAECEnv, seat
+from art_gym.tasks import Task
+from art_gym.tools import tool
+
+SLIDER = "slider_0"
+PLACER = "placer_1"
+
+
+class Duel2048Env(TextAECEnv):
+    """2048 as a duel: one slides for points, the other puts each new tile where it hurts most.
+
+    ## Description
+    The seats take turns. ``slider_0`` makes a move of 2048. Then chance draws the new tile, a 2 with
+    probability 0.9, else a 4, and ``placer_1``, who sees it, chooses the empty cell it goes into. With a
+    placer that chooses at random this is the ordinary game.
+
+    ## Action Space
+    Text. The slider replies ``left``, ``right``, ``up`` or ``down`` (or a call of ``move``), the placer with
+    the number of an empty cell (or a call of ``place``), counted from 1, row by row from the top left. With
+    ``actions="discrete"`` numbers: up, right, down, left are 0 to 3 for the slider, the cells count from 0
+    for the placer.
+
+    ## Observation Space
+    A dictionary. ``text``: for the slider the words of ``art/2048-v0``; for the placer the board with each
+    empty cell's number in brackets, the score, and the tile to place. ``observation``: uint8 of shape
+    (2, size, size), the exponents of the tiles (0 for an empty cell), then a plane filled with the exponent
+    of the tile to place, 0 when the slider is to move. ``action_mask`` with ``actions="discrete"``.
+
+    ## Starting State
+    Two tiles in cells that chance draws; the slider moves.
+
+    ## Rewards
+    The sum of the two seats' ``points`` is zero: the slider gets the points of its move divided by
+    ``points_scale``, the placer minus that. (What the slider's first move makes is no doing of the placer;
+    by PettingZoo's rules its first ``last()`` tells it all the same.) A reply that is no valid move costs its
+    seat ``invalid_action_penalty``, which the other does not get.
+
+    ## Episode End
+    Terminated when the slider makes the target tile, which is its success, or has no legal move, which is
+    the placer's; truncated when the slider would be to move after ``max_cycles`` replies: no success.
+
+    ## Information
+    As in every ``TextAECEnv``; at the end ``metrics`` also has ``score``, ``best_tile`` and ``moves``.
+
+    ## Arguments
+    * ``board_size``: cells on a side, 3 to 8.
+    * ``target``: the tile that wins, a power of two of at least 8 that the board can hold.
+    * ``points_scale``: the points that are worth a reward of 1.
+    * ``shared_chance``: whether the n-th tile of a seed's game is drawn alike whatever was played before.
+    * ``actions``, ``max_cycles``, ``patience``, ``invalid_action_penalty``, ``render_mode``: as in every
+      ``TextAECEnv``; ``render_mode`` may also be ``"rgb_array"``.
+
+    ## References
+    Gabriele Cirulli's 2048 (2014), and the "evil" variants of it that place the worst tile.
+
+    ## Version History
+    * v0: first version.
+    """
+
+    metadata: dict[str, Any] = {  # noqa: RUF012 (PettingZoo's own)
+        "name": "2048Duel-v0",
+        "render_modes": ["ansi", "human", "rgb_array"],
+        "is_parallelizable": False,
+        "render_fps": 4,
+    }
+    seats: ClassVar[tuple[str, ...]] = (SLIDER, PLACER)
+    instructions: ClassVar[Mapping[str, str]] = {
+        SLIDER: (
+            "You play 2048 against someone who places the new tiles. A move slides all tiles; equal tiles "
+            "that meet merge into one of twice the value, which is added to the score. Reply with the "
+            "direction alone: up, right, down or left. The game is over when no move is legal."
+        ),
+        PLACER: (
+            "You play against someone who slides the tiles of 2048 and gets points for equal tiles that "
+            "meet. After each slide you put the new tile into an empty cell, so that few points are made and "
+            "soon no slide is possible. Reply with the number of an empty cell alone, shown in brackets."
+        ),
+    }
+    players: ClassVar[Mapping[str, Mapping[str, Baseline]]] = {SLIDER: SLIDERS, PLACER: PLACERS}
+    shared: ClassVar[tuple[str, ...]] = ("rules", "target", "points_scale", "shared_chance")
+
+    def __init__(
+        self,
+        *,
+        board_size: int = 4,
+        target: int = 2048,
+        points_scale: float = 100.0,
+        shared_chance: bool = True,
+        actions: str = "text",
+        max_cycles: int = 1500,
+        patience: int | None = 3,
+        invalid_action_penalty: float = 0.1,
+        render_mode: str | None = None,
+    ) -> None:
+        if not 0 < points_scale < float("inf"):
+            raise ValueError(f"points_scale must be above 0, not {points_scale}")
+        self.rules = Rules.of(board_size)
+        self.target = _checked_target(target, board_size)
+        self.points_scale = float(points_scale)
+        self.shared_chance = shared_chance
+        self.board = 0
+        self.score = 0
+        self.moves = 0
+        self.tile = 0
+        self.legal: tuple[bool, ...] = (False,) * len(ACTIONS)
+        self._chance = Chance(0, shared_chance)
+        super().__init__(
+            actions=actions,
+            max_cycles=max_cycles,
+            patience=patience,
+            invalid_action_penalty=invalid_action_penalty,
+            render_mode=render_mode,
+        )
+
+    def begin(self, task: Task) -> str:
+        """Draw the first two tiles."""
+        key = int(self.np_random.integers(0, 2**64, dtype=np.uint64))
+        self._chance = Chance(key, self.shared_chance)
+        self.board = self.rules.start(self._chance.opening())
+        self.score = self.moves = self.tile = 0
+        self.legal = self.rules.legal(self.board)
+        return SLIDER
+
+    @seat(SLIDER)
+    @tool
+    def move(self, direction: Literal["up", "right", "down", "left"]) -> Ply:
+        """Slide all tiles.
+
+        Args:
+            direction: Where to.
+        """
+        action = ACTIONS.index(direction)
+        if not self.legal[action]:
+            raise ToolError(f"{direction} is illegal: it would change nothing")
+        self.board, points = self.rules.slide(self.board, action)
+        self.score += points
+        self.moves += 1
+        # The tile that the draw gives in the ordinary game; there it chooses the cell too.
+        draw = self._chance.draw(self.moves + 1, self.board)
+        self.tile = self.rules.best(self.rules.spawn(0, draw))
+        gain = points / self.points_scale
+        ply = Ply(score_terms={SLIDER: {"points": gain}, PLACER: {"points": -gain}})
+        if 1 << self.rules.best(self.board) >= self.target:
+            return self._end(f"The tile {self.target} is made: the slider wins.", SLIDER).after(ply)
+        return ply
+
+    @seat(PLACER)
+    @tool
+    def place(self, cell: int) -> Ply:
+        """Put the new tile into an empty cell.
+
+        Args:
+            cell: The cell's number, from 1, as shown in brackets.
+        """
+        cells = self.rules.size**2
+        if not 1 <= cell <= cells:
+            raise ToolError(f"there is no cell {cell}: they are numbered from 1 to {cells}")
+        if self.exponents[cell - 1]:
+            raise ToolError(f"cell {cell} is taken: choose an empty one, with its number in brackets")
+        self.board = self.rules.place(self.board, cell - 1, self.tile)
+        self.tile = 0
+        self.legal = self.rules.legal(self.board)
+        if not any(self.legal):
+            return self._end("No move is legal: the placer wins.", PLACER)
+        return Ply()
+
+    def view(self, name: str) -> str:
+        """The board in words; the placer's with numbered cells and the tile to place."""
+        if name == SLIDER:
+            legal = self.legal if self.agent_selection == SLIDER else (False,) * len(ACTIONS)
+            return observation(self.exponents, self.rules.size, self.score, legal)
+        tile = f"\ntile {1 << self.tile}" if self.tile else ""
+        return f"{_numbered(self.exponents, self.rules.size)}\nscore {self.score}{tile}"
+
+    def choices(self, name: str) -> Sequence[str]:
+        """The directions, or the numbers of the cells."""
+        return ACTIONS if name == SLIDER else [str(cell + 1) for cell in range(self.rules.size**2)]
+
+    def legal_choices(self, name: str) -> Sequence[bool]:
+        """The slides that change the board, or the empty cells."""
+        return self.legal if name == SLIDER else [exponent == 0 for exponent in self.exponents]
+
+    def array_space(self, name: str) -> spaces.Box:
+        """The same for both seats."""
+        most = self.rules.size**2 + 1
+        return spaces.Box(0, most, (2, self.rules.size, self.rules.size), np.uint8)
+
+    def array(self, name: str) -> NDArray[np.uint8]:
+        """The exponents, and the tile to place all over a second plane; shape (2, size, size)."""
+        planes = np.full((2, self.rules.size, self.rules.size), self.tile, np.uint8)
+        planes[0] = np.reshape(self.exponents, planes.shape[1:])
+        return planes
+
+    def on_truncation(self) -> Ply:
+        """Running out of turns ends the game as it stands, and nobody has succeeded."""
+        return self._end("No turns are left.")
+
+    def picture(self) -> str:
+        """The board, the score, and the tile to place."""
+        tile = f", to place: {1 << self.tile}" if self.tile else ""
+        return f"{board_text(self.exponents, self.rules.size)}\nscore {self.score}{tile}"
+
+    def render(self) -> Any:
+        """The board: text in ``"ansi"`` mode, a picture in ``"rgb_array"`` mode.
+
+        Returns:
+            In ``"rgb_array"`` mode an array of shape (height, width, 3); ``None`` in ``"human"`` mode, in
+            which every step prints the board.
+        """
+        if self.render_mode == "rgb_array":
+            return rendering.picture(self.exponents, self.rules.size, self.score)
+        return super().render()
+
+    @property
+    def exponents(self) -> tuple[int, ...]:
+        """The cells row by row: 0 for an empty one, else log2 of the tile."""
+        return self.rules.exponents(self.board)
+
+    def _end(self, words: str, *winners: str) -> Ply:
+        metrics = {
+            "score": float(self.score),
+            "best_tile": float(1 << self.rules.best(self.board)),
+            "moves": float(self.moves),
+        }
+        told = dict.fromkeys(self.seats, words)
+        return Ply(told, ends=True, success=frozenset(winners), metrics=metrics)
+
+
+def env(**arguments: Any) -> Duel2048Env:
+    """The game, as ``pettingzoo.make("aec", "art/2048Duel-v0")`` makes it."""
+    return Duel2048Env(**arguments)
+
+
+def parallel_env(*, max_cycles: int = 3000, **arguments: Any) -> Any:
+    """The game for code that steps all seats at once, as ``pettingzoo.make("parallel", …)`` makes it.
+
+    A cycle is the move of one seat, so each seat has half of ``max_cycles``, rounded up. What the others say
+    is not looked at; their action masks are all zero.
+    """
+    return turn_based_aec_to_parallel(Duel2048Env(max_cycles=(max_cycles + 1) // 2, **arguments))
+
+
+def _numbered(exponents: Sequence[int], size: int) -> str:
+    """The board in aligned columns, with the numbers of empty cells in brackets."""
+    cells = [str(1 << exponent) if exponent else f"[{cell}]" for cell, exponent in enumerate(exponents, 1)]
+    width = max(map(len, cells))
+    rows = (cells[at : at + size] for at in range(0, size * size, size))
+    return "\n".join(" ".join(cell.rjust(width) for cell in row) for row in rows)
+
+
+def _checked_target(target: int, board_size: int) -> int:
+    largest = 2 ** (board_size**2 + 1)
+    if isinstance(target, bool) or not isinstance(target, int):
+        raise TypeError(f"target must be an int such as 2048, not {target!r}")
+    if not 8 <= target <= largest or target & (target - 1):
+        raise ValueError(
+            f"target must be a power of two from 8 to {largest} on a board of size {board_size}, not {target}"
+        )
+    return target

@@ -1,0 +1,112 @@
+"""Players of 2048 that use no model: random, fixed cycles, greedy, snake, and expectimax.
+
+Each is ``baseline(env, rng) -> act``; ``act(observation)`` gives the next reply. They look at the board
+alone, never at the tiles to come, so they are honest company for a trained result. Since they answer at
+every position, they can also be learned from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from art_gym.envs.game_2048.board import ACTIONS, Rules
+from art_gym.envs.game_2048.expectimax import Expectimax
+from art_gym.envs.game_2048.line_values import Weights
+from art_gym.envs.game_2048.snake import snake_choice
+
+if TYPE_CHECKING:
+    from art_gym.env import Baseline
+    from art_gym.envs.game_2048.env import Game2048Env
+
+Player = Callable[[str], str]
+Chooser = Callable[[Rules, int], int]
+"""From the rules and a packed board with a legal move to one of its legal actions."""
+
+
+def random_legal(env: Game2048Env, rng: np.random.Generator) -> Player:
+    """Any legal move, each equally likely."""
+
+    def act(observation: str) -> str:
+        legal = [name for name, allowed in zip(ACTIONS, env.legal, strict=True) if allowed]
+        return legal[int(rng.integers(len(legal)))] if legal else ACTIONS[0]
+
+    return act
+
+
+def cycle(*directions: str) -> Baseline:
+    """A player that repeats a fixed cycle of moves.
+
+    A move that is not legal is skipped: the next legal one of the cycle is played instead, and the cycle goes
+    on from there. Where none of its moves is legal, the first legal one of right, up, left and down is.
+
+    Args:
+        directions: The cycle, such as ``"left", "down"``.
+    """
+    actions = [ACTIONS.index(direction) for direction in directions]
+
+    def player(env: Game2048Env, rng: np.random.Generator) -> Player:
+        place = 0
+
+        def act(observation: str) -> str:
+            nonlocal place
+            for _ in actions:
+                action = actions[place]
+                place = (place + 1) % len(actions)
+                if env.legal[action]:
+                    return ACTIONS[action]
+            return next((name for name in _OTHERWISE if env.legal[ACTIONS.index(name)]), ACTIONS[0])
+
+        return act
+
+    return player
+
+
+def greedy_choice(rules: Rules, board: int) -> int:
+    """The move with the most points; of equal ones that with the most empty cells after it."""
+    best, choice = (-1, -1), 0
+    for action in range(len(ACTIONS)):
+        after, points = rules.slide(board, action)
+        if after != board and (points, rules.empties(after)) > best:
+            best, choice = (points, rules.empties(after)), action
+    return choice
+
+
+def chooser(choose: Chooser) -> Baseline:
+    """A player that plays what a function chooses for each board.
+
+    Args:
+        choose: From the rules and a packed board with a legal move to a legal action.
+    """
+
+    def player(env: Game2048Env, rng: np.random.Generator) -> Player:
+        return lambda observation: ACTIONS[choose(env.rules, env.board)]
+
+    return player
+
+
+def expectimax(
+    depth: int = 8, *, seconds: float | None = None, cutoff: float = 0.02, weights: Weights | None = None
+) -> Baseline:
+    """A player that searches, one :class:`~art_gym.envs.game_2048.expectimax.Expectimax` a game."""
+
+    def player(env: Game2048Env, rng: np.random.Generator) -> Player:
+        search = Expectimax(depth, seconds=seconds, cutoff=cutoff, weights=weights)
+        return lambda observation: ACTIONS[search(env.rules, env.board)]
+
+    return player
+
+
+_OTHERWISE = ("right", "up", "left", "down")
+
+BASELINES: Mapping[str, Baseline] = {
+    "random": random_legal,
+    "left-down": cycle("left", "down"),
+    "left-down-right-down": cycle("left", "down", "right", "down"),
+    "greedy": chooser(greedy_choice),
+    "snake": chooser(snake_choice),
+    "expectimax": expectimax(2),
+    "expectimax-deep": expectimax(),
+}

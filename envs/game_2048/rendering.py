@@ -1,0 +1,162 @@
+"""Pictures of a board: in the colours of a terminal, and as an image drawn with NumPy alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from art_gym.envs.game_2048.words import board_text
+
+Image = NDArray[np.uint8]
+Colour = tuple[int, int, int]
+
+_TILE, _GAP, _HEADER, _RADIUS = 80, 8, 48, 6  # pixels; all even, as video codecs want it
+_MARGIN = 4  # pixels between a number and the border of its tile
+_LARGEST_SCALE = 5  # pixels a dot of the font
+_BRIGHT = 160  # luminance from which on a number is dark
+_LONGEST_NUMBER = 6  # digits; larger tiles are written as powers of two
+
+_PAGE: Final = (250, 248, 239)
+_BOARD: Final = (146, 138, 128)
+_EMPTY: Final = (196, 187, 176)
+_DARK: Final = (84, 76, 68)
+_LIGHT: Final = (255, 252, 245)
+# From 2 on: paper, sand, orange, red, gold for the middle game; green, blue and violet for the rare ones.
+_TILES: Final[tuple[Colour, ...]] = (
+    (240, 230, 218),
+    (236, 220, 190),
+    (244, 184, 124),
+    (244, 152, 96),
+    (240, 120, 88),
+    (228, 84, 60),
+    (240, 210, 116),
+    (238, 200, 84),
+    (234, 190, 60),
+    (228, 180, 40),
+    (220, 166, 16),
+    (110, 180, 110),
+    (60, 150, 110),
+    (60, 140, 190),
+    (50, 100, 180),
+    (100, 80, 180),
+    (140, 60, 160),
+)
+
+_FONT: Final = {
+    "0": "01110 10001 10011 10101 11001 10001 01110",
+    "1": "00100 01100 00100 00100 00100 00100 01110",
+    "2": "01110 10001 00001 00010 00100 01000 11111",
+    "3": "11110 00001 00001 01110 00001 00001 11110",
+    "4": "00010 00110 01010 10010 11111 00010 00010",
+    "5": "11111 10000 11110 00001 00001 10001 01110",
+    "6": "00110 01000 10000 11110 10001 10001 01110",
+    "7": "11111 00001 00010 00100 01000 01000 01000",
+    "8": "01110 10001 10001 01110 10001 10001 01110",
+    "9": "01110 10001 10001 01111 00001 00010 01100",
+    "^": "00100 01010 10001 00000 00000 00000 00000",
+    "S": "01111 10000 10000 01110 00001 00001 11110",
+    "C": "01110 10001 10000 10000 10000 10001 01110",
+    "O": "01110 10001 10001 10001 10001 10001 01110",
+    "R": "11110 10001 10001 11110 10100 10010 10001",
+    "E": "11111 10000 10000 11110 10000 10000 11111",
+    " ": "00000 00000 00000 00000 00000 00000 00000",
+}
+
+
+def ansi(exponents: Sequence[int], size: int, score: int) -> str:
+    """The board as plain text, and the score.
+
+    Args:
+        exponents: The cells row by row, 0 for an empty one, 1 for the tile 2, 2 for 4, and so on.
+        size: Cells in a row.
+        score: Points so far.
+    """
+    return f"{board_text(exponents, size)}\nscore {score}"
+
+
+def colored(exponents: Sequence[int], size: int, score: int) -> str:
+    """The board for a terminal with 24-bit colours, each number on its tile's. Arguments as :func:`ansi`."""
+    width = max(6, len(str(1 << max(exponents))) + 2)
+    lines = []
+    for row in range(size):
+        cells = exponents[row * size : (row + 1) * size]
+        lines.append("".join(_colored_cell(exponent, width) for exponent in cells))
+    return "\n".join([*lines, f"score {score}"])
+
+
+def picture(exponents: Sequence[int], size: int, score: int) -> Image:
+    """The board as an image. Arguments as :func:`ansi`.
+
+    Returns:
+        RGB values of shape (height, width, 3), where width is ``88 * size + 8`` pixels and height 48 more.
+    """
+    side = size * _TILE + (size + 1) * _GAP
+    image = np.empty((side + _HEADER, side, 3), np.uint8)
+    image[:_HEADER] = _PAGE
+    image[_HEADER:] = _BOARD
+    _write(image[:_HEADER, _GAP:-_GAP], f"SCORE {score}", _DARK, largest=3)
+    for cell, exponent in enumerate(exponents):
+        top = _HEADER + _GAP + cell // size * (_TILE + _GAP)
+        left = _GAP + cell % size * (_TILE + _GAP)
+        image[top : top + _TILE, left : left + _TILE] = _tile(exponent)
+    return image
+
+
+def _colour(exponent: int) -> Colour:
+    return _TILES[min(exponent, len(_TILES)) - 1] if exponent else _EMPTY
+
+
+def _ink(exponent: int) -> Colour:
+    """The colour of the number: dark on a bright tile."""
+    red, green, blue = _colour(exponent)
+    return _DARK if 0.299 * red + 0.587 * green + 0.114 * blue > _BRIGHT else _LIGHT
+
+
+def _colored_cell(exponent: int, width: int) -> str:
+    text = f"{1 << exponent if exponent else '.':^{width}}"
+    back = ";".join(map(str, _colour(exponent)))
+    front = ";".join(map(str, _ink(exponent) if exponent else _BOARD))
+    return f"\x1b[48;2;{back}m\x1b[38;2;{front}m{text}\x1b[0m"
+
+
+@lru_cache(maxsize=128)
+def _tile(exponent: int) -> Image:
+    """One tile with its number, shape (80, 80, 3); not to be written to."""
+    image = np.empty((_TILE, _TILE, 3), np.uint8)
+    image[:] = _BOARD
+    image[_rounded()] = _colour(exponent)
+    if exponent:
+        number = str(1 << exponent)
+        text = number if len(number) <= _LONGEST_NUMBER else f"2^{exponent}"
+        _write(image[_MARGIN:-_MARGIN, _MARGIN:-_MARGIN], text, _ink(exponent), largest=_LARGEST_SCALE)
+    image.flags.writeable = False
+    return image
+
+
+def _rounded() -> NDArray[np.bool_]:
+    """Which pixels of a tile are inside its rounded corners, shape (80, 80)."""
+    # How far each pixel's centre lies beyond the centres of the corners' circles, along one axis.
+    places = np.arange(_TILE) + 0.5
+    beyond = np.maximum(0.0, np.maximum(_RADIUS - places, places - (_TILE - _RADIUS)))
+    inside: NDArray[np.bool_] = beyond[:, None] ** 2 + beyond[None, :] ** 2 <= _RADIUS**2
+    return inside
+
+
+def _write(area: Image, text: str, colour: Colour, *, largest: int) -> None:
+    """Write a text into the middle of an area, as large as it fits, at most ``largest`` pixels a dot."""
+    dots = np.concatenate([_glyph(letter) for letter in text], axis=1)[:, :-1]
+    height, width = area.shape[:2]
+    scale = max(1, min(largest, height // dots.shape[0], width // dots.shape[1]))
+    pixels = dots.repeat(scale, axis=0).repeat(scale, axis=1)[:height, :width]
+    top, left = (height - pixels.shape[0]) // 2, (width - pixels.shape[1]) // 2
+    area[top : top + pixels.shape[0], left : left + pixels.shape[1]][pixels] = colour
+
+
+def _glyph(letter: str) -> NDArray[np.bool_]:
+    """A letter's dots and the blank column after it, shape (7, 6)."""
+    rows = [[dot == "1" for dot in row + "0"] for row in _FONT[letter].split()]
+    return np.array(rows)

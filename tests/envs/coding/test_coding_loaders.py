@@ -1,0 +1,422 @@
+from __future__ import annotations
+
+import ast
+import gzip
+import json
+import lzma
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from art_gym.cli_coding import coding_app
+from art_gym.envs.coding.assertions import NotSimple, constant, doctest_cases, simple_cases
+from art_gym.envs.coding.judge import grade
+from art_gym.envs.coding.loaders import FORMATS, Loaded, load_problems, save_problems
+from art_gym.envs.coding.problem import Case, Problem
+from art_gym.envs.coding.sandbox import Sandbox, SandboxUnavailable
+from art_gym.envs.coding.sharing import shared_sandbox
+from art_gym.envs.coding.validate import validate
+
+OWN = Problem(
+    id="own/one",
+    prompt="Say ü.",
+    level=2,
+    entry_point="f",
+    template="def f(x):\n    ...\n",
+    public=(Case((1,), expected=(1, {2})),),
+    hidden=(Case(([None, float("inf")],), {"y": b"z"}, expected=10**700), Case(expected=frozenset())),
+    reference="def f(x): ...",
+    mutants=("def f(): ...",),
+    tolerance=1e-6,
+    equality="python",
+    split="test",
+    source="here",
+)
+SCRIPT = Problem(id="own/two", prompt="p", kind="script", hidden=(Case(stdin="a\n", stdout="b\n"),))
+TESTS = Problem(id="own/three", prompt="p", kind="unittest", entry_point="m", tests="import m")
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Sandbox:
+    try:
+        return shared_sandbox()
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+
+
+def loaded(path: Path, *rows: dict[str, Any], format: str | None = None) -> Loaded:
+    file = path / "tasks.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
+    return load_problems(file, format)
+
+
+def solved(problem: Problem, code: str, sandbox: Sandbox) -> bool:
+    return grade(problem, code, sandbox).solved
+
+
+# --- the project's own form -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pack", [lambda data: data, gzip.compress, lzma.compress])
+def test_problems_come_back_from_a_file_as_they_were(pack: Any, tmp_path: Path) -> None:
+    save_problems((OWN, SCRIPT, TESTS), tmp_path / "plain.jsonl")
+    suffix = {gzip.compress: ".gz", lzma.compress: ".xz"}.get(pack, "")
+    file = tmp_path / f"tasks.jsonl{suffix}"
+    file.write_bytes(pack((tmp_path / "plain.jsonl").read_bytes()))
+    assert load_problems(file) == Loaded((OWN, SCRIPT, TESTS))
+
+
+def test_values_stand_in_the_file_as_python_literals() -> None:
+    assert OWN.to_json()["public"] == [{"args": "(1,)", "expected": "(1, {2})"}]
+    assert SCRIPT.to_json()["hidden"] == [{"stdin": "a\n", "stdout": "b\n"}]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"kind": "functions"}, "kind must be one of function, script, unittest, not 'functions'"),
+        ({"level": 4}, "level must be 0, 1, 2 or 3, not 4"),
+        ({"entry_point": "not a name"}, "needs an entry_point that is a name"),
+        ({"hidden": []}, "kind 'function' needs hidden cases"),
+        ({"hidden": [{"stdin": "", "stdout": ""}]}, "a case of another kind than 'function'"),
+        ({"hidden": [{"args": "[1]", "expected": "1"}]}, "`args` is a tuple"),
+        ({"hidden": [{"args": "(f(),)", "expected": "1"}]}, "is not a literal"),
+        ({"hidden": [{"args": "(1,)"}]}, "a case has `args`, `expected`"),
+        ({"hidden": [{"args": "(1,)", "expected": 1}]}, "a JSON object of strings"),
+        ({"hidden": "x"}, "field 'hidden' is a list"),
+        ({"prompt": ""}, "needs an id and a prompt"),
+        ({"prompt": 3}, "field 'prompt' is text, not int"),
+        ({"equality": "loose"}, "equality must be one of exact, python"),
+        ({"rating": 3}, "unknown field 'rating'; a problem has id, prompt"),
+        ({"kind": "unittest"}, "needs `tests`"),
+    ],
+)
+def test_a_faulty_problem_is_left_out_with_the_reason(
+    change: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    result = loaded(tmp_path, OWN.to_json() | {"id": "good"}, OWN.to_json() | change)
+    assert [problem.id for problem in result.problems] == ["good"]
+    ((where, words),) = result.left_out
+    assert where == "line 2"
+    assert reason in words
+    assert f"line 2: {words}" in result.summary()
+
+
+def test_an_id_counts_once(tmp_path: Path) -> None:
+    result = loaded(tmp_path, OWN.to_json(), OWN.to_json())
+    assert result.left_out == (("line 2", "the id 'own/one' occurs before"),)
+
+
+def test_files_that_hold_no_problems_say_so(tmp_path: Path) -> None:
+    file = tmp_path / "x.jsonl"
+    for text, reason in [
+        ("", "holds no problems"),
+        ("[1]", "no JSON objects"),
+        ("{", "line 1 is no JSON"),
+        ('{"name": 1}', "no known format has the fields name"),
+        ('{"id": "x", "prompt": "x"}', "holds no problem that can be used; line 1: kind 'function' needs"),
+    ]:
+        file.write_text(text)
+        with pytest.raises(ValueError, match=re.escape(reason)):
+            load_problems(file)
+    with pytest.raises(ValueError, match="did you mean `humaneval`"):
+        load_problems(file, "human-eval")
+    with pytest.raises(ValueError, match="is a folder"):
+        load_problems(file, "quixbugs")
+    with pytest.raises(ValueError, match="is a file"):
+        load_problems(tmp_path, "mbpp")
+
+
+# --- HumanEval, MBPP, EvalPlus --------------------------------------------------------------------------
+
+ADD = {
+    "task_id": "HumanEval/999",
+    "prompt": 'def add(a, b):\n    """Add.\n    >>> add(1, 2)\n    3\n    """\n',
+    "entry_point": "add",
+    "canonical_solution": "    return a + b\n",
+    "test": "def check(candidate):\n    assert candidate(2, 3) == 5, 'no'\n    assert True\n"
+    "    assert abs(candidate(0.1, 0.2) - 0.3) < 1e-6\n",
+}
+
+
+def test_humaneval_assertions_become_cases(tmp_path: Path, sandbox: Sandbox) -> None:
+    (problem,) = loaded(tmp_path, ADD).problems
+    assert problem.kind == "function"
+    assert problem.public == (Case((1, 2), expected=3),)
+    assert [case.args for case in problem.hidden] == [(2, 3), (0.1, 0.2)]
+    assert problem.tolerance == 1e-6
+    assert solved(problem, problem.reference, sandbox)
+    assert solved(problem, "def add(a, b): return float(a + b)", sandbox)
+    assert not solved(problem, "def add(a, b): return a - b", sandbox)
+
+
+def test_a_humaneval_check_that_does_more_runs_in_a_process_of_its_own(
+    tmp_path: Path, sandbox: Sandbox
+) -> None:
+    check = "def check(candidate):\n    for i in range(9):\n        assert candidate(i, 1) == helper(i)\n"
+    prompt = "def helper(i):\n    return i + 1\n\n" + ADD["prompt"]
+    (problem,) = loaded(tmp_path, ADD | {"test": check, "prompt": prompt}).problems
+    assert problem.kind == "unittest"
+    assert solved(problem, problem.reference, sandbox)
+    assert not solved(problem, "def helper(i):\n    return 0\ndef add(a, b):\n    return 0", sandbox)
+
+
+MBPP = {
+    "task_id": 7,
+    "text": "Double a list.",
+    "code": "import math\r\ndef double(x):\r\n  return [y * 2 for y in x]",
+    "test_list": ["assert double([1, 2]) == [2, 4]", "assert double([]) == []"],
+    "test_setup_code": "",
+    "challenge_test_list": [],
+}
+
+
+def test_mbpp_in_both_its_forms(tmp_path: Path, sandbox: Sandbox) -> None:
+    sanitized = {"prompt": MBPP["text"], "test_imports": ["import math"]}
+    rows = [MBPP, {k: v for k, v in MBPP.items() if k != "text"} | sanitized | {"task_id": 8}]
+    for problem in loaded(tmp_path, *rows).problems:
+        assert problem.prompt == "Double a list. Call it `double`."
+        assert problem.public == problem.hidden[:1]
+        assert solved(problem, problem.reference, sandbox)
+        assert not solved(problem, "def double(x): return [2, 4]", sandbox)
+
+
+def test_an_mbpp_assertion_that_does_more_runs_in_a_process_of_its_own(
+    tmp_path: Path, sandbox: Sandbox
+) -> None:
+    tests = ["assert set(double([1, 2])) == {2, 4}", "assert math.isclose(double([0.5])[0], 1.0)"]
+    row = MBPP | {"test_list": tests, "test_setup_code": "import math"}
+    (problem,) = loaded(tmp_path, row).problems
+    assert problem.kind == "unittest"
+    assert solved(problem, problem.reference, sandbox)
+    assert grade(problem, "def double(x): return [2, 4]", sandbox).fraction == 0.5
+    # An object whose difference from everything is nothing does not pass.
+    sly = (
+        "class Sly(float):\n    __sub__ = __rsub__ = __abs__ = lambda *a: 0.0\n    __le__ = lambda *a: True\n"
+    )
+    assert grade(problem, f"{sly}def double(x): return [Sly()]", sandbox).passed == 0
+
+
+def test_evalplus_expects_what_its_reference_returns(tmp_path: Path, sandbox: Sandbox) -> None:
+    row = {key: value for key, value in ADD.items() if key != "test"}
+    row |= {"base_input": [[1, 2]], "plus_input": [[5, 6], ["a", "b"]], "atol": 0, "contract": ""}
+    bad = row | {"task_id": "bad", "plus_input": [[1, "a"]]}
+    result = loaded(tmp_path, row, bad)
+    (problem,) = result.problems
+    assert result.format == "evalplus"
+    assert [case.expected for case in problem.hidden] == [3, 11, "ab"]
+    assert solved(problem, problem.reference, sandbox)
+    assert "the reference solution fails on case 2" in result.left_out[0][1]
+    assert "TypeError" in result.left_out[0][1]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("[1] * 3 + [2]", [1, 1, 1, 2]),
+        ("2.0 / 3.0", 2 / 3),
+        ("-(10 ** 4)", -10_000),
+        ("{'a': (1, -2)}", {"a": (1, -2)}),
+        ("set([1, 2])", {1, 2}),
+        ("tuple([1])", (1,)),
+        ("set()", set()),
+        ("float('inf')", float("inf")),
+        ("'ab' * 2", "abab"),
+    ],
+)
+def test_expressions_of_constants_are_read(text: str, value: object) -> None:
+    assert constant(ast.parse(text, mode="eval").body) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x",
+        "f(1)",
+        "10 ** 10 ** 10",
+        "[0] * 10 ** 9",
+        "1 / 0",
+        "{[1]: 2}",
+        "[x for x in y]",
+        "1 < 2",
+        "1 + 'a'",
+    ],
+)
+def test_other_expressions_are_not(text: str) -> None:
+    with pytest.raises(NotSimple):
+        constant(ast.parse(text, mode="eval").body)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["assert f(1) > 2", "x = f(1)", "assert g(1) == 2", "assert f(g(1)) == 2", "assert f(**{}) == 1", "pass"],
+)
+def test_other_assertions_are_no_cases(text: str) -> None:
+    with pytest.raises(NotSimple):
+        simple_cases(ast.parse(text).body, "f")
+
+
+def test_examples_of_a_docstring_that_cannot_be_read_are_passed_over() -> None:
+    text = ">>> f(1)\n2\n>>> f(g)\n3\n>>> f(2)\nError\n>>> f(\n>>> f(3, k='x')\n[1]"
+    assert doctest_cases(text, "f") == (Case((1,), expected=2), Case((3,), {"k": "x"}, expected=[1]))
+
+
+# --- contests -------------------------------------------------------------------------------------------
+
+ECHO = "print(input())"
+
+
+def test_contest_formats_become_scripts(tmp_path: Path, sandbox: Sandbox) -> None:
+    pairs = {"input": ["a\n", "b\n", "c\n"], "output": ["a\n", "b\n", "c\n"]}
+    content = {
+        "content": "Echo.",
+        "id": "0",
+        "labels": json.dumps({"difficulty": "EASY", "name": "echo", "source": "X"}),
+        "test": json.dumps(
+            [{"input": {"stdin": i}, "output": {"stdout": o}} for i, o in zip(*pairs.values(), strict=True)]
+        ),
+    }
+    rows: dict[str, dict[str, Any]] = {
+        "stdin": content,
+        "code_contests": {
+            "name": "echo",
+            "description": "Echo.",
+            "public_tests": {"input": ["a"], "output": ["a"]},
+            "private_tests": pairs,
+            "generated_tests": {"input": [], "output": []},
+            "solutions": {"language": [2, 3], "solution": ["int main() {}", ECHO]},
+        },
+        "apps": {
+            "problem_id": 3,
+            "question": "Echo.",
+            "difficulty": "interview",
+            "input_output": json.dumps({"inputs": pairs["input"], "outputs": pairs["output"]}),
+            "solutions": json.dumps([ECHO]),
+        },
+    }
+    for name, row in rows.items():
+        result = loaded(tmp_path, row)
+        (problem,) = result.problems
+        assert (result.format, problem.kind) == (name, "script")
+        assert solved(problem, problem.reference or ECHO, sandbox)
+        assert not solved(problem, "print('a')", sandbox)
+    functions = rows["apps"] | {"problem_id": 4, "input_output": json.dumps({"fn_name": "f", "inputs": []})}
+    assert "asks for a function" in loaded(tmp_path, rows["apps"], functions).left_out[0][1]
+
+
+# --- repositories ---------------------------------------------------------------------------------------
+
+
+def test_quixbugs_is_repaired(tmp_path: Path, sandbox: Sandbox) -> None:
+    for folder in ("python_programs", "correct_python_programs", "json_testcases"):
+        (tmp_path / folder).mkdir()
+    broken = 'def twice(a, b):\n    return a + a\n\n"""\nAdds two numbers.\n"""\n'
+    (tmp_path / "python_programs/twice.py").write_text(broken)
+    (tmp_path / "correct_python_programs/twice.py").write_text(broken.replace("a + a", "a + b"))
+    (tmp_path / "json_testcases/twice.json").write_text("[[1, 2], 3]\n[[4, 5], 9]\n")
+    (tmp_path / "python_programs/graph.py").write_text("def graph(): pass")
+    result = load_problems(tmp_path)
+    (problem,) = result.problems
+    assert result.left_out == (("graph", "it has no test cases as JSON"),)
+    assert problem.prompt.endswith("Adds two numbers.")
+    assert problem.template == "def twice(a, b):\n    return a + a\n"
+    assert problem.public[0].expected == 3
+    assert solved(problem, problem.reference, sandbox)
+    assert not solved(problem, problem.mutants[0], sandbox)
+
+
+EXERCISE = {
+    "slug": "two-sum",
+    "instructions": "# Sum\n\nAdd.\n",
+    "stub": {"two_sum.py": "def add(a, b):\n    pass\n"},
+    "tests": {
+        "two_sum_test.py": "import unittest\nfrom helper import ONE\nfrom two_sum import add\n"
+        "class T(unittest.TestCase):\n    def test_add(self):\n        self.assertEqual(add(ONE, 2), 3)\n",
+        "helper.py": "ONE = 1\n",
+    },
+    "example": {"example.py": "def add(a, b):\n    return a + b\n"},
+}
+
+
+def test_exercism_as_lines_and_as_a_checkout(tmp_path: Path, sandbox: Sandbox) -> None:
+    (from_lines,) = loaded(tmp_path, EXERCISE).problems
+    folder = tmp_path / "python/exercises/practice/two-sum"
+    for name in (".meta", ".docs"):
+        (folder / name).mkdir(parents=True)
+    config = {
+        "files": {
+            "solution": ["two_sum.py"],
+            "test": ["two_sum_test.py", "helper.py"],
+            "example": [".meta/example.py"],
+        }
+    }
+    (folder / ".meta/config.json").write_text(json.dumps(config))
+    (folder / ".meta/example.py").write_text(EXERCISE["example"]["example.py"])  # type: ignore[index]
+    (folder / ".docs/instructions.md").write_text(EXERCISE["instructions"])  # type: ignore[arg-type]
+    for name, text in {**EXERCISE["stub"], **EXERCISE["tests"]}.items():  # type: ignore[dict-item]
+        (folder / name).write_text(text)
+    (tmp_path / "python/exercises/practice/broken").mkdir()
+    result = load_problems(tmp_path / "python")
+    assert result.problems == (from_lines,)
+    assert result.left_out[0][0] == "broken"
+    assert solved(from_lines, from_lines.reference, sandbox)
+    assert not solved(from_lines, from_lines.template, sandbox)
+
+
+def test_every_format_is_told_from_the_others() -> None:
+    names = list(FORMATS)
+    for index, name in enumerate(names):
+        for later in names[index + 1 :]:
+            assert not FORMATS[name].fields <= FORMATS[later].fields, (name, later)
+
+
+# --- validation -----------------------------------------------------------------------------------------
+
+SOUND = Problem(
+    id="sound",
+    prompt="Negate.",
+    entry_point="f",
+    public=(Case((1,), expected=-1),),
+    hidden=(Case((2,), expected=-2), Case((0,), expected=0)),
+    reference="def f(x): return -x",
+    mutants=("def f(x): return x",),
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "what", "broken"),
+    [
+        ({"reference": "def f(x): return x"}, "the reference passes 1 of 2 hidden tests", True),
+        ({"public": (Case((1,), expected=1),)}, "a public example, f(1): expected 1, got -1", True),
+        ({"hidden": (Case((9,), expected=-1),)}, "an answer that ignores its input passes", True),
+        ({"hidden": (Case((1,), expected=None),)}, "an answer that does nothing passes", True),
+        ({"mutants": ("def f(x): return 0 - x",)}, "mutant 1 passes the hidden tests", False),
+        ({"reference": ""}, "there is no reference solution", False),
+    ],
+)
+def test_validation_finds_what_is_wrong(
+    change: dict[str, Any], what: str, broken: bool, sandbox: Sandbox
+) -> None:
+    fields = {name: getattr(SOUND, name) for name in SOUND.__slots__}
+    findings = validate([SOUND, Problem(**fields | change)], sandbox)
+    assert any(what in finding.what and finding.broken == broken for finding in findings)
+    assert validate([SOUND], sandbox) == []
+
+
+def test_the_command_reports_and_writes_the_sound_ones(tmp_path: Path, sandbox: Sandbox) -> None:
+    fields = {name: getattr(SOUND, name) for name in SOUND.__slots__}
+    wrong = Problem(**fields | {"id": "wrong", "reference": "def f(x): return x"})
+    save_problems((SOUND, wrong), tmp_path / "in.jsonl")
+    out = tmp_path / "out.jsonl"
+    result = CliRunner().invoke(coding_app(), ["validate", str(tmp_path / "in.jsonl"), "--out", str(out)])
+    assert result.exit_code == 1
+    assert "broken: wrong: the reference passes 1 of 2 hidden tests" in result.output
+    assert "1 of 2 tasks are sound" in result.output
+    assert load_problems(out).problems == (SOUND,)
+    assert CliRunner().invoke(coding_app(), ["validate", str(out)]).exit_code == 0
+    missing = CliRunner().invoke(coding_app(), ["validate", str(tmp_path / "none.jsonl")])
+    assert missing.exit_code == 2
+    assert "No such file" in missing.output

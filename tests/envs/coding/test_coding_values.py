@@ -1,0 +1,329 @@
+from __future__ import annotations
+
+import collections
+import datetime
+import decimal
+import enum
+import fractions
+import json
+import math
+import re
+import time
+from importlib.resources import files
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from art_gym.envs.coding.drivers import codec, drivers
+from art_gym.envs.coding.drivers.codec import DEEPEST, Unencodable, decode, encode
+from art_gym.envs.coding.literals import read_literal, write_literal
+from art_gym.envs.coding.values import read_tree, same, shorten, show, tree_of
+
+hashable = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.complex_numbers(allow_nan=False)
+    | st.text(st.characters())
+    | st.binary(),
+    lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=4),
+    max_leaves=8,
+)
+values = st.recursive(
+    hashable | st.just(math.nan) | st.binary().map(bytearray),
+    lambda inner: (
+        st.lists(inner, max_size=5)
+        | st.tuples(inner)
+        | st.sets(hashable, max_size=5)
+        | st.dictionaries(hashable, inner, max_size=5)
+    ),
+    max_leaves=20,
+)
+
+
+def equal(expected: object, got: object, **how: Any) -> bool:
+    # What comes from a child comes as text.
+    return same(tree_of(expected), read_tree(json.loads(json.dumps(encode(got)))), **how)
+
+
+@given(values)
+def test_a_value_comes_back_as_it_was_sent(value: object) -> None:
+    back = decode(json.loads(json.dumps(encode(value))))
+    assert type(back) is type(value)
+    assert same(tree_of(value), tree_of(back))
+
+
+@given(values)
+def test_a_value_comes_back_from_its_literal(value: object) -> None:
+    assert same(tree_of(value), tree_of(read_literal(write_literal(value))))
+
+
+@given(values, values)
+def test_equality_is_symmetric_and_says_what_python_says_of_equal_types(a: object, b: object) -> None:
+    assert equal(a, b) == equal(b, a)
+    if equal(a, b):
+        assert type(a) is type(b)
+        assert equal(a, b, equality="python")
+
+
+DISTINCT: list[Any] = [
+    *(1, 1.0, True, 1 + 0j, "1", b"1", bytearray(b"1"), None, 0, 0.5, False, "", math.nan, math.inf, 10**700),
+    *([], (), set(), frozenset(), {}, [1], (1,), {1}, frozenset({1}), {1: 1}, {True: 1}, {1: 1.0}, {1.0: 1}),
+    *([[1]], [(1,)], [1, 2], [2, 1], {(1, 2)}, {frozenset({1})}, {"a": {1}}, {"a": frozenset({1})}),
+    *(decimal.Decimal("1.0"), decimal.Decimal("1.00"), fractions.Fraction(1, 2), collections.Counter("a")),
+    *(collections.OrderedDict(a=1), {"a": 1}, datetime.date(2024, 1, 1), datetime.datetime(2024, 1, 1)),
+    *(datetime.timedelta(1), datetime.time(1), collections.deque([1]), "\ud800", NotImplemented, Ellipsis),
+]
+
+
+def test_values_of_different_type_or_content_differ() -> None:
+    for i, a in enumerate(DISTINCT):
+        for j, b in enumerate(DISTINCT):
+            assert equal(a, b) == (i == j), (a, b)
+
+
+@pytest.mark.parametrize(
+    ("expected", "got"),
+    [(0.0, -0.0), ([math.nan], [math.nan]), ({0.0}, {-0.0}), ({"a": 1, "b": 2}, {"b": 2, "a": 1})],
+)
+def test_equal_in_spite_of_looks(expected: object, got: object) -> None:
+    assert equal(expected, got)
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "near"),
+    [
+        (1.0, 1.0000001, True),
+        (1.0, 1.01, False),
+        (1e9, 1e9 + 100, True),
+        (1e9, 1e9 + 10_000, False),
+        ([1.0, {"a": 2.0}], [1.0000001, {"a": 2}], True),
+        (2.0, 2, True),
+        (1.0, True, False),
+        (1, 1.0000001, False),
+        (math.inf, math.inf, True),
+        (math.inf, 1e308, False),
+        (math.nan, math.nan, True),
+        (1.0, math.nan, False),
+        (1.0, 10**400, False),
+        (1.0, "1.0", False),
+    ],
+)
+def test_tolerance_is_for_floats_alone(expected: object, got: object, near: bool) -> None:
+    assert equal(expected, got, tolerance=1e-6) == near
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "alike"),
+    [
+        (1, 1.0, True),
+        (1, True, True),
+        ([1.0, (2,)], [1, (2.0,)], True),
+        ({1: 2}, {True: 2.0}, True),
+        ({1}, frozenset({1.0}), True),
+        (1, 1 + 0j, True),
+        ([1], (1,), False),
+        (1, "1", False),
+        (0, None, False),
+        (math.nan, math.nan, True),
+    ],
+)
+def test_python_equality_mixes_numbers_and_nothing_else(expected: object, got: object, alike: bool) -> None:
+    assert equal(expected, got, equality="python") == alike
+
+
+class _Always:
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return 1
+
+
+class _Int(int):
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = int.__hash__
+
+
+class _List(list[int]):
+    pass
+
+
+class _Kind(enum.IntEnum):
+    ONE = 1
+
+
+@pytest.mark.parametrize("got", [_Always(), _Int(1), _Kind.ONE, object(), int, len, iter([1])])
+@pytest.mark.parametrize("how", ["exact", "python"])
+def test_an_object_of_another_type_equals_nothing_not_even_itself(got: object, how: Any) -> None:
+    assert not equal(1, got, equality=how, tolerance=1.0)
+    assert not equal([1], [got], equality=how)
+    assert not equal({1}, {got}, equality=how)
+    assert not equal({1: 1}, {got: 1}, equality=how)
+    tree = read_tree(encode(got))
+    assert not same(tree, tree)
+
+
+def test_a_subclass_of_a_container_is_none() -> None:
+    assert not equal([1], _List([1]))
+    assert not equal({"a": 1}, collections.Counter("a"))
+
+
+def test_a_value_that_holds_itself_or_is_too_deep_or_too_large_is_not_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(codec, "MOST_TOKENS", 10_000)
+    loop: list[Any] = []
+    loop.append({"a": (loop,)})
+    deep: list[Any] = []
+    for _ in range(DEEPEST + 5):
+        deep = [deep]
+    wide: Any = 0
+    for _ in range(40):
+        wide = [wide, wide]
+    for value, reason in ((loop, "itself"), (deep, "deep"), (wide, "parts")):
+        with pytest.raises(Unencodable, match=reason):
+            encode(value)
+
+
+def test_sharing_is_no_cycle() -> None:
+    part = [1]
+    assert equal([[1], [1]], [part, part])
+
+
+def test_a_value_of_the_greatest_depth_travels_whole() -> None:
+    deep: list[Any] = []
+    for _ in range(DEEPEST - 1):
+        deep = [deep]
+    assert equal(deep, deep)
+    assert not equal(deep, deep[0])
+    assert show(tree_of(deep)).startswith("[[[")
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        *(
+            None,
+            1,
+            "l0",
+            {},
+            [],
+            ["l1"],
+            ["l0", "l0"],
+            ["l2", 1],
+            ["l-1"],
+            ["l١"],
+            ["l1.0", 1],
+            ["l99999999"],
+        ),
+        *(
+            [1.5],
+            [[1]],
+            ["z"],
+            [""],
+            ["ixyz"],
+            ["fxyz"],
+            ["f0x1p9999"],
+            ["bxy"],
+            ["xos", "t0"],
+            ["c1"],
+            ["d1", 1],
+        ),
+        ["l1"] * (DEEPEST + 5) + [1],
+    ],
+)
+def test_tokens_that_are_no_value_are_refused(tokens: object) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        read_tree(tokens)
+    with pytest.raises(ValueError, match=r"."):
+        decode(tokens)
+
+
+def test_a_forged_dict_or_set_with_a_member_twice_equals_nothing() -> None:
+    assert not same(tree_of({1: 2}), read_tree(["d2", 1, 2, 1, 2]))
+    assert not same(tree_of({1: 2, 3: 4}), read_tree(["d2", 1, 2, 1, 2]))
+    assert not same(tree_of({1}), read_tree(["S2", 1, 1]))
+    assert not same(tree_of({1, 2}), read_tree(["S2", 1, 1]))
+
+
+def test_numbers_chosen_to_collide_cost_nothing() -> None:
+    # A Python set of these takes time quadratic in their number: minutes.
+    colliding = [f"i{number * (2**61 - 1):#x}" for number in range(1, 40_001)]
+    tree = read_tree([f"S{len(colliding)}", *colliding])
+    began = time.process_time()
+    assert same(tree, tree)
+    assert not same(tree_of({1}), tree)
+    assert time.process_time() - began < 5
+
+
+@given(values, st.integers(20, 200))
+def test_a_value_is_shown_within_a_limit_and_can_be_encoded(value: object, limit: int) -> None:
+    text = show(tree_of(value), limit)
+    assert len(text) <= limit + 60
+    text.encode()  # lone surrogates are escaped
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [],
+        (),
+        (1,),
+        [1, (2.5, "a'b")],
+        {"a": [None, True]},
+        {1: {2: b"c"}},
+        {3},
+        frozenset({1}),
+        set(),
+        1 + 2j,
+    ],
+)
+def test_a_short_value_is_shown_as_python_writes_it(value: object) -> None:
+    assert show(tree_of(value)) == repr(value)
+
+
+def test_a_huge_value_is_shown_without_writing_it_whole() -> None:
+    began = time.process_time()
+    text = show(tree_of([list(range(300_000)), 10**100_000]), 100)
+    assert time.process_time() - began < 3
+    assert text.startswith("[[0, 1, 2")
+    assert "left out" in text
+
+
+def test_a_cut_text_tells_how_much_is_missing() -> None:
+    text = shorten("a" * 500 + "z" * 500, 100)
+    assert text.startswith("a" * 66 + " …")
+    assert text.endswith("… " + "z" * 34)
+    assert "[900 characters left out]" in text
+    assert shorten("a" * 100, 100) == "a" * 100
+
+
+@pytest.mark.parametrize(
+    "text", ["f()", "a", "1 +", "__import__('os')", "[x for x in ()]", "{**{}}", "float('1')", "(" * 500]
+)
+def test_a_literal_never_runs_code(text: str) -> None:
+    with pytest.raises(ValueError, match=r"literal|malformed|place"):
+        read_literal(text)
+
+
+@pytest.mark.parametrize("value", [object(), _Int(1), _List([1]), collections.Counter("a")])
+def test_only_built_in_values_are_written_as_literals(value: object) -> None:
+    with pytest.raises(ValueError, match="no built-in value"):
+        write_literal([value])
+
+
+def test_the_parts_of_a_driver_share_no_name() -> None:
+    """They are joined into one text, where a second definition would replace the first."""
+    for name, text in drivers().items():
+        assert "art_gym" not in re.sub(r'"""(.|\n)*?"""', "", text), name
+        names = re.findall(r"^(?:def |class )?(\w+)\b(?= = |: .* = |\(|:)", text, re.MULTILINE)
+        twice = [each for each, count in collections.Counter(names).items() if count > 1]
+        assert set(twice) <= {"main"}, (name, twice)
+    folder = files("art_gym.envs.coding.drivers")
+    assert {"codec.py", "remote.py"} <= {item.name for item in folder.iterdir()}

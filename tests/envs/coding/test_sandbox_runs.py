@@ -1,0 +1,539 @@
+"""What a run in the sandbox does, sees, and comes to."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from art_gym.envs.coding.sandbox import Limits, Outcome, Run, Sandbox, SandboxPool, SandboxUnavailable
+
+ECHO = """
+def main(channel, payload):
+    channel.write_frame(payload)
+    while True:
+        try:
+            frame = channel.read_frame()
+        except EOFError:
+            return
+        if frame == b"end":
+            return
+        channel.write_frame(frame)
+main(channel, payload)
+"""
+FORGE = """
+import os, struct, threading, time
+def late(channel):
+    for number in range(1_000_000):
+        channel.write_frame(b"forged %d" % number)
+def main(channel, payload):
+    if payload == b"garbage":
+        os.write(4, b"\\xff" * 100)
+    elif payload == b"unfinished":
+        channel.write_frame(b"whole")
+        os.write(4, struct.pack(">I", 100) + b"only this")
+    elif payload == b"flood":
+        late(channel)
+    elif payload == b"empty":
+        while True:
+            os.write(4, bytes(65536))
+    elif payload == b"late":
+        channel.write_frame(b"verdict")
+        threading.Thread(target=late, args=(channel,)).start()
+    elif payload == b"deaf":
+        time.sleep(60)
+main(channel, payload)
+"""
+STATE = """
+count = 0
+def main(channel, payload):
+    global count
+    count += 1
+    channel.write_frame(str(count).encode())
+main(channel, payload)
+"""
+DRIVERS = {"echo": ECHO, "forge": FORGE, "state": STATE}
+REPEATED = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40
+)
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    try:
+        sandbox = Sandbox(drivers=DRIVERS)
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+    with sandbox:
+        yield sandbox
+
+
+def run(sandbox: Sandbox, program: str, **arguments: Any) -> Run:
+    return sandbox.run("script", program, **arguments)
+
+
+def within(**limits: float) -> Limits:
+    return Limits(**({"wall_seconds": 20.0, "cpu_seconds": 20.0} | limits))  # type: ignore[arg-type]
+
+
+def test_a_program_prints(sandbox: Sandbox) -> None:
+    result = run(sandbox, "import sys\nprint('a', __name__)\nprint('b', file=sys.stderr)")
+    assert result.ok
+    assert (result.stdout, result.stderr) == (b"a __main__\n", b"b\n")
+    assert 0 < result.cpu_seconds < 5
+    assert 0 < result.wall_seconds < 60
+    assert (result.exit_code, result.signal, result.why, result.frames) == (0, None, "", ())
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "stderr"),
+    [
+        ("exit(3)", 3, b""),
+        ("import sys; sys.exit('sorry')", 1, b"sorry\n"),
+        ("raise SystemExit", 0, b""),
+        ("exit(256 + 7)", 7, b""),
+        ("import os; os._exit(9)", 9, b""),
+        ("import threading\nthreading.Thread(target=exit).start()", 0, b""),
+    ],
+)
+def test_exit_codes(sandbox: Sandbox, program: str, code: int, stderr: bytes) -> None:
+    result = run(sandbox, program)
+    assert (result.outcome, result.exit_code, result.stderr) == (Outcome.EXITED, code, stderr)
+    assert result.ok == (code == 0)
+
+
+def test_a_traceback_shows_the_program_and_nothing_else(sandbox: Sandbox) -> None:
+    result = run(sandbox, "def f():\n    return 1 / 0\n\nf()\n")
+    assert result.exit_code == 1
+    text = result.stderr.decode()
+    assert text.startswith(
+        'Traceback (most recent call last):\n  File "main.py", line 4, in <module>\n    f()'
+    )
+    assert "    return 1 / 0" in text
+    assert text.endswith("ZeroDivisionError: division by zero\n")
+    assert "driver" not in text
+
+
+def test_a_syntax_error_is_shown(sandbox: Sandbox) -> None:
+    result = run(sandbox, "x = (1,\nprint(")
+    assert result.exit_code == 1
+    assert b"SyntaxError" in result.stderr
+    assert b"main.py" in result.stderr
+
+
+def test_main_is_a_module_like_any_other(sandbox: Sandbox) -> None:
+    program = """
+import dataclasses, inspect, pickle, sys
+@dataclasses.dataclass
+class Point:
+    x: int
+assert pickle.loads(pickle.dumps(Point(3))) == Point(3)
+assert sys.modules["__main__"].Point is Point
+assert sys.argv == ["main.py"] and __file__ == "main.py"
+assert "x: int" in inspect.getsource(Point)
+print("done")
+"""
+    assert run(sandbox, program).stdout == b"done\n"
+
+
+def test_stdin(sandbox: Sandbox) -> None:
+    result = run(
+        sandbox, "import sys\nprint(input() + '!', len(sys.stdin.read()))", stdin=b"one\n" + b"x" * 300_000
+    )
+    assert result.stdout == b"one! 300000\n"
+    assert run(sandbox, "print(open(0).read() == '')").stdout == b"True\n"
+    assert run(sandbox, "print('no thanks')", stdin=b"x" * 3_000_000).stdout == b"no thanks\n"
+
+
+def test_what_is_printed_at_the_end_arrives(sandbox: Sandbox) -> None:
+    program = """
+import atexit, io, sys, threading, time
+print("first")
+sys.stdout = io.StringIO()
+print("to nobody")
+atexit.register(lambda: sys.__stdout__.write("at exit\\n"))
+def late():
+    time.sleep(0.05)
+    sys.__stdout__.write("from a thread\\n")
+threading.Thread(target=late).start()
+"""
+    assert run(sandbox, program).stdout == b"first\nfrom a thread\nat exit\n"
+
+
+@REPEATED
+@given(st.binary(max_size=2_000))
+def test_any_bytes_come_through(sandbox: Sandbox, data: bytes) -> None:
+    program = "import sys\nsys.stdout.buffer.write(sys.stdin.buffer.read())"
+    assert run(sandbox, program, stdin=data).stdout == data
+
+
+@REPEATED
+@given(st.text(max_size=200))
+def test_any_text_is_a_program(sandbox: Sandbox, text: str) -> None:
+    result = run(sandbox, f"x = {text!r}\nprint(len(x))")
+    assert result.stdout == f"{len(text)}\n".encode()
+
+
+@REPEATED
+@given(st.lists(st.binary(max_size=300), max_size=20), st.binary(max_size=100_000))
+def test_frames_come_back_in_order(sandbox: Sandbox, frames: list[bytes], payload: bytes) -> None:
+    with sandbox.start("echo", payload, limits=within()) as process:
+        assert process.receive(30) == payload
+        for frame in frames:
+            process.send(frame)
+        assert [process.receive(30) for _ in frames] == frames
+        process.send(b"end")
+        assert process.wait().ok
+        assert process.receive() is None
+
+
+def test_large_frames(sandbox: Sandbox) -> None:
+    large = os.urandom(3_000_000)
+    with sandbox.start("echo", b"", limits=within()) as process:
+        process.receive()
+        process.send(large)
+        assert process.receive() == large
+
+
+def test_a_conversation_by_its_clock(sandbox: Sandbox) -> None:
+    with sandbox.start("echo", b"hello", limits=within()) as process:
+        assert process.receive(30) == b"hello"
+        assert process.started
+        with pytest.raises(TimeoutError, match=r"0\.05 s"):
+            process.receive(0.05)
+        process.send(b"still there")
+        assert process.receive(30) == b"still there"
+        result = process.close()
+    assert (result.outcome, result.why) == (Outcome.KILLED, "closed while it was running")
+    assert process.close() is result
+    process.send(b"nobody reads this")
+    assert process.receive(1) is None
+
+
+def test_several_conversations_at_one_time(sandbox: Sandbox) -> None:
+    processes = [sandbox.start("echo", bytes([i]), limits=within()) for i in range(5)]
+    assert [process.receive(30) for process in processes] == [bytes([i]) for i in range(5)]
+    for process in reversed(processes):
+        process.send(b"end")
+        assert process.wait().ok
+
+
+def test_the_wall_clock_ends_a_conversation(sandbox: Sandbox) -> None:
+    with sandbox.start("forge", b"deaf", limits=within(wall_seconds=0.3)) as process:
+        process.send(b"x" * 5_000_000)
+        assert process.receive() is None
+        assert process.wait().outcome is Outcome.TIMEOUT
+
+
+def test_garbage_on_the_channel(sandbox: Sandbox) -> None:
+    result = sandbox.run("forge", b"garbage")
+    assert (result.outcome, result.frames) == (Outcome.OUTPUT, ())
+    assert "frames of more than" in result.why
+    assert sandbox.run("forge", b"unfinished").frames == (b"whole",)
+    flooded = sandbox.run("forge", b"flood", limits=within(frames_bytes=10_000))
+    assert flooded.outcome is Outcome.OUTPUT
+    assert sum(map(len, flooded.frames)) <= 10_000
+    empty = sandbox.run("forge", b"empty", limits=within(frames_bytes=10_000))
+    assert (empty.outcome, len(empty.frames)) == (Outcome.OUTPUT, 2_500 - 2)
+
+
+def test_frames_after_the_verdict_are_seen_to_be_more(sandbox: Sandbox) -> None:
+    with sandbox.start("forge", b"late", limits=within(frames_bytes=1_000_000)) as process:
+        assert process.receive(30) == b"verdict"
+        result = process.wait()
+    assert result.outcome is Outcome.OUTPUT
+    assert result.frames[0] == b"forged 0"
+
+
+@pytest.mark.parametrize(
+    ("program", "limits", "outcome", "why"),
+    [
+        ("while True: pass", {"wall_seconds": 0.3}, Outcome.TIMEOUT, "ran longer than 0.3 s"),
+        ("while True: pass", {"cpu_seconds": 1}, Outcome.CPU, "used more than 1 s of processor time"),
+        (
+            "import time\nwhile time.process_time() < 0.3: pass",
+            {"cpu_seconds": 0.2},
+            Outcome.CPU,
+            "used more than 0.2 s of processor time",
+        ),
+        ("x = bytearray(1 << 30)", {}, Outcome.MEMORY, "a MemoryError, with a limit of 536,870,912 bytes"),
+        (
+            "x = bytearray(100 << 20)",
+            {"memory_bytes": 80 << 20},
+            Outcome.MEMORY,
+            "a MemoryError, with a limit of 83,886,080 bytes",
+        ),
+        ("print('x' * 70_000)", {}, Outcome.OUTPUT, "wrote more than 65,536 bytes to stdout"),
+        (
+            "import os; os.write(2, b'x' * 11)",
+            {"output_bytes": 10},
+            Outcome.OUTPUT,
+            "more than 10 bytes to stderr",
+        ),
+        ("import os; os.abort()", {}, Outcome.KILLED, "ended by signal 6, SIGABRT"),
+        ("import os; os.kill(os.getpid(), 40)", {}, Outcome.KILLED, "ended by signal 40"),
+    ],
+)
+def test_limits(sandbox: Sandbox, program: str, limits: dict[str, float], outcome: Outcome, why: str) -> None:
+    result = run(sandbox, program, limits=within(**limits))
+    assert result.outcome is outcome, result
+    assert why in result.why
+    assert not result.ok
+
+
+def test_what_is_cut_off_is_said_to_be(sandbox: Sandbox) -> None:
+    result = run(sandbox, "print('x' * 100)", limits=within(output_bytes=10))
+    assert (result.stdout, result.truncated) == (b"x" * 10, True)
+    whole = run(sandbox, "print('x' * 9)", limits=within(output_bytes=10))
+    assert (whole.stdout, whole.truncated, whole.outcome) == (b"x" * 9 + b"\n", False, Outcome.EXITED)
+
+
+@pytest.mark.parametrize(
+    "name", ["wall_seconds", "cpu_seconds", "memory_bytes", "output_bytes", "frames_bytes"]
+)
+def test_limits_that_are_none(name: str) -> None:
+    for value in (0, -1, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match=name):
+            Limits(**{name: value})
+    with pytest.raises(ValueError, match="64 MiB"):
+        Limits(memory_bytes=1 << 20)
+
+
+def test_nothing_of_one_run_is_seen_by_the_next(sandbox: Sandbox) -> None:
+    first = """
+import builtins, gc, json, os, random, signal, sys, threading
+builtins.left = sys.left = json.left = 1
+json.dumps = builtins.print
+os.environ["LEFT"] = "1"
+sys.path.insert(0, "/left")
+sys.modules["left"] = sys
+random.seed(5)
+sys.setrecursionlimit(50_000)
+gc.disable()
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+threading.stack_size(1 << 20)
+"""
+    look = """
+import builtins, gc, json, os, random, signal, sys, threading
+print(hasattr(builtins, "left"), hasattr(sys, "left"), hasattr(json, "left"), json.dumps([1]), os.environ,
+      sys.path, "left" in sys.modules, random.random(), sys.getrecursionlimit(), gc.isenabled(),
+      signal.getsignal(signal.SIGTERM), threading.stack_size(), sorted(sys.modules))
+"""
+    before = run(sandbox, look)
+    assert before.ok
+    assert run(sandbox, first).ok
+    assert run(sandbox, look).stdout == before.stdout
+
+
+def test_no_payload_lies_in_the_memory_of_the_next_run(sandbox: Sandbox) -> None:
+    secret = "KEY-" + os.urandom(16).hex()
+    # The search knows the two halves only, so that it does not find itself.
+    search = """
+import ctypes, gc
+gc.unfreeze()
+halves = input().encode(), input().encode()
+pages = {id(o) & ~0xFFF for o in gc.get_objects()} | {id(m) & ~0xFFF for o in gc.get_objects()
+                                                      for m in gc.get_referents(o)}
+found = 0
+for page in pages:
+    before, half, after = ctypes.string_at(page, 4096).partition(halves[0])
+    found += bool(half) and after.startswith(halves[1])
+print(len(pages) > 500, found)
+"""
+    halves = f"{secret[:18]}\n{secret[18:]}\n".encode()
+    here = run(sandbox, f"kept = [b'{secret}' + bytes([i]) for i in range(9)]\n{search}", stdin=halves)
+    assert here.stdout.split()[1] != b"0", "the search itself does not find what is there"
+    for _ in range(3):
+        assert run(sandbox, f"kept = '{secret}'", stdin=secret.encode()).ok
+    assert run(sandbox, search, stdin=halves).stdout == b"True 0\n"
+
+
+def test_the_state_of_a_driver_is_not_kept(sandbox: Sandbox) -> None:
+    assert [sandbox.run("state", b"").frames for _ in range(3)] == [(b"1",)] * 3
+
+
+def test_runs_repeat_by_their_seed(sandbox: Sandbox) -> None:
+    program = "import random\nprint(random.random(), hash('x'), {'a', 'b', 'c', 'd'})"
+    first, again, other = (run(sandbox, program, seed=seed).stdout for seed in (1, 1, 2))
+    assert first == again != other
+    assert first.split()[1:] == other.split()[1:]
+    with Sandbox() as second:
+        assert run(second, program, seed=1).stdout == first
+    with pytest.raises(ValueError, match="seed"):
+        run(sandbox, "", seed=-1)
+
+
+def test_an_unknown_driver(sandbox: Sandbox) -> None:
+    with pytest.raises(ValueError, match="no driver `echos`; did you mean `echo`"):
+        sandbox.run("echos", b"")
+
+
+def descriptors() -> set[str]:
+    gc.collect()
+    names = os.listdir("/proc/self/fd")
+    return {name for name in names if os.path.lexists(f"/proc/self/fd/{name}")}
+
+
+def test_descriptors_are_given_back(sandbox: Sandbox) -> None:
+    programs = [
+        "",
+        "while True: print(1)",
+        "import os; os.abort()",
+        "x",
+        "import os; os.close(0); os.close(1)",
+    ]
+    run(sandbox, "")
+    before = descriptors()
+    for program in programs * 2:
+        run(sandbox, program, stdin=b"x" * 100_000)
+    sandbox.start("echo", b"").close()
+    assert descriptors() == before
+
+
+def test_many_threads_share_a_sandbox(sandbox: Sandbox) -> None:
+    with ThreadPoolExecutor(6) as threads:
+        results = list(threads.map(lambda i: run(sandbox, f"print({i})", limits=within()).stdout, range(60)))
+    assert results == [f"{i}\n".encode() for i in range(60)]
+
+
+HOARD = """
+import threading, time
+threading.stack_size(32768)
+try:
+    while True:
+        threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+except RuntimeError:
+    print("full", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_run_with_all_threads_keeps_no_other_from_running(sandbox: Sandbox) -> None:
+    with sandbox.start("script", HOARD.encode(), limits=within()) as hoard:
+        while not hoard._streams.stdout:
+            hoard._turn(0)
+        for _ in range(3):
+            assert run(sandbox, "print(1)", limits=within()).ok
+    assert run(sandbox, "import threading\nthreading.Thread(target=print).start()", limits=within()).ok
+
+
+def test_no_descriptor_of_one_run_is_in_another(sandbox: Sandbox) -> None:
+    look = "import os\nprint([n for n in range(3, 99) if os.path.exists(f'/dev/fd/{n}') or not fails(n)])"
+    look = f"import os\ndef fails(n):\n    try: os.fstat(n)\n    except OSError: return True\n{look}"
+    with ThreadPoolExecutor(6) as threads:
+        results = list(threads.map(lambda _: run(sandbox, look, limits=within()).stdout, range(60)))
+    assert set(results) == {b"[]\n"}
+
+
+def test_a_pool() -> None:
+    try:
+        pool = SandboxPool(2, drivers=DRIVERS)
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+    with pool:
+        results = pool.map("script", [f"print({i} * 2)" for i in range(20)], limits=within())
+        assert [int(result.stdout) for result in results] == [i * 2 for i in range(20)]
+        assert pool.run("echo", b"x", limits=within(wall_seconds=0.2)).frames == (b"x",)
+        assert pool.layers
+        with pytest.raises(ValueError, match="no driver"):
+            pool.run("none", b"")
+        assert pool.run("script", "print(1)").ok
+
+
+def zygote_of(sandbox: Sandbox) -> int:
+    backend: Any = sandbox._backend
+    if sandbox.layers[0] != "zygote":
+        pytest.skip("there is no zygote here")
+    return int(backend._process.pid)
+
+
+def test_a_dead_zygote_is_replaced() -> None:
+    try:
+        sandbox = Sandbox()
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+    with sandbox:
+        first = zygote_of(sandbox)
+        os.kill(first, signal.SIGKILL)
+        os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)
+        assert run(sandbox, "print(1)", limits=within()).ok
+        assert zygote_of(sandbox) != first
+        # In the middle of a run: it is run again, once.
+        threading.Timer(0.5, lambda: os.kill(zygote_of(sandbox), signal.SIGKILL)).start()
+        assert run(sandbox, "import time\ntime.sleep(1)\nprint(1)", limits=within()).stdout == b"1\n"
+        with sandbox.start("script", "import time; time.sleep(9)", limits=within()) as process:
+            os.kill(zygote_of(sandbox), signal.SIGKILL)
+            result = process.wait()
+    assert result.outcome is Outcome.REFUSED
+    assert "zygote" in result.why
+
+
+def test_a_closed_sandbox_says_so() -> None:
+    try:
+        sandbox = Sandbox()
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+    with sandbox:
+        pass
+    with pytest.raises(RuntimeError, match="closed"):
+        run(sandbox, "")
+    sandbox.close()
+
+
+def test_a_fork_of_the_parent_may_not_use_it(sandbox: Sandbox) -> None:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            run(sandbox, "")
+        except RuntimeError as error:
+            os._exit(7 if "fork" in str(error) else 8)
+        finally:
+            os._exit(9)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    assert run(sandbox, "print(1)").ok
+
+
+ABANDON = """
+import os, signal, sys
+from art_gym.envs.coding.sandbox import Limits, Sandbox
+sandbox = Sandbox()
+program = "import time\\nprint('in', flush=True)\\ntime.sleep(60)"
+process = sandbox.start("script", program, limits=Limits(wall_seconds=60))
+while not process._streams.stdout:
+    process._turn(0)
+keeper = sandbox._backend._process.pid
+family = [keeper, *map(int, open(f"/proc/{keeper}/task/{keeper}/children").read().split())]
+family += [int(p) for pid in family for p in open(f"/proc/{pid}/task/{pid}/children").read().split()]
+print(*family, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_nothing_outlives_a_killed_parent(sandbox: Sandbox) -> None:
+    zygote_of(sandbox)
+    said = subprocess.run([sys.executable, "-c", ABANDON], capture_output=True, text=True, check=False)
+    family = [int(word) for word in said.stdout.split()]
+    assert len(family) >= 2, said.stderr
+    deadline = time.monotonic() + 10
+    while any(alive(pid) for pid in family) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not [pid for pid in family if alive(pid)]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
