@@ -6,7 +6,7 @@ and :func:`check_text_env` to hold their work against it.
 """
 
 from art_gym.checker import check_text_env
-from art_gym.env import Baseline, Snapshot, TextEnv
+from art_gym.env import Baseline, TextEnv
 from art_gym.errors import (
     ArtGymError,
     ContractError,
@@ -18,6 +18,7 @@ from art_gym.errors import (
 from art_gym.parameters import Code, Parameter
 from art_gym.parser import Call, Invalid, parse
 from art_gym.registration import register_envs as _register_envs
+from art_gym.snapshots import Snapshot
 from art_gym.spaces import UnicodeText
 from art_gym.tasks import Task, TaskSet
 from art_gym.tools import Outcome, Tool, tool

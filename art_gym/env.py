@@ -6,9 +6,8 @@ the contract promises (parsing, validation, turn limits, ``info``, tasks, snapsh
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from typing import Any, ClassVar
 
@@ -18,6 +17,7 @@ import numpy as np
 from art_gym.baselines import random_calls
 from art_gym.errors import ResetNeeded, ToolError, did_you_mean
 from art_gym.parser import Call, Invalid, parse
+from art_gym.snapshots import Restorable
 from art_gym.spaces import UnicodeText
 from art_gym.tasks import Task, TaskSet
 from art_gym.tools import Outcome, Tool, collect_tools, usage_lines
@@ -34,16 +34,7 @@ _FIXED = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The state of an episode at one moment, random generator included. Restores any number of times."""
-
-    env: str
-    """The class it was taken from."""
-    state: bytes
-
-
-class TextEnv(gym.Env[str, str]):
+class TextEnv(Restorable, gym.Env[str, str]):
     """A Gymnasium environment whose observations and actions are text.
 
     A subclass implements :meth:`begin` and at least one method marked with :func:`art_gym.tool`. Class
@@ -69,7 +60,7 @@ class TextEnv(gym.Env[str, str]):
 
     metadata: dict[str, Any] = {"render_modes": ["ansi", "human"], "render_fps": 1}  # noqa: RUF012 (Gymnasium's own)
     instructions: ClassVar[str] = ""
-    shared: ClassVar[tuple[str, ...]] = ()
+    _fixed: ClassVar[frozenset[str]] = _FIXED
     baselines: ClassVar[Mapping[str, Baseline]] = {"random": random_calls}
     teachers: ClassVar[Mapping[str, Baseline]] = {}
     tools: ClassVar[Mapping[str, Tool]] = {}
@@ -79,7 +70,7 @@ class TextEnv(gym.Env[str, str]):
         super().__init_subclass__(**kwargs)
         cls.tools = collect_tools(cls)
         cls.baselines = {"random": random_calls, **cls.baselines}
-        cls.system = _system_text(cls.instructions, cls.tools)
+        cls.system = system_text(cls.instructions, cls.tools)
 
     def __init__(
         self,
@@ -211,27 +202,6 @@ class TextEnv(gym.Env[str, str]):
         reply, observation = self._latest
         return f"> {reply}\n{observation}" if reply else observation
 
-    def snapshot(self) -> Snapshot:
-        """The episode's state, to come back to with :meth:`restore`, here or in another instance."""
-        state = {key: value for key, value in vars(self).items() if key not in self._fixed()}
-        return Snapshot(_qualified_name(type(self)), pickle.dumps(state, pickle.HIGHEST_PROTOCOL))
-
-    def restore(self, snapshot: Snapshot) -> None:
-        """Go back to a snapshot, which stays usable.
-
-        Raises:
-            ValueError: Where the snapshot is another environment's.
-        """
-        if snapshot.env != _qualified_name(type(self)):
-            raise ValueError(f"this snapshot is of {snapshot.env}, not of {_qualified_name(type(self))}")
-        state = pickle.loads(snapshot.state)
-        for key in [key for key in vars(self) if key not in self._fixed() and key not in state]:
-            delattr(self, key)
-        vars(self).update(state)
-
-    def _fixed(self) -> frozenset[str]:
-        return _FIXED.union(self.shared)
-
     def _choose_task(self, options: Mapping[str, Any]) -> Task:
         for name in options:
             if name not in _OPTIONS:
@@ -255,7 +225,7 @@ class TextEnv(gym.Env[str, str]):
             result = getattr(self, call.name)(**call.arguments)
         except ToolError as refusal:
             return self._refuse(Invalid("refused", str(refusal)), info)
-        info["call"] = {"name": call.name, "arguments": _jsonable(call.arguments)}
+        info["call"] = {"name": call.name, "arguments": jsonable(call.arguments)}
         outcome = result if isinstance(result, Outcome) else Outcome(result)
         if outcome.ends is None and self.tools[call.name].ends:
             outcome = replace(outcome, ends=True)
@@ -301,7 +271,8 @@ class TextEnv(gym.Env[str, str]):
             print(f"> {reply}\n{observation}" if reply else observation)
 
 
-def _system_text(instructions: str, tools: Mapping[str, Tool]) -> str:
+def system_text(instructions: str, tools: Mapping[str, Tool]) -> str:
+    """The standing instructions: the author's, and what the tools are; empty without tools."""
     if not tools:
         return ""
     example = next(iter(tools.values())).example()
@@ -309,13 +280,13 @@ def _system_text(instructions: str, tools: Mapping[str, Tool]) -> str:
     return f"{instructions.strip()}\n\n{lines}" if instructions.strip() else lines
 
 
-def _jsonable(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def jsonable(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """A call's arguments with dates as text."""
     plain = dict(arguments)
     for name, value in arguments.items():
         if isinstance(value, date):
             plain[name] = value.isoformat()
+        elif isinstance(value, list):
+            plain[name] = [item.isoformat() if isinstance(item, date) else item for item in value]
     return plain
 
-
-def _qualified_name(cls: type) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"

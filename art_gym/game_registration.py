@@ -4,6 +4,7 @@ from __future__ import annotations
 
 _MODULES = {
     "art/2048Duel-v0": "art_gym.envs.game_2048.duel",
+    "art/CodingDuel-v0": "art_gym.envs.coding.duel",
 }
 
 

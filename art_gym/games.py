@@ -24,7 +24,7 @@ from gymnasium import Space, spaces
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
-from art_gym.env import Baseline, _jsonable, _system_text
+from art_gym.env import Baseline, jsonable, system_text
 from art_gym.errors import ResetNeeded, ToolError, did_you_mean
 from art_gym.game_pieces import Ply, add_terms, fitting, read_choices, require_choice, seat, seat_tools
 from art_gym.game_registration import register_games
@@ -108,7 +108,7 @@ class TextAECEnv(Restorable, pettingzoo.AECEnv):  # type: ignore[misc]  # Pettin
         cls.metadata = {"name": cls.__name__, **cls.metadata}
         cls.tools = seat_tools(cls, cls.seats)
         cls.systems = {
-            name: _system_text(cls.instructions.get(name, ""), tools) for name, tools in cls.tools.items()
+            name: system_text(cls.instructions.get(name, ""), tools) for name, tools in cls.tools.items()
         }
 
     def __init__(
@@ -302,7 +302,7 @@ class TextAECEnv(Restorable, pettingzoo.AECEnv):  # type: ignore[misc]  # Pettin
             if read.extra_calls:
                 note = f"(Only the first of {read.extra_calls + 1} calls was carried out.)"
                 result = result.after(Ply({name: note}))
-            return result, {"call": {"name": read.name, "arguments": _jsonable(read.arguments)}}
+            return result, {"call": {"name": read.name, "arguments": jsonable(read.arguments)}}
         assert isinstance(result, Invalid)
         told = {"error": {"kind": str(result.kind), "message": result.message}}
         return self._refuse(name, result), told

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import dataclass
 from typing import ClassVar
 
-from art_gym.env import Snapshot, _qualified_name
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state of an episode at one moment, random generator included. Restores any number of times."""
+
+    env: str
+    """The class it was taken from."""
+    state: bytes
 
 
 class Restorable:
@@ -13,8 +21,8 @@ class Restorable:
 
     Class attributes:
 
-    * ``shared``: names of attributes set in ``__init__`` that never change afterwards; snapshots share them
-      instead of copying.
+    * ``shared``: names of attributes set in ``__init__`` that never change afterwards (a mailbox, a table);
+      snapshots share them instead of copying.
     """
 
     shared: ClassVar[tuple[str, ...]] = ()
@@ -40,3 +48,7 @@ class Restorable:
         fixed = {key: value for key, value in self.__dict__.items() if key in kept}
         self.__dict__.clear()
         self.__dict__.update(fixed | pickle.loads(snapshot.state))
+
+
+def _qualified_name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"

@@ -208,4 +208,4 @@ def _literal(value: Any) -> str:
         return f'"{value.isoformat()}"'
     if value is None or isinstance(value, bool):
         return str(value)
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False, default=str)  # of dates in a list

@@ -14,6 +14,7 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from art_trainer.copying import start_as_copier
 from art_trainer.episodes import Episode
 from art_trainer.errors import ConfigError
 from art_trainer.rollout import MakeEnv, Start, rollout
@@ -36,12 +37,12 @@ _PIECES = r" ?[^\W_]+| ?[^\s\w]+|_|\n|\s"
 
 @dataclass(frozen=True, slots=True)
 class ScratchSize:
-    """The size of a model made from nothing: by default about half a million weights."""
+    """The size of a model made from nothing: by default a third of a million weights."""
 
-    layers: int = 3
-    hidden_size: int = 128
-    heads: int = 4
-    vocabulary_size: int = 1024
+    layers: int = 2
+    hidden_size: int = 96
+    heads: int = 8
+    vocabulary_size: int = 768
     max_context: int = 1024
     """Most tokens of a context."""
 
@@ -61,6 +62,8 @@ def scratch_model(
 ) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
     """Make a model of random weights, of the Llama architecture, and its tokenizer.
 
+    Its attention starts as heads that look back and copy, see :func:`~art_trainer.copying.start_as_copier`.
+
     Args:
         texts: What the model will read and write, for the vocabulary; :func:`sample_texts` makes some.
         size: The model's size.
@@ -75,15 +78,17 @@ def scratch_model(
         num_hidden_layers=size.layers,
         num_attention_heads=size.heads,
         max_position_embeddings=size.max_context,
-        initializer_range=size.hidden_size**-0.5,
-        tie_word_embeddings=False,
+        attention_bias=True,
+        tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return LlamaForCausalLM(config), tokenizer
+        model = LlamaForCausalLM(config)
+        start_as_copier(model)
+    return model, tokenizer
 
 
 def scratch_tokenizer(texts: Iterable[str], *, vocabulary_size: int) -> PreTrainedTokenizerFast:

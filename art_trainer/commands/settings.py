@@ -179,7 +179,8 @@ def merge_settings(layers: Iterable[Layer]) -> Settings:
     merged: dict[str, Any] = {}
     sources = dict.fromkeys((*_RUN_NAMES, *_CONFIG_NAMES), DEFAULT)
     for layer in layers:
-        for name, value in layer.values.items():
+        for name, given in layer.values.items():
+            value = _number(name, given)
             _check(layer.source, name, value)
             merged[name] = value
             sources[name] = layer.source
@@ -191,6 +192,16 @@ def merge_settings(layers: Iterable[Layer]) -> Settings:
     except ConfigError as error:
         raise ConfigError(f"{error}{_blame(str(error), sources)}") from error
     return Settings(run, config, sources)
+
+
+def _number(name: str, value: Any) -> Any:
+    """A number written as text, as YAML reads ``2e-3``, as the number; anything else as it is."""
+    if isinstance(value, str) and float in _KINDS.get(name, ()):
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    return value
 
 
 def _check(source: str, name: str, value: Any) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+from datetime import date
 from typing import Any, ClassVar
 
 import pytest
@@ -355,3 +356,35 @@ def test_an_environment_without_tasks_differs_by_seed_alone() -> None:
     _, reward, terminated, _, info = env.step("leave()")
     assert (reward, terminated, info["success"]) == (0.0, True, False)
     assert isinstance(reward, float)
+
+
+class CalendarEnv(TextEnv):
+    """Takes dates, alone and in a list."""
+
+    def after_refusal(self):
+        return f"It is turn {self.turn}."
+
+    @tool
+    def book(self, day: date, others: list[date]):
+        """Book days.
+
+        Args:
+            day: The first.
+            others: The others.
+        """
+        return f"{day} and {len(others)} more"
+
+
+def test_dates_are_told_as_text_in_lists_too():
+    env = CalendarEnv()
+    env.reset(seed=0)
+    *_, info = env.step('book("2026-01-02", ["2026-01-03"])')
+    assert info["call"]["arguments"] == {"day": "2026-01-02", "others": ["2026-01-03"]}
+    json.dumps(info)
+
+
+def test_an_environment_can_show_its_state_below_a_refusal():
+    env = CalendarEnv()
+    env.reset(seed=0)
+    observation, *_, info = env.step("hello")
+    assert observation == f"{info['error']['message']}\nIt is turn 1."

@@ -55,6 +55,10 @@ def verdict(machine: str, number: int, *arguments: int, arch: int | None = None)
             accumulator &= k
         elif code == 0x15:
             place += if_true if accumulator == k else if_false
+        elif code == 0x25:
+            place += if_true if accumulator > k else if_false
+        elif code == 0x05:
+            place += k
         else:
             assert code == 0x06
             return {0x7FFF0000: ALLOW, 0x80000000: KILL}.get(k, k & 0xFFFF)

@@ -14,7 +14,7 @@ from art_gym.envs.coding.sandbox.child.lockdown import Lockdown, Refused, give_u
 from art_gym.envs.coding.sandbox.child.runner import (
     REFUSED,
     forget_ourselves,
-    open_standard_streams,
+    prepare,
     run_driver,
 )
 from art_gym.envs.coding.sandbox.child.seccomp import Filter
@@ -32,7 +32,7 @@ def main(config: Mapping[str, Any]) -> NoReturn:
     try:
         preload.modules(config["preload"])
         preload.offer_packages(config["packages"])
-        open_standard_streams()
+        prepare()
         driver = Driver(request["driver"], config["driver"])
         give_up_rights(None, counted=config["counted"])
         if "landlock" in plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import io
 import os
@@ -31,7 +32,8 @@ def run_driver(driver: Driver, channel: Channel, seed: int) -> NoReturn:
         channel: The frames to and from the parent.
         seed: For the module ``random``, so that a run can be repeated.
     """
-    random.seed(seed)
+    if seed:  # the zygote has seeded with 0
+        random.seed(seed)
     channel.write_frame(READY)
     try:
         driver.run(channel, channel.read_frame())
@@ -71,10 +73,12 @@ def _report(error: BaseException) -> None:
 def _end(status: int) -> NoReturn:
     """Do what the interpreter does at its end, without taking its modules apart, which takes long."""
     try:
-        threading._shutdown()  # type: ignore[attr-defined]  # waits for the threads, as the interpreter does
+        if _thread._count():
+            # The interpreter's own way to wait for them.
+            threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
         # The program may have put others in their places.
-        for stream in (sys.stdout, sys.stderr, *_streams):
+        for stream in {*_streams, sys.stdout, sys.stderr}:
             stream.flush()
     except BaseException:
         status = status or 1
@@ -87,8 +91,8 @@ def forget_ourselves() -> None:
         del sys.modules[name]
 
 
-def open_standard_streams() -> None:
-    """New text streams on the descriptors 0, 1 and 2, whatever those lead to when they are used."""
+def prepare() -> None:
+    """What every run finds: text streams on the descriptors 0, 1 and 2, and random numbers that repeat."""
     sys.stdin = _text(0, "r", "surrogateescape")
     # What cannot be encoded is shown by its escape: a program does not fail for printing it.
     sys.stdout = _text(1, "w", "backslashreplace")
@@ -96,6 +100,7 @@ def open_standard_streams() -> None:
     for name in ("stdin", "stdout", "stderr"):
         setattr(sys, f"__{name}__", getattr(sys, name))
     _streams.extend((sys.stdout, sys.stderr))
+    random.seed(0)
 
 
 def _text(descriptor: int, mode: str, errors: str) -> io.TextIOWrapper:

@@ -32,7 +32,7 @@ from art_gym.envs.coding.sandbox.child.messages import BORN, ENDED, REQUEST, rec
 from art_gym.envs.coding.sandbox.child.runner import (
     REFUSED,
     forget_ourselves,
-    open_standard_streams,
+    prepare,
     run_driver,
 )
 from art_gym.envs.coding.sandbox.child.seccomp import Filter
@@ -163,7 +163,7 @@ def main(config: Mapping[str, Any]) -> NoReturn:
     if "landlock" in plan:
         _step("landlock", lambda: landlock.enter(config["readable"], config["listable"]))
     zygote = _step("seccomp", lambda: Zygote({**config, "counted": counted}))
-    open_standard_streams()
+    prepare()
     _say({"python": sys.version.split()[0], "landlock": landlock.abi(), "user": user is not None})
     forget_ourselves()
     gc.collect()

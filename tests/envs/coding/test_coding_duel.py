@@ -1,0 +1,470 @@
+import contextlib
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pettingzoo
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pettingzoo.test import (
+    api_test,
+    max_cycles_test,
+    parallel_api_test,
+    parallel_seed_test,
+    render_test,
+    seed_test,
+)
+
+import art_gym.games  # noqa: F401 (registers the duel)
+from art_gym.envs.coding import duel_attacks, sharing
+from art_gym.envs.coding.collection import open_collection
+from art_gym.envs.coding.duel import BREAKER, SOLVER, CodingDuelEnv, env, parallel_env
+from art_gym.envs.coding.duel_attacks import attack_text, read_attack
+from art_gym.envs.coding.duel_domain import Domain
+from art_gym.envs.coding.env import SandboxFailed
+from art_gym.envs.coding.problem import Case, Problem
+from art_gym.envs.coding.problems import load
+from art_gym.envs.coding.sandbox import Outcome, Run, SandboxUnavailable
+from art_gym.errors import ToolError
+from art_trainer.scripted_policy import ScriptedPolicy
+from art_trainer.self_play import game_maker, play_matches
+
+ID = "art/CodingDuel-v0"
+ROOT = Problem(
+    id="root",
+    prompt="Return the whole part of the square root of a number, or None for 7, which is unlucky.",
+    entry_point="root",
+    template="def root(n: int) -> int | None:\n    ...\n",
+    public=(Case((4,), expected=2), Case((10,), expected=3)),
+    hidden=(Case((-9,), expected=-3), Case((0,), expected=0), Case((8_100,), expected=90)),
+    reference=(
+        "import math\n"
+        "def root(n):\n"
+        "    if n == 13:\n        raise ValueError('a secret of the reference')\n"
+        "    if n == 14:\n        while True: pass\n"
+        "    if n == 15:\n        import random\n        return random.random()\n"
+        "    return None if n == 7 else int(math.copysign(math.isqrt(abs(n)), n))\n"
+    ),
+    mutants=("import math\ndef root(n):\n    return math.isqrt(abs(n))\n",),
+)
+UPPER = Problem(
+    id="upper",
+    prompt="Print the input in capitals.",
+    kind="script",
+    public=(Case(stdin="ab\ncd\n", stdout="AB\nCD\n"),),
+    hidden=(Case(stdin="x", stdout="X\n"), Case(stdin="y z 3\nw", stdout="Y Z 3\nW\n")),
+    reference="import sys\nprint(sys.stdin.read().upper(), end='')\n",
+    mutants=("print(input().upper())\n",),
+)
+TABLE = Problem(
+    id="table",
+    prompt="Say something about rows of a table.",
+    entry_point="f",
+    public=(Case(([{"name": "a", "age": 3}], 1.5, (1, "b")), expected=0),),
+    hidden=(Case(([{"name": "b", "age": 0}, {"name": "a", "age": 5}], 2.0, (2, "c")), expected=0),),
+    reference="def f(rows, x, pair):\n    return 0\n",
+)
+# What PettingZoo's api_test says of any observation that is a Dict, and of text actions.
+ALWAYS_WARNED = (
+    "Observation is not a NumPy array",
+    "Observation space for each agent probably should be gymnasium.spaces.box",
+    "Action space for each agent probably should be gymnasium.spaces.box",
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sandbox() -> None:
+    try:
+        sharing.shared_sandbox()
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+
+
+@contextlib.contextmanager
+def no_other_warnings() -> Iterator[None]:
+    with warnings.catch_warnings():
+        for message in ALWAYS_WARNED:
+            warnings.filterwarnings("ignore", message)
+        yield
+
+
+def started(problem: Problem = ROOT, seed: int = 0, **options: Any) -> CodingDuelEnv:
+    game = CodingDuelEnv(problems=[problem], **options)
+    game.reset(seed=seed)
+    return game
+
+
+def at_breaker(solution: str, problem: Problem = ROOT, **options: Any) -> CodingDuelEnv:
+    game = started(problem, **options)
+    game.step(f"submit\n```python\n{solution}\n```")
+    assert game.agent_selection == BREAKER
+    return game
+
+
+def attack(game: CodingDuelEnv, arguments: str) -> str:
+    game.step(game.tools[BREAKER]["attack"].render({"arguments": arguments}))
+    return str(game.observe(BREAKER)["text"])
+
+
+def over(game: CodingDuelEnv) -> bool:
+    return any((*game.terminations.values(), *game.truncations.values()))
+
+
+def play_out(game: CodingDuelEnv, solver: str, breaker: str, seed: int = 0) -> list[Any]:
+    """Let two scripted players play to the end; what was said and paid."""
+    rngs = np.random.default_rng(seed).spawn(2)
+    acts = {
+        SOLVER: game.players[SOLVER][solver](game, rngs[0]),
+        BREAKER: game.players[BREAKER][breaker](game, rngs[1]),
+    }
+    log: list[Any] = []
+    while not over(game):
+        name = game.agent_selection
+        text = game.observe(name)["text"]
+        reply = acts[name](text)
+        game.step(reply)
+        log.append((name, text, reply, dict(game.rewards)))
+    return log
+
+
+# --- PettingZoo's own tests -----------------------------------------------------------------------------
+
+
+def test_pettingzoo_finds_nothing_wrong() -> None:
+    with no_other_warnings():
+        api_test(pettingzoo.make("aec", ID), num_cycles=100)
+        seed_test(lambda: pettingzoo.make("aec", ID), num_cycles=40)
+
+
+def test_stepped_all_at_once_pettingzoo_finds_nothing_wrong() -> None:
+    with no_other_warnings():
+        parallel_api_test(pettingzoo.make("parallel", ID), num_cycles=40)
+        parallel_seed_test(lambda: pettingzoo.make("parallel", ID), num_cycles=40)
+
+
+def test_cycles_are_counted_as_pettingzoo_counts_them() -> None:
+    def making(make: Callable[..., Any], turns: int) -> Callable[..., Any]:
+        # With a patience of as many replies as a seat has, random ones use up the turns of both.
+        return lambda **options: make(patience=turns, **options)
+
+    max_cycles_test(SimpleNamespace(env=making(env, 4), parallel_env=making(parallel_env, 2)))
+
+
+def test_every_render_mode_passes_pettingzoo(capsys: pytest.CaptureFixture[str]) -> None:
+    render_test(lambda render_mode: pettingzoo.make("aec", ID, render_mode=render_mode))
+    assert "(no program yet)" in capsys.readouterr().out
+
+
+def test_it_is_registered_with_both_interfaces() -> None:
+    game = pettingzoo.make("aec", ID, problems=[ROOT], tries=2)
+    assert isinstance(game, CodingDuelEnv)
+    assert (game.tries, str(game)) == (2, "CodingDuel-v0")
+    assert pettingzoo.make("parallel", ID, max_cycles=7).unwrapped.max_cycles == 4
+
+
+# --- who wins, and what it pays -------------------------------------------------------------------------
+
+
+def test_a_right_program_survives_every_try() -> None:
+    game = at_breaker(ROOT.reference, tries=2)
+    seen = game.observe(BREAKER)["text"]
+    assert ROOT.prompt in seen
+    assert ROOT.reference.strip() in seen
+    assert "root(5) gives 2.\n1 of 2 tries left." in attack(game, "5")
+    assert game.rewards == {SOLVER: 0.0, BREAKER: 0.0}
+    attack(game, "root(7)")
+    assert game.terminations == {SOLVER: True, BREAKER: True}
+    assert game.rewards == {SOLVER: 1.0, BREAKER: -1.0}
+    assert [game.infos[name]["success"] for name in game.seats] == [True, False]
+    assert game.infos[BREAKER]["metrics"] == {
+        "turns": 2.0, "invalid_actions": 0.0, "broken": 0.0, "attacks": 2.0, "tests_tried": 0.0,
+        "passed": 1.0, "level": 1.0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.25, 0.0])
+def test_a_wrong_program_that_no_one_broke_does_not_pay(weight: float) -> None:
+    game = at_breaker(ROOT.mutants[0], tries=1, hidden_weight=weight)
+    attack(game, "5")
+    assert game.rewards == {SOLVER: 1.0 - weight, BREAKER: -1.0}
+    assert [game.infos[name]["success"] for name in game.seats] == [False, False]
+    assert game.infos[SOLVER]["metrics"]["passed"] == pytest.approx(2 / 3)
+    assert "The program fails the hidden tests." in game.observe(SOLVER)["text"]
+
+
+BROKEN = {
+    "wrong": (ROOT.mutants[0], "expected: -2\ngot: 2"),
+    "float": ("def root(n):\n    return -(abs(n) ** 0.5 // 1)\n", "expected: -2\ngot: -2.0"),
+    "raises": ("def root(n):\n    return n / 0\n", "ZeroDivisionError"),
+    "hangs": ("def root(n):\n    while True: pass\n", "got: the program took too long"),
+    "leaves": ("import os\ndef root(n):\n    os._exit(0)\n", "got: the program ended early"),
+    "equals": (
+        "class A(int):\n    __eq__ = lambda *a: True\ndef root(n):\n    return A(-2)\n",
+        "an object of type A",
+    ),
+    "guesses": ("import random\ndef root(n):\n    return random.choice([-2] + [0] * 9)\n", "expected: -2"),
+    "no program": ("def root(n)\n", "SyntaxError"),
+    "nothing": ("", "there is no function `root`"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(BROKEN))
+def test_one_valid_input_breaks_a_bad_program(name: str) -> None:
+    solution, words = BROKEN[name]
+    game = at_breaker(solution)
+    said = attack(game, "-5")
+    assert words in said
+    assert "broken by:\nroot(-5)\n" in said
+    assert game.infos[BREAKER]["score_terms"] == {"duel": 1.0}
+    assert game.infos[SOLVER]["score_terms"] == {"duel": -1.0, "hidden": -1.0}
+    assert [game.infos[name]["success"] for name in game.seats] == [False, True]
+    assert json.loads(json.dumps(game.infos)) == game.infos
+
+
+def test_a_program_that_differs_the_second_time_is_broken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real, calls = duel_attacks.grade, []
+
+    def fickle(problem: Problem, code: str, *args: Any, **options: Any) -> Any:
+        calls.append(code)
+        wrong = calls.count("marked") == 2  # right in the first run, wrong in the second
+        return real(problem, ROOT.mutants[0] if wrong else ROOT.reference, *args, **options)
+
+    monkeypatch.setattr(duel_attacks, "grade", fickle)
+    said = attack(at_breaker("marked"), "-5")
+    assert "got: -2, but something else in a second run" in said
+
+
+def test_who_hands_in_nothing_has_lost() -> None:
+    game = started(max_cycles=2)
+    for _ in range(2):
+        game.step(game.tools[SOLVER]["test"].render({"code": ROOT.reference}))
+    assert game.truncations == {SOLVER: True, BREAKER: True}
+    assert game.rewards == {SOLVER: -2.0, BREAKER: 1.0}
+    assert game.infos[SOLVER]["metrics"]["tests_tried"] == 2
+    stubborn = started(max_cycles=9)
+    for _ in range(3):
+        stubborn.step("I would rather not.")
+    assert stubborn.solution == ""
+    assert stubborn.agent_selection == BREAKER
+
+
+def test_the_solver_may_test_first_and_sees_what_fails() -> None:
+    game = started()
+    game.step("test\n```python\ndef root(n):\n    return 2\n```")
+    assert game.agent_selection == SOLVER
+    assert "root(10): expected 3, got 2" in game.observe(SOLVER)["text"]
+    assert game.rewards == {SOLVER: 0.0, BREAKER: 0.0}
+
+
+# --- inputs that do not count ---------------------------------------------------------------------------
+
+REFUSED = {
+    "13": "the reference does not accept this input",
+    "14": "the reference does not accept this input",
+    "15": "the reference does not always answer this input alike",
+    "'4'": "argument 1 is of type str",
+    "True": "argument 1 is of type bool",
+    "4, 4": "it takes 1 positional argument(s), not 2",
+    "": "it takes 1 positional argument(s), not 0",
+    "m=4": "not 0",
+    "4, m=4": "there is no keyword argument `m`",
+    "10**9": "cannot be read as arguments of `root`: write Python literals, such as 4",
+    "__import__('os').getpid()": "cannot be read",
+    "4) + root(5": "cannot be read",
+    "4 # )": None,
+    "9" * 300: "much larger than in any input",
+    "1," * 6_000: "an input may have 10,000 characters, not 12,000",
+    "[" * 150 + "]" * 150: "type list",
+    "[" * 300 + "]" * 300: "cannot be read",
+}
+
+
+@pytest.mark.parametrize("arguments", REFUSED)
+def test_what_is_no_input_is_refused_and_costs(arguments: str) -> None:
+    game = at_breaker(ROOT.mutants[0])
+    said, words = attack(game, arguments), REFUSED[arguments]
+    assert "secret" not in said
+    if words is None:
+        assert game.rewards[BREAKER] == 0.0
+        return
+    assert words in said
+    assert game.infos[BREAKER]["score_terms"] == {"invalid_action": -0.1}
+    assert game.rewards[SOLVER] == 0.0
+    assert game.tries_left == 3
+    assert game.agent_selection == BREAKER
+
+
+def test_an_input_counts_once() -> None:
+    game = at_breaker(ROOT.reference)
+    attack(game, "5")
+    assert "tried before" in attack(game, "root( 5 )")
+    assert game.tries_left == 2
+
+
+def test_three_bad_inputs_in_a_row_lose_a_try_and_turns_are_limited() -> None:
+    game = at_breaker(ROOT.reference, max_cycles=5)
+    for _ in range(3):
+        attack(game, "'x'")
+    assert game.tries_left == 2
+    for _ in range(2):
+        attack(game, "'x'")
+    assert game.truncations[BREAKER]
+    assert game.infos[SOLVER]["success"]
+    assert game.rewards == {SOLVER: 1.0, BREAKER: -1.1}
+
+
+def test_domains_are_of_types_traits_and_sizes() -> None:
+    def objection(text: str) -> str:
+        try:
+            read_attack(TABLE, text)
+        except ToolError as refusal:
+            return str(refusal)
+        return ""
+
+    row = "{'name': 'c', 'age': 9}"
+    assert objection(f"[{row}], 0.5, (9, 'z')") == ""
+    for text, words in {
+        "[], 0.5, (9, 'z')": "argument 1 is not as in every input of this task: not empty",
+        f"[{row}, {row}], 0.5, (9, 'z')": "without repeats",
+        "[{'name': 'c'}], 0.5, (9, 'z')": "with the keys 'age', 'name'",
+        "[{'name': 'c', 'age': 'c'}], 0.5, (9, 'z')": "the value at 'age' of an item of argument 1 is",
+        "[{'name': 'C', 'age': 1}], 0.5, (9, 'z')": "holds 'C'",
+        "[{'name': 'c', 'age': -1}], 0.5, (9, 'z')": "at least 0",
+        f"[{row}], float('inf'), (9, 'z')": "finite",
+        f"[{row}], 1e99, (9, 'z')": "much larger",
+        f"[{row}], 1, (9, 'z')": "argument 2 is of type int",
+        f"[{row}], 0.5, (9,)": "of 2 items",
+        f"[{row}], 0.5, (9, 9)": "item 2 of argument 3 is of type int",
+    }.items():
+        assert words in objection(text), text
+
+
+def test_every_input_of_the_built_in_problems_is_an_input_and_is_read_back() -> None:
+    for problem in load():
+        domain = Domain(problem)
+        for case in (*problem.public, *problem.hidden):
+            assert domain.objection(case) is None
+            read = read_attack(problem, attack_text(problem, case))
+            assert (read.args, read.stdin) == (case.args, case.stdin) or "nan" in repr(case.args)
+
+
+@settings(max_examples=150, deadline=None)
+@given(text=st.text(max_size=40) | st.from_regex(r"[\[\](){}0-9,'a-]{0,30}", fullmatch=True))
+def test_whatever_is_said_as_an_input_is_read_or_refused(text: str) -> None:
+    for problem in (ROOT, UPPER, TABLE):
+        with warnings.catch_warnings(), contextlib.suppress(ToolError):
+            warnings.simplefilter("ignore", SyntaxWarning)  # Python's own, on literals such as '\d'
+            assert Domain(problem).objection(read_attack(problem, text)) is None
+
+
+def test_a_script_is_broken_by_what_it_reads() -> None:
+    game = at_breaker(UPPER.mutants[0], UPPER)
+    assert "is right: k gives K" in attack(game, "k")
+    assert "holds '!'" in attack(game, "!")
+    game.step("attack\n```\nk\nm\n```")
+    assert game.infos[BREAKER]["success"]
+
+
+# --- what is hidden, and what is repeated ---------------------------------------------------------------
+
+
+def test_hidden_tests_and_the_reference_are_shown_to_nobody() -> None:
+    game = started()
+    log = play_out(game, "mutant", "variation")
+    shown = " ".join([*(text for _, text, _, _ in log), *(game.observe(name)["text"] for name in game.seats)])
+    assert not any(secret in shown for secret in ("8100", "copysign", "secret"))
+
+
+def test_equal_seeds_give_equal_games() -> None:
+    games = []
+    for seed in (3, 3, 4):
+        game = CodingDuelEnv()
+        game.reset(seed=seed)
+        games.append((game.task.id, play_out(game, "mutant", "variation", seed), game.infos))
+    assert games[0] == games[1] != games[2]
+
+
+def test_a_game_goes_on_from_a_snapshot() -> None:
+    game = at_breaker(ROOT.mutants[0])
+    attack(game, "5")
+    kept = game.snapshot()
+    first = attack(game, "-5")
+    other = started()
+    other.restore(kept)
+    assert other.tried == ["5"]
+    assert attack(other, "-5") == first
+
+
+def test_a_sandbox_that_fails_is_no_reward(monkeypatch: pytest.MonkeyPatch) -> None:
+    game = at_breaker(ROOT.reference)
+    monkeypatch.setattr(sharing.shared_sandbox(), "run", lambda *a, **b: Run(Outcome.REFUSED, why="no room"))
+    with pytest.raises(SandboxFailed, match="no room"):
+        attack(game, "5")
+
+
+# --- players, and training ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("problem", [ROOT, UPPER])
+def test_scripted_players_end_as_they_should(problem: Problem) -> None:
+    for solver in CodingDuelEnv.players[SOLVER]:
+        for breaker in CodingDuelEnv.players[BREAKER]:
+            game = started(problem)
+            play_out(game, solver, breaker)
+            if solver == "reference":
+                assert game.infos[SOLVER]["success"]
+            elif breaker == "hidden" or solver == "empty":
+                assert game.infos[BREAKER]["success"], (solver, breaker)
+
+
+def test_the_smallest_tasks_can_be_played_too() -> None:
+    game = CodingDuelEnv(level=0)
+    game.reset(seed=1)
+    play_out(game, "reference", "variation")
+    assert game.infos[SOLVER]["success"]
+
+
+def test_matches_are_played_from_either_seat() -> None:
+    make = game_maker(ID, tries=2)
+    matches = play_matches(
+        {SOLVER: ScriptedPolicy("mutant"), BREAKER: ScriptedPolicy("hidden")}, make, episodes=4, seed=5
+    )
+    rewards = {(match.seat, match.opponent): match.evaluation.reward for match in matches}
+    assert set(rewards) == {(SOLVER, name) for name in ("variation", "hidden")} | {
+        (BREAKER, name) for name in ("reference", "mutant", "empty")
+    }
+    found = {key: reward.value for key, reward in rewards.items() if reward is not None}
+    assert found[BREAKER, "reference"] == -1.0
+    assert found[BREAKER, "empty"] == 1.0
+    assert found[SOLVER, "hidden"] < 0.0
+
+
+# --- misuse ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"actions": "discrete"}, "programs and inputs cannot be numbered; use actions='text'"),
+        ({"actions": "words"}, "actions `words`"),
+        ({"tries": 0}, "tries must be at least 1, not 0"),
+        ({"hidden_weight": -1}, "hidden_weight must be 0 or more, not -1"),
+        ({"problems": [replace(ROOT, kind="unittest", tests="pass")]}, "a unittest has no inputs"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        CodingDuelEnv(**options)
+
+
+def test_problems_of_unittest_files_are_left_out() -> None:
+    unittest = replace(ROOT, id="u", kind="unittest", tests="pass")
+    assert list(CodingDuelEnv(problems=[ROOT, unittest]).problems) == ["root"]
+    assert CodingDuelEnv().problems is open_collection("builtin")[0]
