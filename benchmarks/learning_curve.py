@@ -1,12 +1,14 @@
-"""Does GRPO teach art-tiny to search a mailbox? Trains over seeds and prints success before and after.
+"""Does GRPO teach a small model? Trains over seeds and prints what it was worth before and after.
 
-Each seed is one ``art-trainer train`` of its own: the base model, GRPO on the training questions, and an
-evaluation before and after on the same held-out test questions, beside the baselines that use no model.
+Each seed is one ``art-trainer train`` of its own: the model that training starts from, GRPO on the training
+tasks, and an evaluation before and after on the same held-out tasks, beside the baselines that use no model.
 
-    python benchmarks/learning_curve.py                  # the README's table: difficulty 1, three seeds
-    python benchmarks/learning_curve.py --difficulty 2   # look-alikes
-    python benchmarks/learning_curve.py --mailbox enron.db
-    python benchmarks/learning_curve.py --check          # exits 1 where the README's claim does not hold
+    python benchmarks/learning_curve.py                       # email: success of art-tiny, difficulty 1
+    python benchmarks/learning_curve.py email --env-args difficulty=2
+    python benchmarks/learning_curve.py 2048                  # score of whole games
+    python benchmarks/learning_curve.py 2048 --train-args=--set warm_start=null
+    python benchmarks/learning_curve.py coding                # success on level 0
+    python benchmarks/learning_curve.py 2048 --check          # exits 1 where the README's claim does not hold
 """
 
 from __future__ import annotations
@@ -15,10 +17,13 @@ import argparse
 import json
 import os
 import platform
+import resource
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -26,11 +31,37 @@ import numpy as np
 
 from art_trainer.evaluation import Evaluation, compare
 from art_trainer.run_folder import AFTER, BEFORE, RunFolder
+from art_trainer.statistics import Interval
 
-# The claim: success rises by at least this much, with a 95% interval that excludes the second number.
-_RISE, _RISE_LOW = 0.35, 0.25
-_MOST_INVALID = 0.02
-_MOST_SECONDS = 300
+
+@dataclass(frozen=True)
+class Claim:
+    """A task, and what the README says of learning it."""
+
+    env: str
+    measure: str
+    """``"success"`` (a share) or ``"reward"``."""
+    baseline: str
+    """The best player that uses no model."""
+    rise: float
+    """The measure rises by at least this much in every seed, …"""
+    rise_low: float
+    """… with a 95% interval above this, …"""
+    above: float
+    """… to this many times the baseline, …"""
+    seconds: float
+    """… in less than this many seconds a seed."""
+    invalid: float = 0.02
+    """The largest share of replies that are no valid call, after training."""
+
+
+CLAIMS = {
+    "email": Claim("art/Email-v0", "success", "bm25", rise=0.35, rise_low=0.25, above=1.0, seconds=300),
+    "2048": Claim(
+        "art/2048-v0", "reward", "left-down-right-down", rise=500, rise_low=0, above=1.3, seconds=600
+    ),
+    "coding": Claim("art/Coding-v0", "success", "hard_coded", rise=0.3, rise_low=0.2, above=1.0, seconds=600),
+}
 
 
 @dataclass(frozen=True)
@@ -48,38 +79,46 @@ class Outcome:
     seconds: float
 
 
-def train(seed: int, arguments: argparse.Namespace, folder: Path) -> tuple[Outcome, RunFolder]:
+def train(claim: Claim, seed: int, arguments: argparse.Namespace, folder: Path) -> tuple[Outcome, RunFolder]:
     """Run one seed in a process of its own, as a user would."""
-    env_args = {"difficulty": arguments.difficulty}
-    if arguments.mailbox is not None:
-        env_args = {"mailbox": str(Path(arguments.mailbox).resolve())}
-    command = [sys.executable, "-m", "art_trainer", "train", "--seed", str(seed), "--output-dir", str(folder)]
-    for name, value in env_args.items():
-        command += ["--env-args", f"{name}={json.dumps(value)}"]
+    command = [sys.executable, "-m", "art_trainer", "train", "--env", claim.env, "--seed", str(seed)]
+    command += ["--output-dir", str(folder)]
+    for pair in arguments.env_args or (["difficulty=1"] if claim is CLAIMS["email"] else []):
+        command += ["--env-args", pair]
     if arguments.quick:
-        command += ["--max-steps", "8", "--eval-episodes", "64"]
+        command += ["--max-steps", "2", "--eval-episodes", "8", "--set", "warm_start_episodes=10"]
     if seed != arguments.first_seed:
         command += ["--set", "baselines=[]"]  # they use no seed of training: once is enough
+    environment = dict(os.environ)
+    if arguments.at_once > 1:  # one core each
+        command += ["--threads", "1"]
+        environment["OMP_NUM_THREADS"] = "1"
+    command += arguments.train_args
     started = time.perf_counter()
     with (folder.parent / f"{folder.name}.log").open("w") as log:
-        subprocess.run(command, check=True, stdout=log, stderr=subprocess.STDOUT)
+        subprocess.run(command, check=True, stdout=log, stderr=subprocess.STDOUT, env=environment)
     seconds = time.perf_counter() - started
     run = RunFolder(folder)
     before, after = run.evaluation(BEFORE), run.evaluation(AFTER)
     assert before is not None
     assert after is not None
-    return _outcome(seed, before, after, seconds), run
+    return _outcome(claim, seed, before, after, seconds), run
 
 
-def _outcome(seed: int, before: Evaluation, after: Evaluation, seconds: float) -> Outcome:
-    difference = compare(before, after).success
+def _measured(claim: Claim, evaluation: Evaluation) -> float:
+    found: Interval | None = evaluation.success if claim.measure == "success" else evaluation.reward
+    assert found is not None
+    return found.value
+
+
+def _outcome(claim: Claim, seed: int, before: Evaluation, after: Evaluation, seconds: float) -> Outcome:
+    comparison = compare(before, after)
+    difference = comparison.success if claim.measure == "success" else comparison.reward
     assert difference is not None
-    assert before.success is not None
-    assert after.success is not None
     return Outcome(
         seed=seed,
-        before=before.success.value,
-        after=after.success.value,
+        before=_measured(claim, before),
+        after=_measured(claim, after),
         rise=difference.value,
         rise_low=difference.low,
         rise_high=difference.high,
@@ -94,67 +133,81 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("task", nargs="?", default="email", choices=CLAIMS, help="what is learned")
     parser.add_argument("--seeds", type=int, default=3, help="how many seeds to train")
     parser.add_argument("--first-seed", type=int, default=0, help="the first of them")
+    parser.add_argument("--at-once", type=int, default=1, help="seeds trained at the same time, a core each")
+    parser.add_argument("--env-args", action="append", metavar="KEY=VALUE", help="of the environment")
     parser.add_argument(
-        "--difficulty", type=int, default=1, choices=(1, 2, 3, 4), help="level of the questions"
+        "--train-args", type=str.split, default=[], metavar="WORDS", help="more words for art-trainer train"
     )
-    parser.add_argument("--mailbox", help="an imported mailbox instead of the generated one")
-    parser.add_argument("--quick", action="store_true", help="one seed and eight steps: shows that it runs")
+    parser.add_argument("--quick", action="store_true", help="one seed and two steps: shows that it runs")
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--check", action="store_true", help="exit 1 where the claim does not hold")
     parser.add_argument("--keep", type=Path, help="keep the run folders here")
     arguments = parser.parse_args()
+    claim = CLAIMS[arguments.task]
     seeds = range(arguments.first_seed, arguments.first_seed + (1 if arguments.quick else arguments.seeds))
-    outcomes, baselines = [], {}
-    with tempfile.TemporaryDirectory() as temporary:
+    outcomes: list[Outcome] = []
+    baselines: dict[str, float] = {}
+    digits = 3 if claim.measure == "success" else 0
+    with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(arguments.at_once) as pool:
         root = arguments.keep or Path(temporary)
         root.mkdir(parents=True, exist_ok=True)
-        print("seed  before  after   rise [95% interval]      invalid  turns  seconds", flush=True)
-        for seed in seeds:
-            outcome, run = train(seed, arguments, root / f"seed-{seed}")
+        print(
+            f"{claim.env}, {claim.measure}\nseed  before  after  rise [95% interval]  invalid  turns  seconds"
+        )
+        for outcome, run in pool.map(
+            lambda seed: train(claim, seed, arguments, root / f"seed-{seed}"), seeds
+        ):
             outcomes.append(outcome)
-            baselines |= {
-                name: found.success.value for name, found in run.baselines().items() if found.success
-            }
-            interval = f"{outcome.rise:+.3f} [{outcome.rise_low:+.3f}, {outcome.rise_high:+.3f}]"
+            baselines |= {name: _measured(claim, found) for name, found in run.baselines().items()}
+            rise = [f"{x:+.{digits}f}" for x in (outcome.rise, outcome.rise_low, outcome.rise_high)]
             print(
-                f"{seed:4d}  {outcome.before:.3f}   {outcome.after:.3f}   {interval}"
-                f"   {outcome.invalid_after:.4f}   {outcome.turns_after:.2f}   {outcome.seconds:.0f}",
+                f"{outcome.seed:4d}  {outcome.before:.{digits}f}   {outcome.after:.{digits}f}   "
+                f"{rise[0]} [{rise[1]}, {rise[2]}]   {outcome.invalid_after:.4f}   "
+                f"{outcome.turns_after:.1f}   {outcome.seconds:.0f}",
                 flush=True,
             )
-    for name, success in baselines.items():
-        print(f"baseline {name}: {success:.3f}")
+    for name, value in baselines.items():
+        print(f"baseline {name}: {value:.{digits}f}")
+    cpu = resource.getrusage(resource.RUSAGE_CHILDREN)
     figures = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
-        "difficulty": None if arguments.mailbox else arguments.difficulty,
+        "task": arguments.task,
+        "env_args": arguments.env_args,
+        "train_args": arguments.train_args,
         "seeds": [asdict(outcome) for outcome in outcomes],
         "baselines": baselines,
+        "cpu_seconds": cpu.ru_utime + cpu.ru_stime,
     }
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
-    failures = check(outcomes, baselines.get("bm25", 0.0))
+    failures = check(claim, outcomes, baselines.get(claim.baseline, 0.0))
     for failure in failures:
         print(failure)
-    print(
-        f"success {np.mean([o.before for o in outcomes]):.3f} -> {np.mean([o.after for o in outcomes]):.3f}"
-    )
+    print(f"CPU-seconds in all: {figures['cpu_seconds']:.0f}")
+    means = [np.mean([getattr(outcome, when) for outcome in outcomes]) for when in ("before", "after")]
+    print(f"{claim.measure} {means[0]:.{digits}f} -> {means[1]:.{digits}f}")
     return 1 if arguments.check and failures else 0
 
 
-def check(outcomes: list[Outcome], bm25: float) -> list[str]:
+def check(claim: Claim, outcomes: Sequence[Outcome], baseline: float) -> list[str]:
     """What of the README's claim does not hold, in words."""
     failures = []
     for outcome in outcomes:
-        if outcome.rise < _RISE or outcome.rise_low <= _RISE_LOW:
+        if outcome.rise < claim.rise or outcome.rise_low <= claim.rise_low:
             failures.append(
-                f"seed {outcome.seed}: success rose by {outcome.rise:.3f} (low {outcome.rise_low:.3f})"
+                f"seed {outcome.seed}: {claim.measure} rose by {outcome.rise:.3f} (low {outcome.rise_low:.3f})"
             )
-        if outcome.after <= bm25:
-            failures.append(f"seed {outcome.seed}: {outcome.after:.3f} is not above BM25's {bm25:.3f}")
-        if outcome.invalid_after >= _MOST_INVALID:
+        if outcome.after <= claim.above * baseline:
+            failures.append(
+                f"seed {outcome.seed}: {outcome.after:.3f} is not above {claim.above} times {claim.baseline}'s "
+                f"{baseline:.3f}"
+            )
+        if outcome.invalid_after >= claim.invalid:
             failures.append(f"seed {outcome.seed}: {outcome.invalid_after:.1%} of the actions are invalid")
-        if outcome.seconds >= _MOST_SECONDS:
+        if outcome.seconds >= claim.seconds:
             failures.append(f"seed {outcome.seed}: took {outcome.seconds:.0f} s")
     return failures
 

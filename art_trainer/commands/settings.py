@@ -36,10 +36,42 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "eval_temperature": 1.0,
     },
     "scratch on art/2048-v0": {
+        "env_args": {"show_points": True},
+        # Short windows of games already under way: more starts to compare from than whole games would give.
+        "train_env_args": {
+            "max_turns": 64,
+            "opening_moves": 300,
+            "opening_player": "left-down-right-down",
+            "illegal_move_penalty": 16,
+        },
         "history_window": 1,
         "max_completion_length": 2,
-        "warm_start": "expectimax",
+        "warm_start": "snake",
+        "warm_start_episodes": 130,
+        "warm_start_noise": 0.5,
         "advantage_estimator": "reward_to_go",
+        "gamma": 0.97,
+        "scale_rewards": "batch",
+        "learning_rate": 5e-4,
+        "lr_final_ratio": 0.3,
+        "groups_per_step": 16,
+        "steps_per_generation": 8,
+        "max_steps": 16,
+        "eval_temperature": 0.0,
+        "eval_episodes": 100,
+        "baselines": ["random", "left-down", "left-down-right-down", "greedy"],
+    },
+    "scratch on art/Coding-v0": {
+        "env_args": {"level": 0, "judge_twice": False},
+        "max_completion_length": 16,
+        "warm_start": "demonstrator",
+        "warm_start_episodes": 2000,
+        "warm_start_epochs": 4,
+        "warm_start_learning_rate": 2e-3,
+        "learning_rate": 5e-4,
+        "steps_per_generation": 2,
+        "max_steps": 40,
+        "eval_episodes": 200,
     },
     "scratch on art/2048Duel-v0": {
         "history_window": 1,
@@ -182,7 +214,8 @@ def merge_settings(layers: Iterable[Layer]) -> Settings:
         for name, given in layer.values.items():
             value = _number(name, given)
             _check(layer.source, name, value)
-            merged[name] = value
+            # Of settings that are mappings a layer hides single entries.
+            merged[name] = {**merged.get(name, {}), **value} if isinstance(value, Mapping) else value
             sources[name] = layer.source
     try:
         run = RunSettings(**{name: value for name, value in merged.items() if name in _RUN_NAMES})
