@@ -198,12 +198,13 @@ def check(claim: Claim, outcomes: Sequence[Outcome], baseline: float) -> list[st
     for outcome in outcomes:
         if outcome.rise < claim.rise or outcome.rise_low <= claim.rise_low:
             failures.append(
-                f"seed {outcome.seed}: {claim.measure} rose by {outcome.rise:.3f} (low {outcome.rise_low:.3f})"
+                f"seed {outcome.seed}: {claim.measure} rose by {outcome.rise:.3f} "
+                f"(low {outcome.rise_low:.3f})"
             )
         if outcome.after <= claim.above * baseline:
             failures.append(
-                f"seed {outcome.seed}: {outcome.after:.3f} is not above {claim.above} times {claim.baseline}'s "
-                f"{baseline:.3f}"
+                f"seed {outcome.seed}: {outcome.after:.3f} is not above {claim.above} times "
+                f"{claim.baseline}'s {baseline:.3f}"
             )
         if outcome.invalid_after >= claim.invalid:
             failures.append(f"seed {outcome.seed}: {outcome.invalid_after:.1%} of the actions are invalid")

@@ -57,8 +57,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "groups_per_step": 16,
         "steps_per_generation": 8,
         "max_steps": 16,
-        "eval_temperature": 0.0,
-        "eval_episodes": 100,
+        "eval_temperature": 0.3,
+        "eval_episodes": 128,
         "baselines": ["random", "left-down", "left-down-right-down", "greedy"],
     },
     "scratch on art/Coding-v0": {
