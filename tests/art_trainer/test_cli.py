@@ -208,12 +208,28 @@ def test_later_layers_hide_earlier_ones_and_sources_are_kept():
         ({"lora": True}, "lora is True"),
         ({"lora": 0}, "lora is 0: set at least 1"),
         ({"env_args": [1]}, "set a value of type dict"),
+        ({"warm_start_noise": 1.5}, r"warm_start_noise is 1\.5: set a share from 0 to 1"),
+        ({"warm_start_learning_rate": 0.0}, "set a finite number above 0"),
+        ({"scratch": {"layer": 2}}, "scratch: no `layer`; did you mean `layers`"),
+        ({"history_window": 0}, "history_window is 0: set at least 1"),
         ({"max_steps": "many"}, r"max_steps is 'many'.* \(max_steps from run.yaml\)"),
     ],
 )
 def test_wrong_settings_say_what_and_where(values, words):
     with pytest.raises(ConfigError, match=words):
         merge_settings([Layer("run.yaml", values)])
+
+
+def test_of_mappings_a_layer_hides_single_entries():
+    layers = [Layer("preset", {"env_args": {"a": 1, "b": 2}}), Layer("flag", {"env_args": {"b": 3, "c": 4}})]
+    assert merge_settings(layers).run.env_args == {"a": 1, "b": 3, "c": 4}
+
+
+def test_numbers_that_yaml_takes_for_text_are_numbers():
+    assert (
+        merge_settings([Layer("--set", {"warm_start_learning_rate": "2e-3"})]).run.warm_start_learning_rate
+        == 2e-3
+    )
 
 
 def test_pairs_are_json_or_text():
@@ -268,6 +284,28 @@ def test_a_second_run_does_not_touch_the_first_and_a_longer_one_goes_on(invoke, 
         "eval", "--env", ENV, "--policy", run, "--episodes", "2", "--max-completion-length", "4"
     )
     assert evaluated.exit_code == 0
+
+
+def test_a_model_made_from_nothing_is_warmed_up_trained_and_gone_on_with(invoke, tmp_path):
+    small = ["--set", "scratch={layers: 1, hidden_size: 16, heads: 2, vocabulary_size: 400}"]
+    small += ["--warm-start", "scripted", "--set", "warm_start_episodes=6", "--history-window", "1"]
+    result = invoke("train", "--env", ENV, *QUICK, *small, "--train-env-args", "words=1")
+    assert result.exit_code == 0, result.output
+    assert "warm start: 6 replies in 6 episodes of scripted" in result.output
+    run = tmp_path / "runs" / "Echo-v0-scratch-1"
+    assert RunFolder(run).settings()["train_env_args"] == {"words": 1}
+    result = invoke("train", "--resume", run, "--max-steps", "3")
+    assert result.exit_code == 0, result.output
+    assert "warm start:" not in result.output
+    assert "Going on after step 2." in result.output
+    assert invoke("eval", "--env", ENV, "--policy", run, "--episodes", "2").exit_code == 0
+
+
+def test_a_player_to_imitate_must_exist(invoke):
+    with pytest.raises(
+        ConfigError, match="warm_start: the environment has no player `scritped`; did you mean"
+    ):
+        invoke("train", "--env", ENV, *QUICK, "--warm-start", "scritped")
 
 
 # Raised between two libraries: PEFT reads a property that Transformers has renamed.

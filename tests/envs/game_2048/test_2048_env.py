@@ -272,6 +272,42 @@ def test_opening_moves_begin_later_in_the_game_but_never_at_its_end() -> None:
     assert min(tiles) < 40 < 100 < max(tiles)
 
 
+def test_a_named_player_can_play_the_opening_the_same_for_every_attempt() -> None:
+    deep = []
+    for seed in range(30):
+        boards = []
+        for _ in range(2):
+            env = Game2048Env(opening_moves=300, opening_player="left-down-right-down")
+            env.reset(seed=seed)
+            boards.append(env.exponents)
+        assert boards[0] == boards[1]
+        assert any(env.legal)
+        deep.append(max(boards[0]))
+    assert max(deep) >= 7  # random play rarely sees a 128 so early
+
+
+def test_observations_can_tell_what_each_move_would_score() -> None:
+    env = Game2048Env(show_points=True)
+    rng = np.random.default_rng(0)
+    told, _ = env.reset(seed=3)
+    for _ in range(60):
+        before = env.board
+        score, *rows, moves = told.splitlines()[-6:]
+        assert score == f"score {env.score}"
+        assert len(rows) == 4
+        words = moves.split()
+        gains = dict(zip(words[::2], words[1::2], strict=True))
+        assert list(gains) == ["up", "right", "down", "left"]
+        assert [gains[name] != "-" for name in gains] == list(env.legal)
+        reply = rng.choice([name for name in gains if gains[name] != "-"])
+        told, reward, terminated, _, _ = env.step(str(reply))
+        assert reward == float(gains[reply])
+        assert env.board != before
+        if terminated:
+            break
+    assert env.moves > 30
+
+
 def test_snapshots_branch() -> None:
     env = Game2048Env(opening_moves=20)
     env.reset(seed=2)
@@ -298,6 +334,7 @@ def test_snapshots_branch() -> None:
         ({"illegal_move_penalty": -1}, ValueError, "must be 0 or more"),
         ({"opening_moves": -1}, ValueError, "opening_moves must be 0 or more"),
         ({"opening_moves": 2.5}, TypeError, "opening_moves must be an int, not 2.5"),
+        ({"opening_player": "greddy"}, ValueError, "did you mean `greedy`"),
         ({"max_turns": 0}, ValueError, "at least 1"),
         ({"split": "tests"}, UnknownTask, "did you mean `test`"),
         ({"render_mode": "rgb"}, ValueError, "rgb_array"),

@@ -7,6 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from art_gym.envs.game_2048 import snake
 from art_gym.envs.game_2048.board import ACTIONS, Rules
 from art_gym.envs.game_2048.env import Game2048Env
 from art_gym.envs.game_2048.players import BASELINES, cycle, expectimax, greedy_choice, random_legal
@@ -115,3 +116,48 @@ def test_policies_of_the_trainer_find_the_players() -> None:
     assert isinstance(env, Game2048Env)
     assert list(env.baselines)[:3] == ["random", "left-down", "left-down-right-down"]
     assert env.baselines["random"] is random_legal
+
+
+def test_the_snake_plays_better_than_any_cycle_and_keeps_its_best_tile_in_its_corner() -> None:
+    found, corner = [], 0
+    for seed in range(4):
+        env, act = begin("snake", seed, split="test", max_turns=700)
+        over = False
+        while not over:
+            _, _, terminated, truncated, _ = env.step(act(""))
+            over = terminated or truncated
+        found.append(env.score)
+        corner += env.exponents[12] == max(env.exponents)
+    assert np.mean(found) > 6_000
+    assert corner >= 3
+
+
+def test_the_snake_plays_boards_of_every_size() -> None:
+    for size in (3, 5):
+        env, act = begin("snake", 1, board_size=size, max_turns=40)
+        for _ in range(20):
+            assert "call" in env.step(act(""))[4]
+        assert env.illegal_moves == 0
+
+
+def test_the_snake_values_a_board_by_looking_at_every_tile_and_reply() -> None:
+    rules = Rules.of(3)
+    weights = [w for row in snake._weights(3) for w in row]
+    assert weights[6:] == [1.0, 0.5, 0.25]  # the bottom row falls to the right, the next one back
+    assert weights[3:6] == [1 / 32, 1 / 16, 1 / 8]
+
+    def value(board: int) -> float:
+        cells = rules.exponents(board)
+        return sum(w * 2**e if e else 2.0 for w, e in zip(weights, cells, strict=True))
+
+    def expected(board: int) -> float:
+        places = [cell for cell, e in enumerate(rules.exponents(board)) if not e]
+        boards = [rules.place(board, cell, 1) for cell in places]
+        replies = [[rules.slide(b, a)[0] for a in range(4) if rules.slide(b, a)[0] != b] for b in boards]
+        return float(np.mean([max(map(value, after)) if after else -1e9 for after in replies]))
+
+    board = rules.pack([0, 1, 2, 0, 3, 1, 4, 2, 1])
+    slides = {a: rules.slide(board, a)[0] for a in range(4) if rules.slide(board, a)[0] != board}
+    best = max(slides, key=lambda action: expected(slides[action]))
+    assert snake.snake_choice(rules, board) == best
+    assert snake._Snake.of(3).expected(slides[best]) == pytest.approx(expected(slides[best]))

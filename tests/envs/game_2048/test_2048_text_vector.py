@@ -52,6 +52,7 @@ def assert_same(one: Any, other: Any, path: str = "") -> None:
         {"max_turns": 5, "reward": "target", "illegal_move_penalty": 0.5, "split": "test"},
         {"max_turns": 60, "opening_moves": 30, "stop_at_target": True, "target": 32, "reward": "shaped"},
         {"max_turns": 1, "opening_moves": 5, "shared_chance": False},
+        {"max_turns": 40, "opening_moves": 90, "opening_player": "left-down", "show_points": True},
     ],
     ids=str,
 )
