@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from art_trainer.commands.models import local_policy
-from art_trainer.commands.policies import MakeEnv, player_names, train_split
+from art_trainer.commands.policies import MakeEnv, baseline_names, train_split
 from art_trainer.commands.settings import Settings
 from art_trainer.imitation import ImitationConfig
 from art_trainer.sampler import SamplingParams
@@ -104,9 +104,11 @@ def warm_up(policy: TransformersPolicy, settings: Settings, make_env: MakeEnv, c
 
 def _scratch_policy(settings: Settings, make_env: MakeEnv, sampling: SamplingParams) -> TransformersPolicy:
     run, config = settings.run, settings.config
+    # A player that searches for seconds a move need not be heard, unless it is to be imitated.
+    heard = baseline_names(make_env) if run.baselines is None else run.baselines
     texts = sample_texts(
         make_env,
-        player_names(make_env),
+        [run.warm_start] if run.warm_start else heard or baseline_names(make_env),
         split=train_split(make_env, config.train_split),
         seed=config.seed,
     )
