@@ -19,18 +19,11 @@ from art_trainer.episodes import Episode
 from art_trainer.errors import ConfigError
 from art_trainer.rollout import MakeEnv, Start, rollout
 from art_trainer.scripted_policy import ScriptedPolicy
+from art_trainer.small_chat import ASSISTANT, END, PAD, TEMPLATE, USER
 
 NAME = "scratch"
 """How settings and command lines call such a model."""
 
-PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
-_TEMPLATE = (
-    "{% for message in messages %}"
-    "{% if message['role'] == 'user' %}" + USER + "{{ message['content'] }}"
-    "{% elif message['role'] == 'assistant' %}" + ASSISTANT + "{{ message['content'] }}" + END + "{% endif %}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}" + ASSISTANT + "{% endif %}"
-)
 # Words, runs of marks and line ends; a blank belongs to the word after it.
 _PIECES = r" ?[^\W_]+| ?[^\s\w]+|_|\n|\s"
 
@@ -129,7 +122,7 @@ def scratch_tokenizer(texts: Iterable[str], *, vocabulary_size: int) -> PreTrain
         tokenizer_object=tokenizer,
         pad_token=PAD,
         eos_token=END,
-        chat_template=_TEMPLATE,
+        chat_template=TEMPLATE,
         clean_up_tokenization_spaces=False,
         omit_system=True,
     )

@@ -18,19 +18,14 @@ from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import WordPiece
 from transformers import PreTrainedTokenizerFast
 
-PAD, UNKNOWN, USER, ASSISTANT, END = "<|pad|>", "<|unknown|>", "<|user|>", "<|assistant|>", "<|end|>"
+from art_trainer.small_chat import ASSISTANT, END, PAD, TEMPLATE, USER
+
+UNKNOWN = "<|unknown|>"
 _SPECIAL = (PAD, UNKNOWN, USER, ASSISTANT, END)
 _MOST_LISTED = 60  # ids m1 … m60 are one token each
 _PIECES = r"\d{4}-\d{2}-\d{2}|\b\d/\d\b|\bm\d{1,2}\b|[a-z]+|\d+(?:[.,:]\d+)*|\n|[^\s\w]|\w"
 # What may be a token as it is: words, dates, counts of matched words ("2/3"), marks.
 _WHOLE = re.compile(r"[a-z]+|\d{4}-\d{2}-\d{2}|\d/\d|[^\w\s]")
-_TEMPLATE = (
-    "{% for message in messages %}"
-    "{% if message['role'] == 'user' %}" + USER + "{{ message['content'] }}"
-    "{% elif message['role'] == 'assistant' %}" + ASSISTANT + "{{ message['content'] }}" + END + "{% endif %}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}" + ASSISTANT + "{% endif %}"
-)
 # How decoded text is closed up: (spaced as the decoder leaves it, as people write it).
 _CLOSE_UP = (
     (r' ?\( " ?', '("'),
@@ -84,7 +79,7 @@ def build_tokenizer(texts: Iterable[str], *, vocabulary_size: int) -> PreTrained
         pad_token=PAD,
         unk_token=UNKNOWN,
         eos_token=END,
-        chat_template=_TEMPLATE,
+        chat_template=TEMPLATE,
         clean_up_tokenization_spaces=False,
         omit_system=True,  # instructions are beyond a model of this size; it knows the tools by heart
     )
