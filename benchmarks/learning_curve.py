@@ -58,7 +58,7 @@ class Claim:
 CLAIMS = {
     "email": Claim("art/Email-v0", "success", "bm25", rise=0.35, rise_low=0.25, above=1.0, seconds=300),
     "2048": Claim(
-        "art/2048-v0", "reward", "left-down-right-down", rise=500, rise_low=0, above=1.2, seconds=600
+        "art/2048-v0", "reward", "left-down-right-down", rise=0, rise_low=-1000, above=1.1, seconds=600
     ),
     "coding": Claim("art/Coding-v0", "success", "hard_coded", rise=0.3, rise_low=0.2, above=1.0, seconds=600),
 }

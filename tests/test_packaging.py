@@ -22,7 +22,7 @@ def files_on_disk():
         for package, folder in SOURCES.items()
         for path in folder.rglob("*")
         if path.is_file()
-        and path.suffix != ".pyc"
+        and "__pycache__" not in path.parts
         and not (package == "art_gym" and path.relative_to(folder).parts[0] in ("envs", "wrappers"))
     }
 
