@@ -8,6 +8,7 @@ says so, and the caller starts a new token history from :meth:`ChatFormat.prompt
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -57,6 +58,7 @@ class ChatFormat:
             board does. It is saved with the tokenizer: what was trained so is played so.
 
     Attributes:
+        tokenizer: The tokenizer to save beside the model.
         end_of_turn: The token that ends a reply.
 
     Raises:
@@ -67,9 +69,11 @@ class ChatFormat:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, *, history_window: int | None = None) -> None:
         if history_window is not None and history_window < 1:
             raise ValueError(f"history_window is at least 1, got {history_window}")
-        self.tokenizer = tokenizer
         if history_window is not None:
-            tokenizer.init_kwargs["history_window"] = history_window
+            # A copy, since the caller's may serve other policies too.
+            tokenizer = copy.copy(tokenizer)
+            tokenizer.init_kwargs = {**tokenizer.init_kwargs, "history_window": history_window}
+        self.tokenizer = tokenizer
         self.history_window: int | None = tokenizer.init_kwargs.get("history_window")
         self._template: str | None = None
         if not tokenizer.chat_template:

@@ -82,8 +82,8 @@ class TransformersPolicy:
         if max_batch < 1:
             raise ValueError(f"max_batch is at least 1, got {max_batch}")
         self.model = model
-        self.tokenizer = tokenizer
         self.format = ChatFormat(tokenizer, history_window=history_window)
+        self.tokenizer = self.format.tokenizer
         self.max_batch = max_batch
         self.name = name
         self._read_tokens = read_tokens

@@ -9,7 +9,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from art_trainer.advantages import group_advantages
+from art_trainer.advantages import group_advantages, turn_advantages
 from art_trainer.config import GRPOConfig
 from art_trainer.episodes import Ending, Episode, Group, TokenHistory
 from art_trainer.errors import DivergedError, UnsupportedModelError
@@ -30,7 +30,9 @@ def weights_of(model: torch.nn.Module) -> torch.Tensor:
 
 def with_rewards(group: Group, rewards: Sequence[float]) -> Group:
     episodes = zip(group.episodes, rewards, strict=True)
-    return Group(tuple(replace(e, turns=(replace(e.turns[0], reward=r),)) for e, r in episodes))
+    return Group(
+        tuple(replace(e, turns=(*e.turns[:-1], replace(e.turns[-1], reward=r))) for e, r in episodes)
+    )
 
 
 def with_logprobs(group: Group, change: float) -> Group:
@@ -180,6 +182,21 @@ def test_a_batch_of_nothing_but_failures_is_survived() -> None:
     assert learner.step == 1
 
 
+def test_with_reward_to_go_each_turns_tokens_have_their_own_advantage() -> None:
+    model = tiny_model()
+    (group,) = made_groups(model, groups=1, size=3, seed=3)
+    learner = Learner(model, config(advantage_estimator="reward_to_go", gamma=0.5))
+    (members,) = learner._attempts([group])
+    wanted = turn_advantages([[turn.reward for turn in e.turns] for e in group.episodes], 0.5)
+    assert len({len(values) for values in wanted}) > 1
+    for attempt, episode, values in zip(members, group.episodes, wanted, strict=True):
+        turns = episode.histories[0].turns
+        assert attempt.rows[0].advantages == pytest.approx([values[turn] for turn in turns])
+    before = weights_of(model)
+    learner.update([group])
+    assert not torch.equal(weights_of(model), before)
+
+
 def test_truncated_episodes_can_be_left_out_of_the_loss_but_not_of_the_baseline() -> None:
     model = tiny_model()
     (group,) = made_groups(model, groups=1, size=3)
@@ -300,12 +317,11 @@ def test_the_entropy_bonus_raises_entropy() -> None:
 
 def test_metrics_tell_of_rewards_success_and_terms() -> None:
     model = tiny_model()
-    metrics = Learner(model, config()).update(
-        [with_rewards(made_groups(model, groups=1)[0], [1.0, 0.0, 0.5, 0.5])]
-    )
+    group = with_rewards(made_groups(model, groups=1)[0], [1.0, 0.0, 0.5, 0.5])
+    metrics = Learner(model, config()).update([group])
     assert metrics["reward"] == 0.5
     assert metrics["reward_std"] == pytest.approx(np.std([1.0, 0.0, 0.5, 0.5], ddof=1))
-    assert metrics["turns"] == 1
+    assert metrics["turns"] == np.mean([len(episode.turns) for episode in group.episodes])
     assert metrics["invalid_actions"] == 0
     assert "score/outcome" in metrics
     assert 0 <= metrics["success"] <= 1

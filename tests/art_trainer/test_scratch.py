@@ -49,9 +49,10 @@ def test_the_same_seed_and_texts_give_the_same_model_and_another_seed_another() 
 
 def test_it_is_an_ordinary_folder_that_remembers_its_window(tmp_path) -> None:  # type: ignore[no-untyped-def]
     model, tokenizer = scratch_model(TEXTS, size=SMALL)
-    ChatFormat(tokenizer, history_window=2)
+    chat = ChatFormat(tokenizer, history_window=2)
+    assert ChatFormat(tokenizer).history_window is None  # the caller's own is left as it was
     model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
+    chat.tokenizer.save_pretrained(tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     assert loaded.encode("the board 2") == tokenizer.encode("the board 2")
     assert ChatFormat(loaded).history_window == 2
