@@ -289,4 +289,3 @@ def jsonable(arguments: Mapping[str, Any]) -> dict[str, Any]:
         elif isinstance(value, list):
             plain[name] = [item.isoformat() if isinstance(item, date) else item for item in value]
     return plain
-
