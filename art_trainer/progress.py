@@ -174,3 +174,17 @@ def training_progress(
     if console.is_terminal:
         return LiveProgress(console, pace, episodes_per_step)
     return PlainProgress(console, pace)
+
+
+class ProgressWatcher:
+    """A trainer's callback that passes on what it is told to the progress that is being shown."""
+
+    progress: TrainingProgress
+
+    def on_step(self, metrics: Mapping[str, float]) -> None:
+        """A step is done."""
+        self.progress.on_step(metrics)
+
+    def on_episode(self, episode: Episode) -> None:
+        """A training episode ended."""
+        self.progress.on_episode(episode)

@@ -6,7 +6,7 @@ tasks, and an evaluation before and after on the same held-out tasks, beside the
     python benchmarks/learning_curve.py                       # email: success of art-tiny, difficulty 1
     python benchmarks/learning_curve.py email --env-args difficulty=2
     python benchmarks/learning_curve.py 2048                  # score of whole games
-    python benchmarks/learning_curve.py 2048 --train-args=--set warm_start=null
+    python benchmarks/learning_curve.py 2048 --train-args "--set warm_start=null"
     python benchmarks/learning_curve.py coding                # success on level 0
     python benchmarks/learning_curve.py 2048 --check          # exits 1 where the README's claim does not hold
 """
@@ -58,7 +58,7 @@ class Claim:
 CLAIMS = {
     "email": Claim("art/Email-v0", "success", "bm25", rise=0.35, rise_low=0.25, above=1.0, seconds=300),
     "2048": Claim(
-        "art/2048-v0", "reward", "left-down-right-down", rise=0, rise_low=-1000, above=1.1, seconds=600
+        "art/2048-v0", "reward", "left-down-right-down", rise=0, rise_low=0, above=1.1, seconds=600
     ),
     "coding": Claim("art/Coding-v0", "success", "hard_coded", rise=0.3, rise_low=0.2, above=1.0, seconds=600),
 }
@@ -183,7 +183,7 @@ def main() -> int:
     }
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
-    failures = check(claim, outcomes, baselines.get(claim.baseline, 0.0))
+    failures = check(claim, outcomes, baselines[claim.baseline])
     for failure in failures:
         print(failure)
     print(f"CPU-seconds in all: {figures['cpu_seconds']:.0f}")

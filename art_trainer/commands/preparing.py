@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -22,12 +23,14 @@ _SMALL_MODEL = 50_000_000
 _SMALL_MODEL_THREADS = 2
 
 
-def prepare_policy(settings: Settings, make_env: MakeEnv, *, checkpoint: Path | None) -> TransformersPolicy:
+def prepare_policy(
+    settings: Settings, texts: Callable[[], Sequence[str]], *, checkpoint: Path | None
+) -> TransformersPolicy:
     """Load the model, or make it.
 
     Args:
         settings: All settings of the run.
-        make_env: Makes the environment; a model made from scratch takes its words from it.
+        texts: What the environment says, from which a model made from scratch takes its words.
         checkpoint: What a resumed run goes on from, where it has one.
 
     Raises:
@@ -43,7 +46,7 @@ def prepare_policy(settings: Settings, make_env: MakeEnv, *, checkpoint: Path | 
         max_new_tokens=config.max_completion_length,
     )
     if run.model == NAME and checkpoint is None:
-        policy = _scratch_policy(settings, make_env, sampling)
+        policy = _scratch_policy(settings, texts(), sampling)
     else:
         policy = local_policy(
             run.model if checkpoint is None or run.model != NAME else str(checkpoint),
@@ -102,16 +105,23 @@ def warm_up(policy: TransformersPolicy, settings: Settings, make_env: MakeEnv, c
     )
 
 
-def _scratch_policy(settings: Settings, make_env: MakeEnv, sampling: SamplingParams) -> TransformersPolicy:
+def env_texts(settings: Settings, make_env: MakeEnv) -> list[str]:
+    """What an environment says to the players of a run.
+
+    A player that searches for seconds a move need not be heard, unless it is to be imitated.
+    """
     run, config = settings.run, settings.config
-    # A player that searches for seconds a move need not be heard, unless it is to be imitated.
     heard = baseline_names(make_env) if run.baselines is None else run.baselines
-    texts = sample_texts(
+    return sample_texts(
         make_env,
         [run.warm_start] if run.warm_start else heard or baseline_names(make_env),
         split=train_split(make_env, config.train_split),
         seed=config.seed,
     )
+
+
+def _scratch_policy(settings: Settings, texts: Sequence[str], sampling: SamplingParams) -> TransformersPolicy:
+    run, config = settings.run, settings.config
     model, tokenizer = scratch_model(texts, size=ScratchSize(**run.scratch), seed=config.seed)
     if run.device is not None:
         model.to(run.device)  # type: ignore[arg-type]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 import typer
 import yaml
 from rich.console import Console
@@ -17,22 +16,20 @@ from art_gym.errors import did_you_mean
 from art_gym.seats import players_of
 from art_trainer.checkpoint import list_checkpoints
 from art_trainer.commands.policies import load_policy
-from art_trainer.commands.preparing import default_threads, prepare_policy
+from art_trainer.commands.preparing import prepare_policy
 from art_trainer.commands.self_play_tables import difference_lines, match_table
 from art_trainer.commands.settings import Settings
 from art_trainer.commands.tables import episode_bar, settings_table
 from art_trainer.commands.training import INTERRUPTED, TrainRequest, gather_settings, read_yaml_config
-from art_trainer.episodes import Episode
 from art_trainer.errors import ConfigError
 from art_trainer.game_demonstrations import imitate_players
 from art_trainer.game_rollout import MakeGame, play_games
 from art_trainer.imitation import ImitationConfig
 from art_trainer.policy import Policy
-from art_trainer.progress import TrainingProgress, training_progress
+from art_trainer.progress import ProgressWatcher, training_progress
 from art_trainer.rollout import Start
 from art_trainer.run_folder import AFTER, BEFORE, RunFolder, read_yaml, write_text
-from art_trainer.sampler import SamplingParams
-from art_trainer.scratch import NAME, ScratchSize, episode_texts, scratch_model
+from art_trainer.scratch import episode_texts
 from art_trainer.scripted_policy import ScriptedPolicy
 from art_trainer.self_play import (
     EVALUATION_SEED,
@@ -143,7 +140,7 @@ class _Run:
         self._make_game = game_maker(run.env, **{**run.env_args, **run.train_env_args})
         self._make_eval_game = game_maker(run.env, **run.env_args)
         self._checkpoint = next(reversed(list_checkpoints(folder.checkpoints)), None) if resume else None
-        self._watcher = _Watcher()
+        self._watcher = ProgressWatcher()
         self._trainer = self._make_trainer(sides)
         self._matches: dict[str, list[Match]] = {}
 
@@ -279,37 +276,12 @@ class _Run:
 
     def _model(self, checkpoint: Path | None) -> TransformersPolicy:
         """The model, or a second one like it."""
-        run, config = self._settings.run, self._settings.config
-        if run.model != NAME or checkpoint is not None:
-            any_seat = seat_env_maker(self._make_game, seats_of(self._make_game)[0])
-            return prepare_policy(self._settings, any_seat, checkpoint=checkpoint)
-        texts = game_texts(self._make_game, seed=config.seed)
-        model, tokenizer = scratch_model(texts, size=ScratchSize(**run.scratch), seed=config.seed)
-        if run.device is not None:
-            model.to(run.device)  # type: ignore[arg-type]
-        torch.set_num_threads(run.threads or default_threads(model.num_parameters()))
-        return TransformersPolicy(
-            model,
-            tokenizer,
-            sampling=SamplingParams(
-                temperature=config.temperature, max_new_tokens=config.max_completion_length
-            ),
-            max_batch=run.max_batch,
-            history_window=run.history_window,
-            name=NAME,
+        settings = self._settings
+        return prepare_policy(
+            settings,
+            lambda: game_texts(self._make_game, seed=settings.config.seed),
+            checkpoint=checkpoint,
         )
-
-
-class _Watcher:
-    """Passes on what the trainer tells to the progress that is being shown."""
-
-    progress: TrainingProgress
-
-    def on_step(self, metrics: Mapping[str, float]) -> None:
-        self.progress.on_step(metrics)
-
-    def on_episode(self, episode: Episode) -> None:
-        self.progress.on_episode(episode)
 
 
 def _file(who: str, seat: str, opponent: str) -> str:

@@ -15,7 +15,7 @@ from art_gym.errors import did_you_mean
 from art_trainer.checkpoint import list_checkpoints
 from art_trainer.commands.evaluating import evaluate_shown
 from art_trainer.commands.policies import MakeEnv, baseline_names, env_maker, player_names
-from art_trainer.commands.preparing import prepare_policy, warm_up
+from art_trainer.commands.preparing import env_texts, prepare_policy, warm_up
 from art_trainer.commands.settings import (
     DEFAULT,
     PRESETS,
@@ -30,7 +30,7 @@ from art_trainer.display import number, percent
 from art_trainer.episodes import Episode
 from art_trainer.errors import ConfigError
 from art_trainer.policy import Policy
-from art_trainer.progress import TrainingProgress, training_progress
+from art_trainer.progress import ProgressWatcher, training_progress
 from art_trainer.report import headline, write_report
 from art_trainer.run_folder import AFTER, BASELINE, BEFORE, RunFolder, read_yaml
 from art_trainer.sampler import SamplingParams
@@ -162,7 +162,9 @@ class _Run:
         if run.warm_start is not None:
             _require_player(run.warm_start, self._make_env)
         self._checkpoint = next(reversed(list_checkpoints(folder.checkpoints)), None) if resume else None
-        self._policy = prepare_policy(settings, self._make_env, checkpoint=self._checkpoint)
+        self._policy = prepare_policy(
+            settings, lambda: env_texts(settings, self._make_env), checkpoint=self._checkpoint
+        )
 
     def evaluate_baselines(self) -> None:
         """Evaluate the environment's own players, those that were not yet."""
@@ -210,7 +212,7 @@ class _Run:
     def train(self) -> None:
         """Run GRPO, from the latest checkpoint where there is one to resume from."""
         config = self._settings.config
-        watcher = _Watcher()
+        watcher = ProgressWatcher()
         trainer = GRPOTrainer(
             self._policy, self._make_train_env, config, eval_env=self._make_env, callbacks=[watcher]
         )
@@ -232,18 +234,6 @@ class _Run:
         self._console.print(results_table([*baselines, ("before", before), ("after", after)]))
         self._console.print(headline(before, after), highlight=False, soft_wrap=True)
         self._console.print(f"Report: {self._folder.report_file}", highlight=False, soft_wrap=True)
-
-
-class _Watcher:
-    """Passes on what the trainer tells to the progress that is being shown."""
-
-    progress: TrainingProgress
-
-    def on_step(self, metrics: Mapping[str, float]) -> None:
-        self.progress.on_step(metrics)
-
-    def on_episode(self, episode: Episode) -> None:
-        self.progress.on_episode(episode)
 
 
 def _require_player(name: str, make_env: MakeEnv) -> None:

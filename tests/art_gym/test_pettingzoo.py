@@ -5,9 +5,7 @@ import pickle
 import random
 import subprocess
 import sys
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,23 +27,8 @@ from pettingzoo.utils.conversions import aec_to_parallel
 from art_gym import ResetNeeded, Task, ToolDeclarationError, UnknownTask, tool
 from art_gym.games import Ply, TextAECEnv, seat
 from art_gym.seats import SeatEnv, players_of, words_of
+from tests.art_gym.pettingzoo_warnings import MASK_AT_THE_END, no_other_warnings
 from tests.art_gym.toy_games import FIRST, SECOND, Pennies, Race
-
-# What PettingZoo's api_test says of any observation that is a Dict, of actions that are text, and of masks.
-ALWAYS_WARNED = (
-    "Observation is not a NumPy array",
-    "Observation space for each agent probably should be gymnasium.spaces.box",
-    "Action space for each agent probably should be gymnasium.spaces.box",
-    "Action mask numpy array is all zeros",
-)
-
-
-@contextmanager
-def no_other_warnings() -> Iterator[None]:
-    with warnings.catch_warnings():
-        for message in ALWAYS_WARNED:
-            warnings.filterwarnings("ignore", message)
-        yield
 
 
 def started(seed: int = 0, **options: Any) -> Race:
@@ -74,7 +57,7 @@ def finish(game: TextAECEnv) -> dict[str, tuple[float, bool, bool, dict[str, Any
 @pytest.mark.parametrize("actions", ["text", "discrete"])
 @pytest.mark.parametrize("make", [Race, Pennies])
 def test_pettingzoo_finds_nothing_wrong(make: Callable[..., TextAECEnv], actions: str) -> None:
-    with no_other_warnings():
+    with no_other_warnings(MASK_AT_THE_END):
         api_test(make(actions=actions, max_cycles=20), num_cycles=60)
         seed_test(lambda: make(actions=actions), num_cycles=20)
 
@@ -89,7 +72,7 @@ def test_a_game_in_which_all_move_at_once_is_a_parallel_one(actions: str) -> Non
     def parallel(**options: Any) -> Any:
         return aec_to_parallel(Pennies(actions=actions, patience=1, **options))
 
-    with no_other_warnings():
+    with no_other_warnings(MASK_AT_THE_END):
         parallel_api_test(parallel(max_cycles=8), num_cycles=30)
         parallel_seed_test(parallel, num_cycles=30)
         max_cycles_test(SimpleNamespace(env=lambda **o: Pennies(patience=1, **o), parallel_env=parallel))

@@ -1,7 +1,7 @@
 import contextlib
 import json
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +33,7 @@ from art_gym.envs.coding.sandbox import Outcome, Run, SandboxUnavailable
 from art_gym.errors import ToolError
 from art_trainer.scripted_policy import ScriptedPolicy
 from art_trainer.self_play import game_maker, play_matches
+from tests.art_gym.pettingzoo_warnings import no_other_warnings
 
 ID = "art/CodingDuel-v0"
 ROOT = Problem(
@@ -69,12 +70,6 @@ TABLE = Problem(
     hidden=(Case(([{"name": "b", "age": 0}, {"name": "a", "age": 5}], 2.0, (2, "c")), expected=0),),
     reference="def f(rows, x, pair):\n    return 0\n",
 )
-# What PettingZoo's api_test says of any observation that is a Dict, and of text actions.
-ALWAYS_WARNED = (
-    "Observation is not a NumPy array",
-    "Observation space for each agent probably should be gymnasium.spaces.box",
-    "Action space for each agent probably should be gymnasium.spaces.box",
-)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -83,14 +78,6 @@ def sandbox() -> None:
         sharing.shared_sandbox()
     except SandboxUnavailable as error:
         pytest.skip(str(error))
-
-
-@contextlib.contextmanager
-def no_other_warnings() -> Iterator[None]:
-    with warnings.catch_warnings():
-        for message in ALWAYS_WARNED:
-            warnings.filterwarnings("ignore", message)
-        yield
 
 
 def started(problem: Problem = ROOT, seed: int = 0, **options: Any) -> CodingDuelEnv:

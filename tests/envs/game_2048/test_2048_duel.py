@@ -1,7 +1,5 @@
 import json
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,25 +21,9 @@ import art_gym.games  # noqa: F401 (registers the duel)
 from art_gym.envs.game_2048.board import ACTIONS, Rules
 from art_gym.envs.game_2048.chance import Chance
 from art_gym.envs.game_2048.duel import PLACER, SLIDER, Duel2048Env, env, parallel_env
+from tests.art_gym.pettingzoo_warnings import MASK_AT_THE_END, UNEQUAL_SEATS, no_other_warnings
 
 ID = "art/2048Duel-v0"
-# What PettingZoo's api_test says of any observation that is a Dict, of text actions, of masks at a game's
-# end, and of seats with moves of their own: nothing that an environment of this kind could do without.
-ALWAYS_WARNED = (
-    "Observation is not a NumPy array",
-    "Observation space for each agent probably should be gymnasium.spaces.box",
-    "Action space for each agent probably should be gymnasium.spaces.box",
-    "Action mask numpy array is all zeros",
-    "Agents have different observation space sizes",
-)
-
-
-@contextmanager
-def no_other_warnings() -> Iterator[None]:
-    with warnings.catch_warnings():
-        for message in ALWAYS_WARNED:
-            warnings.filterwarnings("ignore", message)
-        yield
 
 
 def started(seed: int = 0, **options: Any) -> Duel2048Env:
@@ -81,7 +63,7 @@ def play_out(game: Duel2048Env, slider: str, placer: str, seed: int = 0) -> dict
 
 @pytest.mark.parametrize("actions", ["text", "discrete"])
 def test_pettingzoo_finds_nothing_wrong(actions: str) -> None:
-    with no_other_warnings():
+    with no_other_warnings(MASK_AT_THE_END, UNEQUAL_SEATS):
         api_test(pettingzoo.make("aec", ID, actions=actions, max_cycles=50), num_cycles=300)
         seed_test(lambda: pettingzoo.make("aec", ID, actions=actions), num_cycles=100)
 
@@ -91,7 +73,7 @@ def test_stepped_all_at_once_pettingzoo_finds_nothing_wrong(actions: str) -> Non
     def make() -> Any:
         return pettingzoo.make("parallel", ID, actions=actions, patience=1)
 
-    with no_other_warnings():
+    with no_other_warnings(MASK_AT_THE_END, UNEQUAL_SEATS):
         parallel_api_test(make(), num_cycles=200)
         parallel_seed_test(make, num_cycles=100)
 
