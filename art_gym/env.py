@@ -123,6 +123,16 @@ class TextEnv(Restorable, gym.Env[str, str]):
         """What is shown below the words that refuse a reply, such as the state of a game."""
         return ""
 
+    def facts(self) -> Mapping[str, Any]:
+        """What is known about the episode that has just ended, for judges; never shown to the agent.
+
+        JSON-able. Known keys, all optional: ``task_type`` (such as ``"email_search"``), ``expected`` and
+        ``result`` (what was asked for and what the agent ended with: a text, a number, or a mapping),
+        ``optimal_turns`` (fewest turns a good agent needs), ``required_actions`` (names of tools that a
+        complete attempt calls).
+        """
+        return {}
+
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
@@ -163,8 +173,8 @@ class TextEnv(Restorable, gym.Env[str, str]):
 
         Returns:
             Observation, reward, terminated, truncated and ``info`` with ``task_id``, ``turn``, ``call`` or
-            ``error``, ``score_terms`` (named parts that sum to the reward) and, at the end, ``success`` and
-            ``metrics``.
+            ``error``, ``score_terms`` (named parts that sum to the reward) and, at the end, ``success``,
+            ``metrics`` and ``facts``.
 
         Raises:
             ResetNeeded: Before ``reset`` or after the episode's end.
@@ -249,6 +259,7 @@ class TextEnv(Restorable, gym.Env[str, str]):
         info["success"] = bool(success)
         counts = {"turns": float(self.turn), "invalid_actions": float(self._invalid_actions)}
         info["metrics"] = counts | {name: float(value) for name, value in metrics.items()}
+        info["facts"] = dict(self.facts())
         return text
 
     def _fit(self, text: str) -> str:

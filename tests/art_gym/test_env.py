@@ -43,6 +43,7 @@ def test_a_right_ending_pays_its_terms_and_reports_success() -> None:
         "score_terms": {"right": 1.0},
         "success": True,
         "metrics": {"turns": 1.0, "invalid_actions": 0.0, "count": 5.0},
+        "facts": {},
     }
 
 
