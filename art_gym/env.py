@@ -128,8 +128,10 @@ class TextEnv(Restorable, gym.Env[str, str]):
 
         JSON-able. Known keys, all optional: ``task_type`` (such as ``"email_search"``), ``expected`` and
         ``result`` (what was asked for and what the agent ended with: a text, a number, or a mapping),
-        ``optimal_turns`` (fewest turns a good agent needs), ``required_actions`` (names of tools that a
-        complete attempt calls).
+        ``match`` (``"exact"`` where a near result is as wrong as any, else ``"similar"``), ``optimal_turns``
+        (fewest turns a good agent needs), ``required_actions`` (names of tools that a complete attempt
+        calls). Leave a key out rather than give ``None``, and give a key one type in all episodes: vector
+        environments put them into arrays.
         """
         return {}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from os import PathLike
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -70,7 +70,8 @@ class CodingEnv(TextEnv):
 
     ## Information
     The standard keys; at the end ``metrics`` also has ``passed`` (the share of the hidden tests), ``runs``
-    and ``tests_tried`` (calls of ``run`` and ``test``) and the problem's ``level``.
+    and ``tests_tried`` (calls of ``run`` and ``test``) and the problem's ``level``, and ``facts`` the share
+    that was wanted and reached.
 
     ## Arguments
     * ``problems``: ``"builtin"``; a file or folder in a format that ``load_problems`` reads (its own JSONL,
@@ -123,6 +124,7 @@ class CodingEnv(TextEnv):
         self.judge_twice = judge_twice
         self._runs = 0
         self._tests_tried = 0
+        self._passed: float | None = None
         super().__init__(
             tasks,
             split=split,
@@ -139,6 +141,7 @@ class CodingEnv(TextEnv):
     def begin(self, task: Task) -> str:
         """Forget the last episode and show the task."""
         self._runs = self._tests_tried = 0
+        self._passed = None
         return statement(self.problems[task.id])
 
     @tool
@@ -178,6 +181,7 @@ class CodingEnv(TextEnv):
             code: The whole answer.
         """
         verdict = self._grade(code, "hidden")
+        self._passed = verdict.fraction
         left = (self.max_turns - self.turn) / self.max_turns
         terms = score_terms(self.reward_name, verdict, left)
         if verdict.solved:
@@ -191,6 +195,16 @@ class CodingEnv(TextEnv):
     def on_truncation(self) -> Outcome:
         """Without a submission nothing is paid."""
         return Outcome("No turns are left.", metrics=self._metrics(0.0))
+
+    def facts(self) -> dict[str, Any]:
+        """For judges, the share of the hidden tests that pass; what the tests are stays hidden."""
+        facts: dict[str, Any] = {
+            "task_type": "code_generation",
+            "expected": {"tests_passed": 1.0},
+            "optimal_turns": 2 if self.problem.public else 1,  # trying the examples first is no waste
+            "required_actions": ["submit"],
+        }
+        return facts if self._passed is None else facts | {"result": {"tests_passed": self._passed}}
 
     def _grade(self, code: str, which: Which) -> Verdict:
         verdict = grade(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
@@ -74,7 +75,7 @@ class Game2048Env(TextEnv):
 
     ## Information
     The standard keys. At the end ``metrics`` also has ``score``, ``best_tile``, ``moves`` (legal ones) and
-    ``illegal_moves``.
+    ``illegal_moves``, and ``facts`` how many doublings of the score were wanted and reached.
 
     ## Arguments
     * ``board_size``: cells on a side, 3 to 8.
@@ -221,6 +222,22 @@ class Game2048Env(TextEnv):
     def after_refusal(self) -> str:
         """The board again: each observation says all there is to know."""
         return self._words()
+
+    def facts(self) -> dict[str, Any]:
+        """For judges, how far the game came, in doublings of the score: log2(1 + score).
+
+        Wanted is the score of a game that builds the target out of twos alone. A game that reached the target
+        has it, and no game has more. Doublings, because the score of a beginner's game is a hundredth of it.
+        """
+        target = self.options.target
+        wanted = target * (target.bit_length() - 2)
+        reached = wanted if self.reached else min(self.score, wanted)
+        return {
+            "task_type": "game",
+            "expected": {"score_doublings": math.log2(1 + wanted)},
+            "result": {"score_doublings": math.log2(1 + reached)},
+            "required_actions": ["move"],
+        }
 
     @property
     def reached(self) -> bool:

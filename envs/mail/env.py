@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 from art_gym.env import Baseline, TextEnv
 from art_gym.envs.mail.baselines import BASELINES, TEACHERS
 from art_gym.envs.mail.collection import open_collection
+from art_gym.envs.mail.facts import episode_facts
 from art_gym.envs.mail.grading import matches, says_nothing_found
 from art_gym.envs.mail.questions import Question
 from art_gym.envs.mail.rewards import REWARDS, Progress
@@ -67,7 +68,7 @@ class EmailEnv(TextEnv):
 
     ## Information
     The standard keys; at the end ``metrics`` also has ``found`` and ``read`` (0 or 1), ``searches`` and the
-    question's ``difficulty``.
+    question's ``difficulty``, and ``facts`` what was asked for and given, mails named by Message-ID.
 
     ## Arguments
     * ``mailbox``: a mail store made by ``art-gym mail import``; the generated one by default.
@@ -121,6 +122,7 @@ class EmailEnv(TextEnv):
         self._mailbox: str | None = None
         self._until: datetime | None = None
         self._progress = Progress()
+        self._result: dict[str, str] | None = None
         super().__init__(
             tasks,
             split=split,
@@ -133,6 +135,7 @@ class EmailEnv(TextEnv):
         """Forget the last episode and show the question."""
         self._ids, self._words, self._results, self._ranks, self._scores = {}, [], [], {}, {}
         self._progress = Progress()
+        self._result = None
         self._mailbox = task.data["mailbox"]
         asked_on = task.data["asked_on"]
         self._until = datetime.fromisoformat(asked_on) if asked_on else None
@@ -253,6 +256,7 @@ class EmailEnv(TextEnv):
             email_id: The id at the end of a result line, such as m3.
         """
         row = self._row(email_id)
+        self._result = {"mail": self.store.message_id(row)}
         if self.task.data["kind"] != "known_item":
             return self._end(False, "The question asks for an answer, not for a mail.")
         right = row in self._gold
@@ -270,6 +274,8 @@ class EmailEnv(TextEnv):
         if len(cited) > _MOST_SOURCES:
             raise ToolError(f"cite at most {_MOST_SOURCES} mails, not {len(cited)}")
         kind, nothing = self.task.data["kind"], says_nothing_found(text)
+        gave_up = nothing and kind != "unanswerable"
+        self._result = None if gave_up else {"answer": text}
         if kind == "known_item":
             return (
                 self._give_up() if nothing else self._end(False, "The question asks for a mail: use select.")
@@ -287,6 +293,10 @@ class EmailEnv(TextEnv):
     def on_truncation(self) -> Outcome:
         """Running out of turns is giving up."""
         return self._give_up("No turns are left.")
+
+    def facts(self) -> dict[str, Any]:
+        """What was asked for and what was given, for judges; mails are named by Message-ID."""
+        return episode_facts(self.task.data, self._result, list(map(self.store.message_id, self._gold)))
 
     @property
     def listed(self) -> dict[int, int]:

@@ -71,5 +71,3 @@ def check_group(group: Sequence[Attempt]) -> None:
             f"a group holds attempts at one task, this one holds {len(tasks)} tasks: judge each task's group "
             "by itself"
         )
-
-

@@ -1,0 +1,65 @@
+"""What is known about a finished episode, in the form that judges compare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from art_gym.envs.mail.grading import matches, says_nothing_found
+
+_NOTHING = "not in the mailbox"
+_FEWEST_TURNS = {
+    "known_item": 2,  # search, select
+    "fact": 3,  # search, read, answer
+    "two_messages": 4,  # search, read, read, answer
+    "unanswerable": 2,  # search, answer
+}
+_REQUIRED = {
+    "known_item": ("search", "select"),
+    "fact": ("search", "read", "answer"),
+    "two_messages": ("search", "read", "answer"),
+    "unanswerable": ("search", "answer"),
+}
+
+
+def episode_facts(
+    question: Mapping[str, Any], result: Mapping[str, str] | None, gold: Sequence[str]
+) -> dict[str, Any]:
+    """An episode's facts, see :meth:`art_gym.env.TextEnv.facts`.
+
+    A mail is named by its Message-ID: ids in the episode say nothing outside it. An answer in any accepted
+    form is told in its first form, so that equal is right. Only free text may be half right: a date, a
+    name or an amount that merely looks like the right one is wrong.
+
+    Args:
+        question: The task's data.
+        result: ``{"mail": Message-ID}`` as selected, ``{"answer": text}`` as said, or ``None`` for giving up.
+        gold: The Message-IDs of the right mails.
+    """
+    kind = question["kind"]
+    free_text = kind in ("fact", "two_messages") and question["answer_type"] in (None, "text")
+    facts: dict[str, Any] = {
+        "task_type": "email_search" if kind == "known_item" else "question_answering",
+        "match": "similar" if free_text else "exact",
+        "optimal_turns": _FEWEST_TURNS[kind],
+        "required_actions": list(_REQUIRED[kind]),
+    }
+    if result is not None:  # left out, not None: vector environments join each key's values of one type
+        facts["result"] = dict(result)
+    given = result or {}
+    if kind == "known_item":
+        if gold:
+            facts["expected"] = {"mail": given["mail"] if given.get("mail") in gold else min(gold)}
+        return facts
+    answers = [_NOTHING] if kind == "unanswerable" else question["answers"]
+    if answers:
+        facts["expected"] = {"answer": answers[0]}
+        if "answer" in given and _is_right(given["answer"], question):
+            facts["result"] = dict(facts["expected"])
+    return facts
+
+
+def _is_right(said: str, question: Mapping[str, Any]) -> bool:
+    if question["kind"] == "unanswerable":
+        return says_nothing_found(said)
+    return matches(said, question["answers"], question["answer_type"])

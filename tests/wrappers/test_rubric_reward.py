@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from art_gym.checker import check_text_env
+from art_gym.errors import ResetNeeded
+from art_gym.tools import Outcome, tool
+from art_gym.wrappers.judging.attempts import Attempt
+from art_gym.wrappers.judging.errors import JudgeFailed, JudgingError
+from art_gym.wrappers.judging.rubric_judge import RubricJudge
+from art_gym.wrappers.judging.rubrics import Rubric, Score
+from art_gym.wrappers.rubric_reward import RewardMode, RubricReward
+from tests.art_gym.toys import CounterEnv
+
+
+class ToldCounterEnv(CounterEnv):
+    __doc__ = CounterEnv.__doc__
+
+    def facts(self) -> Mapping[str, Any]:
+        return {"expected": self.task.data["target"], "result": self.count, "optimal_turns": 2}
+
+    @tool
+    def nudge(self) -> Outcome:
+        """Add exactly one."""
+        self.count += 1
+        return Outcome("Nudged.", {"nudge": 0.25, "tired": -0.125})
+
+
+class Kept:
+    """A judge that keeps what it was shown."""
+
+    def __init__(self, value: float = 0.5) -> None:
+        self.value = value
+        self.seen: list[Attempt] = []
+
+    def __call__(self, group: Sequence[Attempt], rubric: Rubric | None = None) -> Mapping[str, Score]:
+        self.seen += group
+        return {attempt.id: Score(self.value, "so it is", {"part": self.value}) for attempt in group}
+
+
+def play(env: gym.Env[str, str], *replies: str, seed: int = 0) -> list[tuple[float, dict[str, Any]]]:
+    env.reset(seed=seed, options={"task": "t2"})
+    played = []
+    for reply in replies:
+        _, reward, _, _, info = env.step(reply)
+        played.append((float(reward), info))
+    return played
+
+
+REPLIES = ["nudge()", "nonsense", "nudge()", "stop()"]
+OWN = [0.125, -0.1, 0.125, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("mode", "weight", "paid"),
+    [
+        ("replace", 0.5, [0, 0, 0, 0.5]),
+        ("add", 0.5, [0.125, -0.1, 0.125, 1.5]),
+        ("weighted", 0.25, [0.09375, -0.075, 0.09375, 0.75 + 0.125]),
+        ("weighted", 1.0, [0, 0, 0, 0.5]),
+        ("weighted", 0.0, OWN),
+    ],
+)
+def test_each_mode_pays_as_it_says(mode: RewardMode, weight: float, paid: list[float]) -> None:
+    env = RubricReward(ToldCounterEnv(), Kept(), mode=mode, weight=weight)
+    played = play(env, *REPLIES)
+    assert [reward for reward, _ in played] == pytest.approx(paid)
+    for (reward, info), own in zip(played, OWN, strict=True):
+        assert info["independent_reward"] == pytest.approx(own)
+        assert sum(info["score_terms"].values()) == pytest.approx(reward)
+        assert all(type(value) is float for value in info["score_terms"].values())
+    assert ["rubric" in info for _, info in played] == [False, False, False, True]
+    assert played[-1][1]["rubric"] == {"score": 0.5, "explanation": "so it is", "parts": {"part": 0.5}}
+    assert played[-1][1]["success"] is True
+
+
+def test_the_terms_of_the_environment_stay_where_they_pay() -> None:
+    assert play(RubricReward(ToldCounterEnv()), "nudge()")[0][1]["score_terms"] == {}
+    added = play(RubricReward(ToldCounterEnv(), mode="add"), "nudge()")[0][1]["score_terms"]
+    assert added == {"nudge": 0.25, "tired": -0.125}
+    halved = play(RubricReward(ToldCounterEnv(), mode="weighted"), "nudge()")[0][1]["score_terms"]
+    assert halved == {"nudge": 0.125, "tired": -0.0625}
+
+
+def test_the_default_judge_pays_for_the_result_that_was_asked_for() -> None:
+    right = play(RubricReward(ToldCounterEnv()), "nudge()", "nudge()", "stop()")[-1]
+    wrong = play(RubricReward(ToldCounterEnv()), "nudge()", "stop()")[-1]
+    assert right[0] == pytest.approx(0.4 + 0.3 * 2 / 3 + 0.2 + 0.1)
+    assert wrong[0] == pytest.approx(0.4 / 2 + 0.3 / 2 + 0.2 + 0.1)
+    assert right[1]["rubric"]["parts"]["accuracy"] == 1.0
+
+
+def test_an_episode_that_is_cut_off_is_judged_too() -> None:
+    judge = Kept()
+    env = RubricReward(ToldCounterEnv(max_turns=2), judge)
+    reward, info = play(env, "nudge()", "nudge()")[-1]
+    assert reward == 0.5
+    assert info["rubric"]["score"] == 0.5
+    assert judge.seen[0].ending == "truncated"
+
+
+def test_a_reset_midway_forgets() -> None:
+    judge = Kept()
+    env = RubricReward(ToldCounterEnv(), judge)
+    play(env, "nudge()", "nudge()")
+    observation, _ = env.reset(seed=1)
+    env.step("stop()")
+    (attempt,) = judge.seen
+    assert attempt.task == observation
+    assert [step.reply for step in attempt.steps] == ["stop()"]
+
+
+def test_the_judge_sees_the_environments_own_reward_and_facts() -> None:
+    judge = Kept()
+    play(RubricReward(ToldCounterEnv(), judge), *REPLIES)
+    (attempt,) = judge.seen
+    assert [step.reward for step in attempt.steps] == pytest.approx(OWN)
+    assert attempt.facts == {"expected": 2, "result": 2, "optimal_turns": 2}
+    assert attempt.steps[1].error is not None
+    assert {schema["function"]["name"] for schema in attempt.tools} == {"add", "nudge", "peek", "stop"}
+    assert [step.seconds for step in attempt.steps] == [None] * 4
+
+
+def test_a_clock_times_the_steps_from_one_observation_to_the_next() -> None:
+    ticks: Iterator[float] = iter([100.0, 103.0, 103.5])
+    judge = Kept()
+    play(RubricReward(ToldCounterEnv(), judge, clock=lambda: next(ticks)), "nudge()", "stop()")
+    assert [step.seconds for step in judge.seen[0].steps] == [3.0, 0.5]
+
+
+def test_a_failing_judge_makes_up_no_reward_and_the_next_episode_goes_on() -> None:
+    failing = True
+
+    def judge(group: Sequence[Attempt], rubric: Rubric | None = None) -> Mapping[str, Score]:
+        if failing:
+            raise JudgeFailed("timeout", "no answer in time")
+        return {attempt.id: Score(1.0) for attempt in group}
+
+    env = RubricReward(ToldCounterEnv(), judge)
+    with pytest.raises(JudgeFailed, match="no answer in time"):
+        play(env, "stop()")
+    with pytest.raises(ResetNeeded):
+        env.step("stop()")
+    failing = False
+    assert play(env, "stop()")[-1][0] == 1.0
+
+
+def test_it_works_on_an_environment_that_tells_nothing() -> None:
+    class Echo(gym.Env[str, str]):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+            return "say", {}
+
+        def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+            return action, 2.0, action == "end", False, {}
+
+    env = RubricReward(Echo(), mode="add")
+    env.reset()
+    assert env.step("on")[1] == 2.0
+    _, reward, _, _, info = env.step("end")
+    assert reward == pytest.approx(2 + info["rubric"]["score"])
+    assert info["score_terms"] == {"environment": 2.0, "rubric": info["rubric"]["score"]}
+
+
+def test_two_rubrics_over_each_other_still_sum_to_the_reward() -> None:
+    env = RubricReward(RubricReward(ToldCounterEnv(), Kept(0.5)), Kept(0.25), mode="add")
+    reward, info = play(env, "stop()")[-1]
+    assert reward == 0.75
+    assert info["score_terms"] == {"rubric": 0.75}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"mode": "weigthed"}, "did you mean `weighted`"),
+        ({"weight": 1.5}, r"from 0 to 1, not 1\.5"),
+        ({"weight": float("nan")}, "from 0 to 1"),
+    ],
+)
+def test_wrong_arguments_are_refused_in_words(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(JudgingError, match=words):
+        RubricReward(ToldCounterEnv(), **arguments)
+
+
+@pytest.mark.filterwarnings("ignore:.*is different from the unwrapped version:UserWarning")
+def test_its_spec_makes_it_again_and_the_contract_holds() -> None:
+    gym.register("test/ToldCounter-v0", ToldCounterEnv)
+    try:
+        judge = RubricJudge(Rubric.of({"accuracy": 1.0}))
+        env = RubricReward(gym.make("test/ToldCounter-v0"), judge, mode="weighted", weight=0.25)
+        assert env.spec is not None
+        again = gym.make(env.spec)
+        assert isinstance(again, RubricReward)
+        assert (again.judge, again.mode, again.weight) == (judge, "weighted", 0.25)
+        assert play(again, *REPLIES) == play(env, *REPLIES)
+        check_env(env, skip_render_check=True)
+        check_text_env(env)
+    finally:
+        gym.registry.pop("test/ToldCounter-v0")
