@@ -28,8 +28,11 @@ COMMANDS = {"art_gym.cli", "art_gym.cli_coding", "art_gym.cli_sandbox"}
 HEAVY = {"torch", "transformers", "tokenizers", "peft", "typer", "rich", "openai", "yaml", "jinja2", "numba"}
 
 
-COMPILED = {"art_gym.envs.game_2048.compiling"}
-"""The one place that imports Numba, an extra; what needs it imports it late and falls back."""
+EXTRAS = {
+    "art_gym.envs.game_2048.compiling": {"numba"},
+    "art_gym.wrappers.judging.llm_client": {"openai"},
+}
+"""The one place that imports a heavy extra; what needs it imports that place late."""
 
 
 def sources(package):
@@ -106,9 +109,7 @@ def test_the_arrows_test_sees_every_kind_of_import(tmp_path, source, found):
 def test_heavy_packages_stay_in_the_trainer():
     for package, name, path in MODULES:
         heavy = {module.split(".")[0] for module in imported(name, path)} & HEAVY
-        allowed = {"typer", "rich"} if name in COMMANDS else set()
-        if name in COMPILED:
-            allowed = {"numba"}
+        allowed = {"typer", "rich"} if name in COMMANDS else EXTRAS.get(name, set())
         if package != "art_trainer":
             assert heavy <= allowed, f"{name} imports {heavy}"
 

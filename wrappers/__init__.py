@@ -1,8 +1,38 @@
-"""What changes an environment from outside. Imports as ``art_gym.wrappers``."""
+"""What changes an environment from outside. Imports as ``art_gym.wrappers``.
+
+``GroupEnv`` needs PettingZoo, and ``minari_recording`` Minari; the rest needs nothing but ``art_gym``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
 
 if __name__ != "art_gym.wrappers":
     raise ImportError(f"import `art_gym.wrappers`, not `{__name__}`")
 
+from art_gym.wrappers.history_window import HistoryWindow
 from art_gym.wrappers.record_episodes import RecordEpisodes
+from art_gym.wrappers.reward_terms import RewardClip, RewardScale, StepPenalty
+from art_gym.wrappers.rubric_reward import RubricReward
+from art_gym.wrappers.ruler_reward import RulerReward
+from art_gym.wrappers.ruler_scoring import WAITING
 
-__all__ = ["RecordEpisodes"]
+__all__ = [
+    "WAITING",
+    "GroupEnv",
+    "HistoryWindow",
+    "RecordEpisodes",
+    "RewardClip",
+    "RewardScale",
+    "RubricReward",
+    "RulerReward",
+    "StepPenalty",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "GroupEnv":
+        from art_gym.wrappers.group_env import GroupEnv
+
+        return GroupEnv
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

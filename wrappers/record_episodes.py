@@ -16,8 +16,9 @@ class RecordEpisodes(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
 
     A line holds ``env_id``, ``task_id``, ``seed``, the first ``observation``, ``turns`` (each with ``reply``,
     ``observation``, ``reward``, ``score_terms``, and ``call`` or ``error``), the episode's ``reward``,
-    ``terminated``, ``truncated``, ``success`` and ``metrics``. Keys that the environment's ``info`` lacks are
-    ``null``. An episode that is abandoned by ``reset`` or ``close`` is written too, with both flags false.
+    ``terminated``, ``truncated``, ``success``, ``metrics`` and ``facts``. Keys that the environment's
+    ``info`` lacks are ``null``. An episode that is abandoned by ``reset`` or ``close`` is written too, with
+    both flags false.
 
     Args:
         env: Any environment with text observations and actions.
@@ -48,6 +49,7 @@ class RecordEpisodes(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
             "truncated": False,
             "success": None,
             "metrics": None,
+            "facts": None,
         }
         return observation, info
 
@@ -62,7 +64,7 @@ class RecordEpisodes(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
             self._episode["reward"] += float(reward)
             if terminated or truncated:
                 self._episode |= {"terminated": bool(terminated), "truncated": bool(truncated)}
-                self._episode |= {key: info.get(key) for key in ("success", "metrics")}
+                self._episode |= {key: info.get(key) for key in ("success", "metrics", "facts")}
                 self._write()
         return observation, reward, terminated, truncated, info
 

@@ -32,6 +32,7 @@ def test_a_finished_episode_is_one_line_with_every_turn(tmp_path: Path) -> None:
     assert line["reward"] == pytest.approx(sum(turn["reward"] for turn in line["turns"]))
     assert (line["terminated"], line["truncated"]) == (True, False)
     assert line["success"] is last[4]["success"]
+    assert line["facts"] == last[4]["facts"]
 
 
 def test_an_abandoned_episode_is_written_and_an_unplayed_one_is_not(tmp_path: Path) -> None:

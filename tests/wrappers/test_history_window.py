@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import art_gym  # noqa: F401 (registers the environments)
+from art_gym.spaces import UnicodeText
+from art_gym.wrappers.history_window import HistoryWindow
+from tests.art_gym.toys import CounterEnv
+
+REPLIES = ["add(1)", "add(2)", "?", "add(3)", "stop()"]
+
+
+class Echo(gym.Env[str, str]):
+    """Says what it is told, for ever; the first observation is given."""
+
+    def __init__(self, first: str = "begin", limit: int = 60) -> None:
+        self.observation_space = UnicodeText(limit)
+        self.action_space = UnicodeText(limit)
+        self.first = first
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self.first, {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        return action.encode(errors="replace").decode()[:60], 0.0, False, False, {}
+
+
+def test_the_first_observation_and_the_latest_turns_are_shown() -> None:
+    env, plain = HistoryWindow(CounterEnv(), turns=2), CounterEnv()
+    first, info = plain.reset(seed=1)
+    assert env.reset(seed=1) == (first, info)
+    told = []
+    for number, reply in enumerate(REPLIES):
+        own, *rest = plain.step(reply)
+        told.append(f"> {reply}\n{own}")
+        seen, *others = env.step(reply)
+        assert others == rest
+        left_out = {2: "[1 earlier turn left out]", 3: "[2 earlier turns left out]"}
+        notes = [left_out.get(number, "[3 earlier turns left out]")] if number >= 2 else []
+        assert seen == "\n\n".join([first, *notes, *told[-2:]])
+
+
+def test_a_reset_forgets() -> None:
+    env = HistoryWindow(Echo(), turns=3)
+    for _ in range(2):
+        assert env.reset()[0] == "begin"
+        assert env.step("a")[0] == "begin\n\n> a\na"
+        assert env.step("b")[0] == "begin\n\n> a\na\n\n> b\nb"
+
+
+def test_what_does_not_fit_loses_earlier_turns_first() -> None:
+    env = HistoryWindow(Echo(limit=60), turns=3)
+    env.reset()
+    for letter in "abc":
+        seen = env.step(letter * 8)[0]
+    assert seen == "begin\n\n[2 earlier turns left out]\n\n> cccccccc\ncccccccc"
+
+
+def test_a_turn_too_long_by_itself_is_cut_in_the_middle() -> None:
+    env = HistoryWindow(Echo(limit=60))
+    env.reset()
+    seen = env.step("x" * 20 + "y" * 40)[0]
+    assert len(seen) <= 60
+    assert seen.startswith("begin\n\n> xxx")
+    assert "\n[…]\n" in seen
+    assert seen.endswith("yyy")
+
+
+@given(
+    limit=st.integers(1, 80),
+    turns=st.integers(1, 5),
+    first=st.text(max_size=40),
+    replies=st.lists(st.text(st.characters(), max_size=30), max_size=8),
+)
+def test_every_observation_lies_in_the_space(limit: int, turns: int, first: str, replies: list[str]) -> None:
+    env = HistoryWindow(Echo(first[:limit], limit), turns)
+    env.reset()
+    for reply in [*replies, "\ud800"]:
+        assert env.step(reply)[0] in env.observation_space
+
+
+def test_it_works_around_real_environments_and_under_gymnasium_s_vector_environments() -> None:
+    def make() -> gym.Env[str, str]:
+        return HistoryWindow(gym.make("art/2048-v0", board_size=3), turns=1)
+
+    vector = gym.vector.SyncVectorEnv([make] * 2)
+    texts, _ = vector.reset(seed=0)
+    first = texts[0]
+    vector.step(["left", "up"])
+    texts, *_ = vector.step(["up", "left"])
+    assert texts[0].startswith(f"{first}\n\n[1 earlier turn left out]\n\n> up\n")
+
+
+def test_a_made_environment_s_spec_tells_of_the_wrapper() -> None:
+    env = HistoryWindow(gym.make("art/2048-v0"), turns=7)
+    assert env.spec is not None
+    again = gym.make(env.spec)
+    assert isinstance(again, HistoryWindow)
+    assert again.turns == 7
+
+
+def test_wrong_arguments_are_refused() -> None:
+    for turns in (0, -1, 1.5, True):
+        with pytest.raises(ValueError, match="at least 1"):
+            HistoryWindow(Echo(), turns)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="observations must be UnicodeText"):
+        HistoryWindow(gym.make("CartPole-v1"))

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from art_gym import Outcome, TextEnv, tool
+from art_gym.wrappers.reward_terms import RewardClip, RewardScale, StepPenalty
+from tests.art_gym.toys import CounterEnv
+
+REPLIES = ["add(1)", "peek('count')", "?", "stop()"]
+
+
+def rewards(wrap: Callable[[Any], Any]) -> list[tuple[float, dict[str, float]]]:
+    env = wrap(CounterEnv())
+    env.reset(seed=0, options={"task": "t9"})
+    seen = []
+    for reply in REPLIES:
+        _, reward, _, _, info = env.step(reply)
+        seen.append((reward, info["score_terms"]))
+    return seen
+
+
+def test_every_step_costs_the_penalty() -> None:
+    assert rewards(lambda env: StepPenalty(env, 0.5)) == [
+        (-0.5, {"step_penalty": -0.5}),
+        (-0.51, {"peek": -0.01, "step_penalty": -0.5}),
+        (-0.6, {"invalid_action": -0.1, "step_penalty": -0.5}),
+        (-0.5, {"right": 0.0, "step_penalty": -0.5}),
+    ]
+
+
+def test_a_scale_goes_to_every_term() -> None:
+    assert rewards(lambda env: RewardScale(env, -2)) == [
+        (0.0, {}),
+        (0.02, {"peek": 0.02}),
+        (0.2, {"invalid_action": 0.2}),
+        (0.0, {"right": 0.0}),
+    ]
+
+
+def test_a_clip_tells_what_it_cut_off_or_filled_up() -> None:
+    assert rewards(lambda env: RewardClip(env, -0.05, -0.005)) == [
+        (-0.005, {"clip": -0.005}),
+        (-0.01, {"peek": -0.01}),
+        (-0.05, {"invalid_action": -0.1, "clip": 0.05}),
+        (-0.005, {"right": 0.0, "clip": -0.005}),
+    ]
+    assert rewards(RewardClip) == rewards(lambda env: env)
+
+
+def test_wrappers_go_on_top_of_each_other() -> None:
+    seen = rewards(lambda env: StepPenalty(RewardScale(StepPenalty(env, 0.5), 2), 0.25))
+    assert seen[1] == (pytest.approx(-1.27), {"peek": -0.02, "step_penalty": -1.25})
+    seen = rewards(lambda env: RewardClip(RewardScale(RewardClip(env, low=-0.05), 4), low=-0.1))
+    assert seen[2] == (pytest.approx(-0.1), {"invalid_action": -0.4, "clip": pytest.approx(0.3)})
+
+
+def test_all_else_is_as_in_the_environment() -> None:
+    plain = CounterEnv()
+    for env in (StepPenalty(CounterEnv(), 1), RewardScale(CounterEnv(), 2), RewardClip(CounterEnv(), 0, 1)):
+        assert env.reset(seed=3) == plain.reset(seed=3)
+        for reply in REPLIES:
+            observation, _, *flags, info = env.step(reply)
+            own_observation, _, *own_flags, own_info = plain.step(reply)
+            assert (observation, flags) == (own_observation, own_flags)
+            assert info | {"score_terms": own_info["score_terms"]} == own_info
+
+
+def test_environments_without_terms_get_one() -> None:
+    env = StepPenalty(gym.make("CartPole-v1"), 0.25)
+    env.reset(seed=0)
+    _, reward, _, _, info = env.step(0)
+    assert (reward, info["score_terms"]) == (0.75, {"environment": 1.0, "step_penalty": -0.25})
+
+
+class Paying(TextEnv):
+    """Pays what is asked for, in two terms."""
+
+    @tool
+    def pay(self, one: float, other: float) -> Outcome:
+        """Pay two terms.
+
+        Args:
+            one: The first.
+            other: The second.
+        """
+        return Outcome("Paid.", {"one": one, "other": other})
+
+
+AMOUNT = st.floats(-1e6, 1e6)
+
+
+@given(one=AMOUNT, other=AMOUNT, penalty=st.floats(0, 1e6), scale=AMOUNT, bounds=st.tuples(AMOUNT, AMOUNT))
+def test_the_terms_always_sum_to_the_reward(
+    one: float, other: float, penalty: float, scale: float, bounds: tuple[float, float]
+) -> None:
+    low, high = sorted(bounds)
+    env = RewardClip(RewardScale(StepPenalty(Paying(), penalty), scale), low, high)
+    env.reset(seed=0)
+    _, reward, _, _, info = env.step(f"pay(one={one!r}, other={other!r})")
+    expected = min(max(scale * (one + other - penalty), low), high)
+    assert reward == sum(info["score_terms"].values())
+    assert math.isclose(reward, expected, rel_tol=1e-9, abs_tol=1e-2)
+    assert "error" not in info
+
+
+def test_a_made_environment_s_spec_tells_of_the_wrapper() -> None:
+    env = StepPenalty(gym.make("art/2048-v0"), 0.5)
+    assert env.spec is not None
+    again = gym.make(env.spec)
+    assert isinstance(again, StepPenalty)
+    assert again.penalty == 0.5
+
+
+@pytest.mark.parametrize(
+    ("wrap", "words"),
+    [
+        (lambda: StepPenalty(CounterEnv(), -0.1), "0 or more, not -0.1"),
+        (lambda: StepPenalty(CounterEnv(), math.nan), "not nan"),
+        (lambda: StepPenalty(CounterEnv(), math.inf), "not inf"),
+        (lambda: RewardScale(CounterEnv(), math.nan), "scale must be a number, not nan"),
+        (lambda: RewardClip(CounterEnv(), 1, 0), "no reward is from 1 to 0"),
+        (lambda: RewardClip(CounterEnv(), math.nan, 0), "from nan to 0"),
+        (lambda: RewardClip(CounterEnv(), math.inf), "from inf to inf"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(wrap: Callable[[], Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        wrap()
