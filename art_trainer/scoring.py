@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from transformers.cache_utils import DynamicLayer
 from art_trainer.errors import UnsupportedModelError
 from art_trainer.losses import entropy
 from art_trainer.packing import Batch, Row, pack
+from art_trainer.pruning import can_prune, pruned
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -60,6 +62,7 @@ class Scorer:
         self.device = next(model.parameters()).device
         self.shares_prefixes = False
         self._splits_head = False
+        self.prunes = False
         self._probe(base)
 
     @torch.no_grad()
@@ -78,6 +81,10 @@ class Scorer:
         if self._splits_head:
             found = self.score(batches[False])[0].sum()
             self._splits_head = bool((found - wanted).abs() < tolerance)
+        if self._splits_head and can_prune(self._decoder):
+            self.prunes = True
+            found = self.score(batches[False])[0].sum()
+            self.prunes = bool((found - wanted).abs() < tolerance)
         if _has_plain_cache(base, self._decoder):
             self.shares_prefixes = True
             found = self.score(batches[True])[0].sum()
@@ -97,8 +104,7 @@ class Scorer:
         if not self._splits_head:
             logits = self._forward(self._model, batch).logits.flatten(0, 1)
             return self._pick(logits[batch.positions_N], batch.targets_N, entropy_gradient)
-        hidden: Tensor = self._forward(self._decoder, batch).last_hidden_state.flatten(0, 1)
-        hidden = hidden.index_select(0, batch.positions_N)
+        hidden = self._hidden(batch)
         size = max(LOGITS_PER_CHUNK // self._head.weight.shape[0], 1)
         if len(hidden) <= size:
             return self._pick(self._head(hidden), batch.targets_N, entropy_gradient)
@@ -119,12 +125,34 @@ class Scorer:
         spread = entropy(logprobs if entropy_gradient else logprobs.detach())
         return logprobs.gather(-1, targets[:, None]).squeeze(-1), spread
 
+    def _hidden(self, batch: Batch) -> Tensor:
+        """Return the last hidden states [N, H] of the positions that predict the sampled tokens."""
+        if not self.prunes:
+            hidden: Tensor = self._forward(self._decoder, batch).last_hidden_state
+            return hidden.flatten(0, 1).index_select(0, batch.positions_N)
+        cache = self._read_prefixes(batch)
+        with pruned(self._decoder, batch.positions_N):
+            pruned_hidden: Tensor = self._continue(self._decoder, batch, cache).last_hidden_state[0]
+        return pruned_hidden
+
     def _forward(self, module: Any, batch: Batch) -> Any:
+        return self._continue(module, batch, self._read_prefixes(batch))
+
+    def _read_prefixes(self, batch: Batch) -> Any:
+        """Return the prefixes' keys and values, with their history; ``None`` where there is no prefix."""
         if batch.prefix_ids_PL is None:
+            return None
+        cache: Any = DynamicCache()
+        # Nothing is predicted in a prefix: of its last layer only the keys and values are wanted.
+        nowhere = batch.positions_N[:0]
+        with pruned(self._decoder, nowhere) if self.prunes else nullcontext():
+            self._decoder(input_ids=batch.prefix_ids_PL, past_key_values=cache, use_cache=True)
+        return cache
+
+    def _continue(self, module: Any, batch: Batch, cache: Any) -> Any:
+        if cache is None:
             # Padding is on the right, where a causal model never looks: no mask, the quickest attention.
             return module(input_ids=batch.ids_BQ, use_cache=False)
-        cache: Any = DynamicCache()
-        self._decoder(input_ids=batch.prefix_ids_PL, past_key_values=cache, use_cache=True)
         index = batch.prefix_index_B
         copies = [(x.keys.index_select(0, index), x.values.index_select(0, index)) for x in cache.layers]
         suffix = torch.arange(batch.ids_BQ.shape[1], device=self.device)

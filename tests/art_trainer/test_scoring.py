@@ -74,6 +74,41 @@ def test_prefixes_are_not_shared_where_keys_and_values_do_not_tell_all() -> None
     assert not Scorer(tiny_model("mistral-sliding")).shares_prefixes
 
 
+@pytest.mark.parametrize("family", SHARING)
+def test_the_last_layer_is_computed_where_it_is_looked_at_and_changes_nothing(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny_model(family)
+    rows = rows_of(made_groups(model))
+    assert Scorer(model).prunes
+    fed: list[int] = []
+    hook = model.model.layers[-1].mlp.register_forward_hook(lambda *call: fed.append(call[2].shape[1]))
+    found, gradient = score_rows(model, rows, share=True)
+    hook.remove()
+    assert fed[-1] == sum(row.targets.size for row in rows)
+    monkeypatch.setattr(scoring, "can_prune", lambda decoder: False)
+    whole, whole_gradient = score_rows(model, rows, share=True)
+    for row in rows:
+        assert torch.allclose(found[id(row)], whole[id(row)], atol=1e-5, rtol=0)
+    assert (gradient - whole_gradient).norm() <= 1e-6 * whole_gradient.norm()
+
+
+def test_a_layer_put_together_otherwise_is_not_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model()
+    kind = type(model.model.layers[-1])
+    usual = kind.forward
+    # As in models that add the feed-forward part beside the attention.
+    monkeypatch.setattr(kind, "forward", lambda self, x, **given: usual(self, x, **given) + self.mlp(x))
+    assert not Scorer(model).prunes
+
+
+def test_a_layer_whose_forward_was_replaced_is_not_pruned() -> None:
+    model = tiny_model()
+    layer = model.model.layers[-1]
+    layer.forward = layer.forward
+    assert not Scorer(model).prunes
+
+
 @pytest.mark.parametrize("share", [False, True])
 def test_the_cut_into_batches_changes_no_result(share: bool) -> None:
     model = tiny_model()

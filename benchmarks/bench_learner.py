@@ -1,0 +1,452 @@
+"""How long does one step of GRPO take, and where does the time go? Ours, TRL's, and the plain loop.
+
+The same model, group and number of tokens (``learner_workload.py``) through three trainers, in turn, each in a
+process of its own: this project's ``GRPOTrainer``; TRL's with its ``environment_factory``; and the plain
+loop, which calls ``model.generate`` on the whole conversation at every turn and pads one sequence an attempt.
+Times are CPU-seconds of the process, medians over the steps after the first.
+
+    python benchmarks/bench_learner.py                        # the workloads W, W-long and single
+    python benchmarks/bench_learner.py --workloads W --steps 9
+    python benchmarks/bench_learner.py --curves curves.svg    # cost against turns played and group size
+    python benchmarks/bench_learner.py --check                # exits 1 where a claim does not hold
+    python benchmarks/bench_learner.py --quick                # two steps of W each: shows that it works
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+import learner_workload as work
+from learner_workload import WORKLOADS, Workload
+
+WAYS = ("ours", "trl", "plain")
+CLAIMS = {
+    "W": {"step": 3.0, "generation": 4.0, "update": 2.2, "memory": 2.0},
+    "W-long": {"step": 5.0},
+    "single": {"step": 2.4, "update": 4.5},
+}
+"""At least so many times TRL's rate, or so many times less memory."""
+_ROUNDS = 2
+
+
+@dataclass
+class Clock:
+    """CPU-seconds by phase, one list entry a step."""
+
+    phases: dict[str, list[float]] = field(default_factory=dict)
+    _now: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        start = time.process_time()
+        yield
+        self._now[name] = self._now.get(name, 0.0) + time.process_time() - start
+
+    def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, its time counted to a phase."""
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            with self.phase(name):
+                return function(*args, **kwargs)
+
+        return wrapped
+
+    def end_step(self) -> None:
+        for name, seconds in self._now.items():
+            self.phases.setdefault(name, []).append(seconds)
+        self._now = {}
+
+
+def run_ours(workload: Workload, steps: int, clock: Clock) -> None:
+    """This project's trainer."""
+    from art_trainer.config import GRPOConfig
+    from art_trainer.sampler import SamplingParams
+    from art_trainer.trainer import GRPOTrainer
+    from art_trainer.transformers_policy import TransformersPolicy
+
+    policy = TransformersPolicy(
+        work.make_model(workload),
+        work.make_tokenizer(workload),
+        sampling=SamplingParams(max_new_tokens=workload.action),
+    )
+    config = GRPOConfig(
+        output_dir=tempfile.mkdtemp(), max_steps=steps, groups_per_step=1, num_generations=workload.group,
+        max_completion_length=workload.action, learning_rate=1e-6, scale_rewards="group",
+        tokens_per_microbatch=1 << 20, log_episodes=0,
+    )  # fmt: skip
+    trainer = GRPOTrainer(policy, lambda: work.WordsEnv(workload), config)
+    learner = trainer.learner
+    learner._loss = clock.timed("forward", learner._loss)  # type: ignore[method-assign]
+    learner._guard.step = clock.timed("optimizer", learner._guard.step)  # type: ignore[method-assign]
+    torch.Tensor.backward = clock.timed("backward", torch.Tensor.backward)  # type: ignore[method-assign]
+    for _ in range(steps):
+        with clock.phase("step"):
+            with clock.phase("generation"):
+                groups = trainer.collect_episodes()
+            trainer.update_policy(groups)
+        clock.end_step()
+
+
+class _Tool:
+    """The environment as TRL takes it: every public method but two is a tool."""
+
+    workload: Workload
+
+    def __init__(self) -> None:
+        self._env, self._return = work.WordsEnv(self.workload), 0.0
+
+    def reset(self, seed: int = 0, **row: Any) -> None:
+        self._env.reset(seed=seed)
+        self._return = 0.0
+
+    def act(self, text: str) -> str:
+        """Take a step.
+
+        Args:
+            text: What to say.
+
+        Returns:
+            What comes back.
+        """
+        observation, reward, *_ = self._env.step(text)
+        self._return += reward
+        return observation
+
+    def get_reward(self) -> float:
+        return self._return
+
+
+RESPONSE_TEMPLATE = {
+    "defaults": {"role": "assistant", "content": ""},
+    "start_anchor": "<|im_start|> assistant",
+    "fields": {
+        "tool_calls": {
+            "close_pattern": r"<\|im_end\|>\s*",
+            "content": "text",
+            "repeats": True,
+            "transform": {
+                "type": "function",
+                "function": {"name": "act", "arguments": {"text": "{content}"}},
+            },
+        }
+    },
+}
+"""Makes every turn one call of ``act``, whatever it says."""
+
+
+def run_trl(workload: Workload, steps: int, clock: Clock) -> None:
+    """TRL's trainer, with its environment factory."""
+    os.environ |= {"TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1"}
+    from datasets import Dataset
+    from transformers import TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    tokenizer = work.make_tokenizer(workload)
+    tokenizer.response_template = RESPONSE_TEMPLATE
+    _Tool.workload = workload
+    rows = [
+        {"prompt": [{"role": "user", "content": work.first_prompt(workload, seed)}], "seed": seed}
+        for seed in range(steps)
+    ]
+    config = GRPOConfig(
+        output_dir=tempfile.mkdtemp(), per_device_train_batch_size=workload.group, max_steps=steps,
+        num_generations=workload.group, max_completion_length=workload.completion, learning_rate=1e-6,
+        generation_kwargs={"max_new_tokens": workload.action}, max_tool_calling_iterations=workload.turns - 1,
+        bf16=False, use_cpu=not torch.cuda.is_available(), gradient_checkpointing=False, report_to="none",
+        logging_steps=10**6, save_strategy="no", disable_tqdm=True,
+    )  # fmt: skip
+
+    class EndOfStep(TrainerCallback):
+        start = 0.0
+
+        def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
+            EndOfStep.start = time.process_time()
+
+        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+            clock._now["step"] = time.process_time() - EndOfStep.start
+            clock.end_step()
+
+    trainer = GRPOTrainer(
+        model=work.make_model(workload), args=config, train_dataset=Dataset.from_list(rows),
+        processing_class=tokenizer, environment_factory=_Tool, callbacks=[EndOfStep()],
+    )  # fmt: skip
+    trainer._generate = clock.timed("generation", trainer._generate)
+    trainer._compute_loss = clock.timed("forward", trainer._compute_loss)
+    trainer.accelerator.backward = clock.timed("backward", trainer.accelerator.backward)
+    trainer.create_optimizer()
+    trainer.optimizer.step = clock.timed("optimizer", trainer.optimizer.step)
+    trainer.train()
+
+
+def run_plain(workload: Workload, steps: int, clock: Clock) -> None:
+    """The loop that people write first; on two processors it is also the shortest."""
+    model, tokenizer = work.make_model(workload), work.make_tokenizer(workload)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
+    for seed in range(steps):
+        with clock.phase("step"):
+            with clock.phase("generation"):
+                ids, mask, rewards = _play_plainly(model, tokenizer, workload, seed)
+            advantages = torch.tensor((rewards - rewards.mean()) / (rewards.std() + 1e-4))
+            with clock.phase("forward"):
+                logits = model(ids).logits[:, :-1]
+                logprobs = logits.log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
+                # The ratio is 1 and has the gradient of the log-prob: one step from where it was sampled.
+                ratio = torch.exp(logprobs - logprobs.detach())
+                loss = -(ratio * advantages[:, None] * mask[:, 1:]).sum() / mask.sum()
+            with clock.phase("backward"):
+                loss.backward()
+            with clock.phase("optimizer"):
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                optimizer.zero_grad()
+        clock.end_step()
+
+
+def _play_plainly(
+    model: Any, tokenizer: Any, workload: Workload, seed: int
+) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
+    """Attempts of one group: padded tokens, which of them were sampled, and the rewards."""
+    envs = [work.WordsEnv(workload) for _ in range(workload.group)]
+    first = [{"role": "user", "content": envs[0].reset(seed=seed)[0]}]
+    for env in envs[1:]:
+        env.reset(seed=seed)
+    prompt = tokenizer.apply_chat_template(first, add_generation_prompt=True, return_dict=False)
+    rows = [list(prompt) for _ in envs]
+    masks = [[0] * len(prompt) for _ in envs]
+    rewards = np.zeros(len(envs), dtype=np.float32)
+    for turn in range(workload.turns):
+        length = max(map(len, rows))
+        pads = [length - len(row) for row in rows]
+        ids = torch.tensor([[0] * pad + row for pad, row in zip(pads, rows, strict=True)])
+        seen = torch.tensor([[0] * pad + [1] * len(row) for pad, row in zip(pads, rows, strict=True)])
+        with torch.no_grad():
+            out = model.generate(
+                input_ids=ids, attention_mask=seen, max_new_tokens=workload.action, do_sample=True, top_k=0
+            )
+        for i, env in enumerate(envs):
+            reply = [token for token in out[i, length:].tolist() if token != tokenizer.pad_token_id]
+            rows[i] += reply
+            masks[i] += [1] * len(reply)
+            text = tokenizer.decode(reply, skip_special_tokens=True)
+            observation, reward, *_ = env.step(text)
+            rewards[i] += reward
+            if turn < workload.turns - 1:
+                words = f"<|im_start|> tool {observation} <|im_end|> <|im_start|> assistant"
+                glue = tokenizer(words, add_special_tokens=False)["input_ids"]
+                rows[i] += glue
+                masks[i] += [0] * len(glue)
+    length = max(map(len, rows))
+    ids = torch.tensor([row + [0] * (length - len(row)) for row in rows])
+    mask = torch.tensor([row + [0] * (length - len(row)) for row in masks], dtype=torch.float32)
+    return ids, mask, rewards
+
+
+RUN = {"ours": run_ours, "trl": run_trl, "plain": run_plain}
+
+
+@dataclass(frozen=True)
+class Result:
+    """One way at one workload: median CPU-seconds by phase, and what its memory grew by."""
+
+    way: str
+    workload: str
+    seconds: dict[str, float]
+    memory_mb: float
+
+    @property
+    def update(self) -> float:
+        """Forward and backward."""
+        return self.seconds["forward"] + self.seconds["backward"]
+
+
+def child(way: str, workload: Workload, steps: int, threads: int) -> dict[str, Any]:
+    """Run one way in this process."""
+    torch.set_num_threads(threads)
+    warnings.simplefilter("ignore")
+    work.make_model(workload)
+    _import_all()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    clock = Clock()
+    RUN[way](workload, steps, clock)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    # The first step warms up caches, allocator and thread pools.
+    return {"phases": {name: values[1:] for name, values in clock.phases.items()}, "memory_mb": grown / 1024}
+
+
+def _import_all() -> None:
+    """So that what libraries weigh is in nobody's memory."""
+    import peft  # noqa: F401
+    import trl  # noqa: F401
+
+    import art_trainer.trainer  # noqa: F401
+
+
+def measure(workload: Workload, steps: int, threads: int, ways: tuple[str, ...]) -> list[Result]:
+    """All ways, taking turns, each time in a process of its own."""
+    found: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
+    for _ in range(_ROUNDS):
+        for way in ways:
+            order = json.dumps({"workload": asdict(workload), "way": way, "steps": steps, "threads": threads})
+            command = [sys.executable, __file__, "--child", order]
+            said = subprocess.run(command, capture_output=True, text=True, check=False)
+            if said.returncode:
+                raise RuntimeError(f"{way} on {workload.name} failed:\n{said.stderr[-2000:]}")
+            found[way].append(json.loads(said.stdout.strip().splitlines()[-1]))
+    return [_result(way, workload, parts) for way, parts in found.items()]
+
+
+def _result(way: str, workload: Workload, parts: list[dict[str, Any]]) -> Result:
+    names = parts[0]["phases"]
+    seconds = {name: statistics.median([s for p in parts for s in p["phases"][name]]) for name in names}
+    return Result(way, workload.name, seconds, min(part["memory_mb"] for part in parts))
+
+
+def gflop_floor(workload: Workload) -> tuple[float, float]:
+    """Fewest GFLOP of a step's rollout and of its update: every shared token once, logits where sampled.
+
+    Two operations a weight and token forward, four more backward; attention counts the keys each query sees.
+    """
+    d, inner = workload.hidden, workload.hidden * 11 // 4 // 16 * 16
+    layer = 4 * d * d + 3 * d * inner
+    suffix = workload.length - workload.prompt
+    tokens = workload.prompt + workload.group * suffix
+    sampled = workload.group * workload.turns * workload.action
+    keys = workload.prompt**2 / 2 + workload.group * suffix * (workload.prompt + suffix / 2)
+    attention = 2 * 2 * d * keys * workload.layers
+    weights = 2 * tokens * layer * workload.layers + 2 * sampled * d * workload.vocabulary
+    return (weights + attention) / 1e9, 3 * (weights + attention) / 1e9
+
+
+def matrix_gflops(workload: Workload, threads: int) -> float:
+    """What this machine's matrix product does a CPU-second, at the size of the update's largest one."""
+    torch.set_num_threads(threads)
+    d, inner = workload.hidden, workload.hidden * 11 // 4 // 16 * 16
+    left, right = torch.randn(workload.group * workload.completion, d), torch.randn(d, inner)
+    rates = []
+    for _ in range(20):
+        start = time.process_time()
+        for _ in range(5):
+            left @ right
+        rates.append(5 * 2 * left.shape[0] * d * inner / (time.process_time() - start) / 1e9)
+    return statistics.median(rates)
+
+
+def show(results: list[Result], workload: Workload, threads: int) -> None:
+    """One table a workload."""
+    rate = matrix_gflops(workload, threads)
+    floors = gflop_floor(workload)
+    print(
+        f"\n{workload.name}: prompt {workload.prompt}, {workload.turns} turns of {workload.action} + "
+        f"{workload.observation} tokens, group {workload.group}; matrix product {rate:.0f} GFLOP/CPU-s, floor "
+        f"{floors[0] / rate:.2f} + {floors[1] / rate:.2f} s ({floors[0]:.0f} + {floors[1]:.0f} GFLOP)"
+    )
+    columns = ("step", "generation", "forward", "backward", "optimizer")
+    print(f"{'way':6}" + "".join(f"{name:>12}" for name in columns) + f"{'memory MB':>12}{'of floor':>10}")
+    for r in results:
+        share = sum(floors) / rate / r.seconds["step"]
+        cells = "".join(f"{r.seconds.get(name, 0.0):12.3f}" for name in columns)
+        print(f"{r.way:6}{cells}{r.memory_mb:12.0f}{share:10.0%}")
+
+
+def ratios(results: list[Result]) -> dict[str, dict[str, float]]:
+    """By workload, how many times TRL's rate (or less memory) ours is."""
+    found: dict[str, dict[str, float]] = {}
+    by_key = {(r.workload, r.way): r for r in results}
+    for name in {r.workload for r in results}:
+        ours, theirs = by_key[name, "ours"], by_key.get((name, "trl"))
+        if theirs is not None:
+            found[name] = {
+                "step": theirs.seconds["step"] / ours.seconds["step"],
+                "generation": theirs.seconds["generation"] / ours.seconds["generation"],
+                "update": theirs.update / ours.update,
+                "memory": theirs.memory_mb / ours.memory_mb,
+            }
+    return found
+
+
+def holds(found: dict[str, dict[str, float]]) -> bool:
+    """Whether every claim holds for the workloads that were measured."""
+    good = True
+    for name, claims in CLAIMS.items():
+        for what, least in claims.items():
+            if name in found:
+                value = found[name][what]
+                good &= value >= least
+                print(f"{name} {what}: {value:.2f} times TRL, the claim is {least:g}")
+    return good
+
+
+def curves(threads: int, steps: int) -> dict[str, list[tuple[int, float]]]:
+    """Our CPU-seconds a turn against the turns played, and an attempt against the group's size."""
+    turns = []
+    for count in (1, 2, 4, 8, 16, 32, 64):
+        one = measure(replace(work.W, name=f"{count} turns", turns=count), steps, threads, ("ours",))[0]
+        turns.append((count, one.seconds["step"] / count))
+    groups = []
+    for size in (2, 4, 8, 16, 32):
+        one = measure(replace(work.W, name=f"group of {size}", group=size), steps, threads, ("ours",))[0]
+        groups.append((size, one.seconds["step"] / size))
+    return {"turns": turns, "group": groups}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    parser.add_argument("--steps", type=int, default=5, help="steps of each run, the first not counted")
+    parser.add_argument("--threads", type=int, default=1, help="torch's threads")
+    parser.add_argument("--curves", action="store_true", help="cost against turns and group size instead")
+    parser.add_argument("--quick", action="store_true", help="two steps of W each")
+    parser.add_argument("--check", action="store_true", help="exit 1 where a claim does not hold")
+    parser.add_argument("--json", type=Path, help="write the numbers to this file")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        order = json.loads(arguments.child)
+        workload = Workload(**order.pop("workload"))
+        print(json.dumps(child(workload=workload, **order)))
+        return 0
+    if arguments.quick:
+        arguments.workloads, arguments.steps = ["W"], 2
+    facts: dict[str, Any] = {
+        "machine": platform.platform(), "processors": os.cpu_count(), "torch": torch.__version__,
+        "threads": arguments.threads,
+    }  # fmt: skip
+    if arguments.curves:
+        facts |= curves(arguments.threads, arguments.steps)
+        print(json.dumps(facts, indent=1))
+    else:
+        results = []
+        for name in arguments.workloads:
+            part = measure(WORKLOADS[name], arguments.steps, arguments.threads, WAYS)
+            show(part, WORKLOADS[name], arguments.threads)
+            results += part
+        facts |= {"results": [asdict(r) for r in results], "ratios": ratios(results)}
+    if arguments.json:
+        arguments.json.write_text(json.dumps(facts, indent=1))
+    if arguments.curves:
+        return 0
+    good = holds(facts["ratios"])
+    return 1 if arguments.check and not good else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

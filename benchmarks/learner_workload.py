@@ -1,0 +1,128 @@
+"""The work that learners are compared on: a model, a tokenizer and an environment of exactly known sizes.
+
+One step: one group of attempts at one prompt; each attempt plays some turns, each of at most so many sampled
+tokens and an observation after all but the last. Weights are random and words mean nothing: what is measured
+is work, not learning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+SPECIAL = ("<|pad|>", "<|im_start|>", "<|im_end|>", "<|unknown|>")
+ROLES = ("system", "user", "assistant", "tool")
+TEMPLATE = (
+    "{% for m in messages %}{{ '<|im_start|> ' + m['role'] + ' ' }}{{ m['content'] or '' }}"
+    "{% for c in m.get('tool_calls') or [] %}{{ ' ' + c.function.name }}"
+    "{% for k, v in c.function.arguments.items() %}{{ ' ' + k + ' ' + v }}{% endfor %}{% endfor %}"
+    "{{ '<|im_end|> ' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|> assistant ' }}{% endif %}"
+)
+"""ChatML with spaces for line ends, so that every word is one token; tool calls and results are rendered."""
+_PROMPT_FRAME, _OBSERVATION_FRAME = 5, 5
+"""Tokens that the template adds to a first message, and between one reply and the next."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Sizes, in tokens where not said otherwise."""
+
+    name: str
+    prompt: int = 256
+    turns: int = 6
+    observation: int = 64
+    action: int = 8
+    group: int = 8
+    hidden: int = 256
+    layers: int = 4
+    heads: int = 4
+    vocabulary: int = 2048
+
+    @property
+    def completion(self) -> int:
+        """Tokens of an attempt after its prompt."""
+        return self.turns * self.action + (self.turns - 1) * self.observation
+
+    @property
+    def length(self) -> int:
+        """Tokens of an attempt."""
+        return self.prompt + self.completion
+
+
+W = Workload("W")
+W_LONG = Workload("W-long", prompt=2048, turns=12, group=16)
+SINGLE = Workload("single", turns=1, action=32)
+WORKLOADS = {workload.name: workload for workload in (W, W_LONG, SINGLE)}
+
+
+def make_model(workload: Workload, seed: int = 0) -> Qwen2ForCausalLM:
+    """A Qwen2 of the workload's size, float32, random weights."""
+    torch.manual_seed(seed)
+    config = Qwen2Config(
+        vocab_size=workload.vocabulary,
+        hidden_size=workload.hidden,
+        intermediate_size=workload.hidden * 11 // 4 // 16 * 16,
+        num_hidden_layers=workload.layers,
+        num_attention_heads=workload.heads,
+        num_key_value_heads=workload.heads,
+        max_position_embeddings=max(4096, 2 * workload.length),
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=SPECIAL.index("<|im_end|>"),
+        pad_token_id=SPECIAL.index("<|pad|>"),
+    )
+    return Qwen2ForCausalLM(config).eval()
+
+
+def make_tokenizer(workload: Workload) -> PreTrainedTokenizerFast:
+    """One word, one token; as many words as the model has."""
+    words = [*SPECIAL, *ROLES, "act", "text"]
+    words += [f"w{i}" for i in range(workload.vocabulary - len(words))]
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token=SPECIAL[3]))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=SPECIAL[0],
+        bos_token=SPECIAL[1],
+        eos_token=SPECIAL[2],
+        unk_token=SPECIAL[3],
+    )
+    fast.chat_template = TEMPLATE
+    return fast
+
+
+class WordsEnv(gym.Env[str, str]):
+    """Says so many words; pays by what the reply's words are, so that attempts differ."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        self._rng = np.random.default_rng(0)
+        self._turn = 0
+
+    def _words(self, count: int) -> str:
+        top = self._workload.vocabulary - len(SPECIAL) - len(ROLES) - 2
+        return " ".join(f"w{i}" for i in self._rng.integers(top, size=count))
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        self._rng, self._turn = np.random.default_rng(seed), 0
+        return self._words(self._workload.prompt - _PROMPT_FRAME), {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self._turn += 1
+        reward = sum(len(word) for word in action.split()) / 100
+        ended = self._turn >= self._workload.turns
+        frame = _OBSERVATION_FRAME
+        return "" if ended else self._words(self._workload.observation - frame), reward, ended, False, {}
+
+
+def first_prompt(workload: Workload, seed: int) -> str:
+    """What the environment says first."""
+    return WordsEnv(workload).reset(seed=seed)[0]
