@@ -12,6 +12,8 @@ try:
 except ModuleNotFoundError as missing:
     raise SystemExit(f'art-trainer needs {missing.name}: pip install "art-gym[train]"') from missing
 
+from art_trainer.cli_judge import judge_app
+
 _TRAIN_EPILOG = (
     "Examples:\n\n`art-trainer train` trains the embedded model on the embedded mailbox.\n\n"
     "`art-trainer train --model Qwen/Qwen3-0.6B --lora 16 --env-args difficulty=2 --learning-rate 1e-5`.\n\n"
@@ -41,6 +43,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
+app.add_typer(judge_app, name="judge")
 
 EnvOption = Annotated[str, typer.Option("--env", help="Id of a Gymnasium environment with text in and out.")]
 EnvArgsOption = Annotated[
@@ -91,6 +94,17 @@ def train(
     warm_start: Annotated[
         str | None,
         typer.Option(metavar="PLAYER", help="First imitate this scripted player of the environment."),
+    ] = None,
+    reward: Annotated[
+        str | None,
+        typer.Option(
+            help="What training pays: env, rubric, ruler (a judge model), or a mix such as "
+            "0.7*ruler+0.3*env. [default: env]"
+        ),
+    ] = None,
+    judge: Annotated[
+        str | None,
+        typer.Option(metavar="openai:MODEL@URL", help="The judge model of the reward ruler."),
     ] = None,
     max_steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
     num_generations: Annotated[

@@ -16,11 +16,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from art_trainer.config_checks import check_together
 from art_trainer.errors import ConfigError
 
-AdvantageEstimator = Literal["group", "reward_to_go"]
+AdvantageEstimator = Literal[
+    "group",
+    "leave_one_out",
+    "reinforce_plus_plus",
+    "reinforce_plus_plus_baseline",
+    "reward_to_go",
+    "gigpo",
+]
 ScaleRewards = Literal["none", "group", "batch"]
-LossType = Literal["dapo", "grpo", "dr_grpo", "bnpo"]
+LossType = Literal["dapo", "grpo", "dr_grpo", "bnpo", "cispo"]
+ImportanceLevel = Literal["token", "sequence"]
+CorrectionMode = Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
+StepStates = Literal["snapshot", "observation"]
 Schedule = Literal["linear", "cosine", "constant"]
 
 
@@ -88,24 +99,52 @@ class GRPOConfig:
     """Compute a group's common prompt once where the model allows it exactly and it saves tokens."""
 
     loss_type: LossType = "dapo"
-    """How token losses are added up, see :func:`art_trainer.losses.token_weights`."""
+    """How token losses are added up, see :func:`art_trainer.loss_weights.token_weights`; ``"cispo"`` also
+    clips the weight of a token instead of its loss, see :func:`art_trainer.losses.cispo_surrogate`."""
+    importance_sampling_level: ImportanceLevel = "token"
+    """Whether a probability ratio is a token's or a sequence's (GSPO, arXiv:2507.18071). A sequence's is far
+    closer to 1: set ``epsilon`` 3e-4, ``epsilon_high`` 4e-4 and ``loss_type="grpo"``, as its paper does."""
     epsilon: float = 0.2
     """The probability ratio is clipped below at ``1 - epsilon``."""
     epsilon_high: float | None = 0.28
     """The ratio is clipped above at ``1 + epsilon_high``; ``None``: ``epsilon``, TRL's default. Clip-higher
-    keeps rare good tokens growing: DAPO (arXiv:2503.14476) reports higher entropy and accuracy with 0.28."""
+    keeps rare good tokens growing: DAPO (arXiv:2503.14476) reports higher entropy and accuracy with 0.28.
+    For ``"cispo"`` it is the highest ratio itself, as in TRL; 5 in ScaleRL (arXiv:2510.13786)."""
+    delta: float | None = None
+    """Highest ratio that a token with a negative advantage counts with (two-sided clipping, INTELLECT-2,
+    arXiv:2505.07291), above ``1 + epsilon_high``; ``None``: no limit."""
     beta: float = 0.0
     """Weight of the KL divergence to the reference, the policy as it was at the start; 0: no reference."""
     use_bias_correction_kl: bool = True
     """Multiply the KL estimate by the probability ratio, so that its gradient is the true one off-policy."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus, nats per token."""
+    importance_sampling_correction: bool = False
+    """Weigh tokens by the learner's probability over the sampler's, for a sampler that is another program
+    (TRL's ``vllm_importance_sampling_correction``). Costs a second pass for the old log-probs. The embedded
+    sampler computes as the learner does and needs none."""
+    importance_sampling_mode: CorrectionMode = "sequence_mask"
+    """Whether that weight is a token's or a whole sequence's, and whether one out of bounds is clipped or
+    makes 0, see :func:`art_trainer.importance.sampler_correction`."""
+    importance_sampling_clip_max: float | None = 3.0
+    """Upper bound of that weight; ``None``: none."""
+    importance_sampling_clip_min: float | None = None
+    """Lower bound of that weight; ``None``: none."""
     advantage_estimator: AdvantageEstimator = "group"
     """``"group"``: one advantage an attempt, its summed reward against the group's mean (GRPO).
+    ``"leave_one_out"``: against the mean of the others (RLOO). ``"reinforce_plus_plus"``: against the mean of
+    the batch, divided by the batch's standard deviation; with ``"_baseline"`` against the group's first.
     ``"reward_to_go"``: one a turn, what came after it against the group's mean at that turn; for tasks with
-    a reward at every turn, where one number an attempt says little about 500 moves."""
+    a reward at every turn, where one number an attempt says little about 500 moves.
+    ``"gigpo"``: the attempt's, plus what came after the turn against the other turns that met the same
+    state. Equations in :mod:`art_trainer.advantages` and :mod:`art_trainer.estimators`."""
     gamma: float = 1.0
-    """Discount of ``"reward_to_go"``: how much a reward one turn later is worth."""
+    """Discount of ``"reward_to_go"`` and ``"gigpo"``: how much a reward one turn later is worth."""
+    step_advantage_weight: float = 1.0
+    """Weight of the turns' part in ``"gigpo"`` (ω in its paper)."""
+    step_states: StepStates = "snapshot"
+    """What makes two states equal for ``"gigpo"``: the environment's whole state, where it has snapshots, or
+    what it shows, see :mod:`art_trainer.states`."""
     scale_rewards: ScaleRewards = "none"
     """Divide advantages by the rewards' standard deviation in the group or batch, or not at all. TRL divides
     by the group's; that gives nearly constant groups the loudest say (Dr. GRPO, arXiv:2503.20783) and
@@ -113,6 +152,12 @@ class GRPOConfig:
     drop_zero_variance_groups: bool = True
     """Leave out groups whose rewards are all equal: their policy gradient is zero and they cost a full pass
     (DAPO's dynamic sampling without the resampling). Their KL and entropy terms are left out with them."""
+    dynamic_sampling: bool = False
+    """Play fresh groups in place of those that teach nothing, because a member failed or no advantage is
+    left, until a step is full of groups that do (DAPO, arXiv:2503.14476, section 3.2)."""
+    max_resampled_groups: int | None = None
+    """Most groups a step plays in place of others; ``None``: ``groups_per_step``, so that a step costs at
+    most twice its rollout."""
     mask_truncated_completions: bool = False
     """Leave episodes cut off by a turn limit or a full context out of the loss (not out of the baseline)."""
 
@@ -144,38 +189,12 @@ class GRPOConfig:
         for name in ("max_concurrent", "save_total_limit"):
             value = getattr(self, name)
             _require(value is None or value >= 1, name, value, "at least 1, or null for no limit")
+        for name in ("delta", "importance_sampling_clip_max", "importance_sampling_clip_min"):
+            value = getattr(self, name)
+            _require(value is None or value > 0, name, value, "above 0, or null for no bound")
         for name, field_type in _TYPES.items():
             _require_choice(name, field_type, getattr(self, name))
-        self._check_together()
-
-    def _check_together(self) -> None:
-        if self.temperature <= 0:
-            raise ConfigError(
-                "temperature is 0, but greedy attempts at one task are all alike and teach nothing: "
-                "set it above 0 (1.0), and eval_temperature to 0 for greedy evaluation"
-            )
-        if self.num_generations < 2:
-            raise ConfigError(
-                "num_generations is 1, but GRPO's baseline is the mean over a group: set at least 2"
-            )
-        if self.gamma != 1 and self.advantage_estimator == "group":
-            raise ConfigError(
-                f"gamma is {self.gamma}, but advantage_estimator 'group' does not discount: set it to "
-                "'reward_to_go', or gamma to 1"
-            )
-        if not 0 < self.top_p <= 1:
-            raise ConfigError(f"top_p is {self.top_p}: set it above 0 and at most 1 (1 switches it off)")
-        if self.min_p is not None and not 0 <= self.min_p < 1:
-            raise ConfigError(f"min_p is {self.min_p}: set it from 0 to below 1, or null to switch it off")
-        if self.epsilon >= 1:
-            raise ConfigError(f"epsilon is {self.epsilon}: a ratio is never below 0, so set it below 1 (0.2)")
-        if self.epsilon_high is not None and self.epsilon_high < 0:
-            raise ConfigError(f"epsilon_high is {self.epsilon_high}: set 0 or more, or null for epsilon")
-        if self.steps_per_generation > self.groups_per_step:
-            raise ConfigError(
-                f"steps_per_generation ({self.steps_per_generation}) is above groups_per_step "
-                f"({self.groups_per_step}): an optimizer step needs at least one group"
-            )
+        check_together(self)
 
     @property
     def clip_high(self) -> float:
@@ -186,6 +205,18 @@ class GRPOConfig:
     def filters_sampling(self) -> bool:
         """Whether tokens are sampled from less than the model's full distribution."""
         return self.top_p < 1 or self.top_k > 0 or bool(self.min_p)
+
+    @property
+    def records_states(self) -> bool:
+        """Whether a rollout notes the environment's state before each reply."""
+        return self.advantage_estimator == "gigpo" and self.step_states == "snapshot"
+
+    @property
+    def resampling_budget(self) -> int:
+        """Most groups a step plays in place of others, 0 where it does not."""
+        if not self.dynamic_sampling:
+            return 0
+        return self.groups_per_step if self.max_resampled_groups is None else self.max_resampled_groups
 
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any]) -> GRPOConfig:
@@ -219,7 +250,7 @@ _AT_LEAST_ONE = (
 _NOT_NEGATIVE = (
     "seed", "temperature", "top_k", "learning_rate", "warmup_steps", "weight_decay", "max_grad_norm",
     "epsilon", "adam_epsilon", "beta", "entropy_coef", "save_steps", "eval_steps", "eval_temperature",
-    "log_episodes",
+    "log_episodes", "step_advantage_weight",
 )  # fmt: skip
 _FRACTIONS = ("lr_final_ratio", "adam_beta1", "adam_beta2", "gamma")
 

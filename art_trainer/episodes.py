@@ -104,6 +104,20 @@ class Turn:
     """The tool call that was read from the reply, ``{"name": …, "arguments": {…}}``."""
     error: Mapping[str, Any] | None = None
     """What was wrong with the reply, ``{"kind": …, "message": …}``; ``None`` for a valid call."""
+    state: str | None = None
+    """The environment's state before the reply, as :func:`art_trainer.states.state_digest` gives it; ``None``
+    where the rollout was not asked for it or the environment cannot tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What a judge said about an episode."""
+
+    score: float
+    """From 0 to 1."""
+    explanation: str = ""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """Each criterion's own score, where the judge has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +136,16 @@ class Episode:
     success: bool | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """Schemas of the tools the agent had."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What the environment told judges at the end."""
+    judgements: Mapping[str, Judgement] = field(default_factory=dict)
+    """By the judge's name, where the reward was not the environment's alone."""
+    independent_reward: float | None = None
+    """What the environment itself paid, where the turns' rewards are not that."""
+    unjudged: str | None = None
+    """Why no judge could score the group, in one word; ``error`` has the others."""
 
     @property
     def reward(self) -> float:
@@ -130,8 +154,8 @@ class Episode:
 
     @property
     def failed(self) -> bool:
-        """Whether a fault, not the policy's play, ended the episode: it teaches nothing."""
-        return self.ending in (Ending.ENV_ERROR, Ending.POLICY_ERROR)
+        """Whether a fault, not the policy's play, ended it or left it unscored: it teaches nothing."""
+        return self.unjudged is not None or self.ending in (Ending.ENV_ERROR, Ending.POLICY_ERROR)
 
     @property
     def invalid_actions(self) -> int:
@@ -142,6 +166,13 @@ class Episode:
     def sampled_tokens(self) -> int:
         """How many tokens the policy sampled."""
         return sum(len(history.logprobs) for history in self.histories)
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """For each turn what it was played in: the state that was noted, else the observation it answered."""
+        shown = (self.observation, *(turn.observation for turn in self.turns))
+        pairs = zip(self.turns, shown, strict=False)
+        return tuple(seen if turn.state is None else turn.state for turn, seen in pairs)
 
     @property
     def score_terms(self) -> dict[str, float]:
@@ -168,9 +199,14 @@ class Episode:
             )
             for history in data["histories"]
         )
-        rest = {key: value for key, value in data.items() if key not in ("turns", "histories", "ending")}
-        turns = tuple(Turn(**turn) for turn in data["turns"])
-        return cls(**rest, turns=turns, histories=histories, ending=Ending(data["ending"]))
+        built = {
+            "turns": tuple(Turn(**turn) for turn in data["turns"]),
+            "histories": histories,
+            "ending": Ending(data["ending"]),
+            "tools": tuple(data["tools"]),
+            "judgements": {name: Judgement(**value) for name, value in data["judgements"].items()},
+        }
+        return cls(**{**data, **built})
 
 
 @dataclass(frozen=True, slots=True)

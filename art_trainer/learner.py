@@ -1,9 +1,13 @@
-"""Groups of episodes in, better weights out: the GRPO update.
+"""Groups of episodes in, better weights out: the policy gradient update.
+
+An algorithm is a choice of functions: an estimator of advantages (:mod:`art_trainer.estimators`), a ratio
+(:mod:`art_trainer.importance`), a surrogate (:mod:`art_trainer.losses`) and weights
+(:mod:`art_trainer.loss_weights`). This module brings the numbers to them and takes the steps.
 
 The weights that sampled are the weights being trained, in the same process and precision, so the log-probs
-recorded while sampling serve as the old ones. Only where sampling was filtered (top-p and the like) are they
-taken again, once a step, without the filter. Dropout is off, as it was while sampling: the probability ratio
-of the first update is 1.
+recorded while sampling serve as the old ones. Only where sampling was filtered (top-p and the like), or where
+the sampler was another program, are they taken again, once a step. Dropout is off, as it was while sampling:
+the probability ratio of the first update is 1.
 """
 
 from __future__ import annotations
@@ -20,15 +24,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from art_trainer.advantages import batch_advantages
 from art_trainer.config import GRPOConfig
-from art_trainer.episodes import Ending, Episode, Group
+from art_trainer.episodes import Episode, Group
 from art_trainer.errors import DivergedError
-from art_trainer.losses import clipped_surrogate, clipped_tokens, kl_k3, token_weights
-from art_trainer.metrics import UpdateTotals, batch_metrics
+from art_trainer.estimators import estimate
+from art_trainer.importance import importance_ratio, sampler_correction
+from art_trainer.loss_weights import token_weights
+from art_trainer.losses import kl_k3, surrogate
+from art_trainer.metrics import UpdateTotals, batch_metrics, correction_metrics
 from art_trainer.optimization import UpdateGuard, make_optimizer, schedule_factor
 from art_trainer.packing import Batch, Row, pack
 from art_trainer.scoring import Scorer
+from art_trainer.selection import has_signal, is_trained_on
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +97,15 @@ class Learner:
             final_ratio=config.lr_final_ratio,
         )
 
-    def update(self, groups: Sequence[Group]) -> dict[str, float]:
+    def update(self, groups: Sequence[Group], replaced: Sequence[Group] = ()) -> dict[str, float]:
         """Do one step's optimizer steps on a batch of groups.
 
         Groups with a failed member are dropped, and with ``drop_zero_variance_groups`` those whose
         advantages are all zero.
+
+        Args:
+            groups: What to learn from.
+            replaced: Groups that dynamic sampling played and put others in place of; only metrics know them.
 
         Returns:
             The step's metrics, see :mod:`art_trainer.metrics`.
@@ -107,7 +118,7 @@ class Learner:
         learning_rate = self.learning_rate
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
-        kept = self._attempts(groups)
+        kept, sampler_metrics = self._rescored(self._attempts(groups))
         steps = min(self.config.steps_per_generation, len(kept))
         batch_tokens = sum(attempt.tokens for members in kept for attempt in members) / max(steps, 1)
         totals = UpdateTotals()
@@ -115,8 +126,10 @@ class Learner:
             for part in np.array_split(self.rng.permutation(len(kept)), steps):
                 self._optimizer_step([kept[i] for i in part], batch_tokens, totals)
         self.step += 1
-        metrics = batch_metrics(groups) | totals.metrics(self.config)
+        metrics = batch_metrics([*groups, *replaced]) | totals.metrics(self.config) | sampler_metrics
         metrics["learning_rate"] = learning_rate
+        if self.config.dynamic_sampling:
+            metrics["resampled_groups"] = float(len(replaced))
         metrics["time/update"] = time.perf_counter() - start
         return metrics
 
@@ -138,49 +151,60 @@ class Learner:
         """Return the groups to train on; their advantages are taken over all whole groups."""
         whole = [group for group in groups if group.whole]
         config = self.config
-        advantages = batch_advantages(
-            [[[turn.reward for turn in attempt.turns] for attempt in group.episodes] for group in whole],
-            estimator=config.advantage_estimator,
-            gamma=config.gamma,
-            scale_rewards=config.scale_rewards,
-        )
         kept = []
-        for index, (group, values) in enumerate(zip(whole, advantages, strict=True)):
-            if config.drop_zero_variance_groups and not any(map(np.any, values)):
+        for index, (group, values) in enumerate(zip(whole, estimate(whole, config), strict=True)):
+            if config.drop_zero_variance_groups and not has_signal(group, values, config):
                 continue
             members = [
                 _attempt(episode, advantages_T, index)
                 for episode, advantages_T in zip(group.episodes, values, strict=True)
-                if not (config.mask_truncated_completions and episode.ending in _CUT_OFF)
+                if is_trained_on(episode, config)
             ]
             if any(attempt.tokens for attempt in members):
                 kept.append(members)
-        return self._rescored(kept)
+        return kept
 
-    def _rescored(self, groups: list[list[_Attempt]]) -> list[list[_Attempt]]:
-        """Add the reference's log-probs, and take the old ones again where sampling was filtered.
+    def _rescored(self, groups: list[list[_Attempt]]) -> tuple[list[list[_Attempt]], dict[str, float]]:
+        """Add the columns that take a pass of their own: the reference's log-probs, and the old ones again.
 
         Once, before the first optimizer step: later passes meet the policy that sampled, not a newer one.
+
+        Returns:
+            The groups, and metrics of the sampler where it is held against the learner.
         """
+        config = self.config
         rows = [row for members in groups for attempt in members for row in attempt.rows]
-        columns: dict[str, list[NDArray[np.float32]]] = {}
-        if self.config.filters_sampling:
-            columns["old_logprobs"] = self._score(self._scorer, rows)
-        if self.config.beta:
+        metrics: dict[str, float] = {}
+        if config.filters_sampling or config.importance_sampling_correction:
+            reported = rows
+            rows = self._with_column(rows, "old_logprobs", self._score(self._scorer, rows))
+            if config.importance_sampling_correction:
+                corrections = [
+                    _correction(row.old_logprobs, sampled.old_logprobs, config)
+                    for row, sampled in zip(rows, reported, strict=True)
+                ]
+                rows = self._with_column(rows, "corrections", corrections)
+                metrics = correction_metrics(rows, reported)
+        if config.beta:
             switched_off = self.model.disable_adapter() if self.reference is None else nullcontext()  # type: ignore[operator]
             with switched_off:
-                columns["reference_logprobs"] = self._score(self._reference_scorer, rows)
-        if not columns:
-            return groups
-        fresh = iter([
-            replace(row, **{name: values[i] for name, values in columns.items()})  # type: ignore[arg-type]
-            for i, row in enumerate(rows)
-        ])  # fmt: skip
-        return [[replace(a, rows=tuple(next(fresh) for _ in a.rows)) for a in members] for members in groups]
+                logprobs = self._score(self._reference_scorer, rows)
+            rows = self._with_column(rows, "reference_logprobs", logprobs)
+        fresh = iter(rows)
+        groups = [
+            [replace(attempt, rows=tuple(next(fresh) for _ in attempt.rows)) for attempt in members]
+            for members in groups
+        ]
+        return groups, metrics
+
+    @staticmethod
+    def _with_column(rows: Sequence[Row], name: str, values: Sequence[NDArray[np.float32]]) -> list[Row]:
+        return [replace(row, **{name: value}) for row, value in zip(rows, values, strict=True)]  # type: ignore[arg-type]
 
     @torch.no_grad()
     def _score(self, scorer: Scorer, rows: Sequence[Row]) -> list[NDArray[np.float32]]:
-        found: dict[int, NDArray[np.float32]] = {}
+        nothing = np.zeros(0, np.float32)
+        found = {id(row): nothing for row in rows if not row.targets.size}  # such rows are in no batch
         for batch in self._pack(rows, scorer):
             logprobs = scorer.score(batch)[0].cpu().numpy()
             ends = np.cumsum([row.targets.size for row in batch.rows])[:-1]
@@ -196,8 +220,9 @@ class Learner:
     ) -> None:
         """Take one optimizer step on these groups."""
         attempts = [attempt for members in groups for attempt in members]
+        lengths = torch.tensor([attempt.tokens for attempt in attempts])
         weights = token_weights(
-            torch.tensor([attempt.tokens for attempt in attempts]),
+            lengths,
             self.config.loss_type,
             max_length=self.config.max_completion_length,
             batch_tokens=batch_tokens,
@@ -209,7 +234,7 @@ class Learner:
         ]
         loss = 0.0
         for batch in self._pack(rows, self._scorer):
-            part, sums = self._loss(batch)
+            part, sums = self._loss(batch, int(lengths.sum()))
             part.backward()  # type: ignore[no-untyped-call]
             totals.add(sums)
             loss += sums["loss"]
@@ -223,24 +248,35 @@ class Learner:
                 "go back to a checkpoint and lower learning_rate"
             )
 
-    def _loss(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-        """Return a batch's share of the loss, and what the metrics add up."""
+    def _loss(self, batch: Batch, step_tokens: int) -> tuple[Tensor, dict[str, float]]:
+        """Return a batch's share of the loss of a step of so many tokens, and what the metrics add up."""
         config = self.config
         logprobs, spread = self._scorer.score(batch, entropy_gradient=config.entropy_coef > 0)
-        old, advantages, weights = batch.old_logprobs_N, batch.advantages_N, batch.weights_N
-        surrogate = clipped_surrogate(logprobs, old, advantages, config.epsilon, config.clip_high)
-        policy = (surrogate * weights).sum()
+        old, weights = batch.old_logprobs_N, batch.weights_N
+        ratio = importance_ratio(logprobs, old, batch.sequences_N, config.importance_sampling_level)
+        losses, clipped = surrogate(
+            ratio,
+            logprobs,
+            batch.advantages_N,
+            loss_type=config.loss_type,
+            epsilon=config.epsilon,
+            epsilon_high=config.clip_high,
+            delta=config.delta,
+        )
+        if batch.corrections_N is not None:
+            losses = losses * batch.corrections_N
+        policy = (losses * weights).sum()
         loss = policy
         parts = {"policy_loss": policy.detach()}
         if batch.reference_logprobs_N is not None:
             kl = kl_k3(logprobs, batch.reference_logprobs_N)
-            weighed = kl * torch.exp(logprobs - old) if config.use_bias_correction_kl else kl
+            weighed = kl * ratio if config.use_bias_correction_kl else kl
             loss = loss + config.beta * (weighed * weights).sum()
             parts["kl"] = kl.detach().sum()
         if config.entropy_coef:
-            loss = loss - config.entropy_coef * (spread * weights).sum()
+            # The mean over the step's tokens, as in TRL: what the bonus is worth does not hang on loss_type.
+            loss = loss - config.entropy_coef * spread.sum() / step_tokens
         with torch.no_grad():
-            clipped = clipped_tokens(logprobs, old, advantages, config.epsilon, config.clip_high)
             parts["loss"] = loss.detach()
             parts["entropy"] = spread.sum()
             parts["sampling_kl"] = kl_k3(logprobs, old).sum()
@@ -250,12 +286,24 @@ class Learner:
         return loss, dict(zip(parts, values, strict=True)) | {"tokens": float(len(logprobs))}
 
 
-_CUT_OFF = (Ending.TRUNCATED, Ending.CONTEXT_FULL)
-
-
 def _attempt(episode: Episode, advantages_T: NDArray[np.float64], group: int) -> _Attempt:
     rows = tuple(
         Row.from_history(history, advantages_T=advantages_T, weight=0.0, group=group)
         for history in episode.histories
     )
     return _Attempt(rows, sum(row.targets.size for row in rows))
+
+
+def _correction(
+    old_logprobs: NDArray[np.float32], sampler_logprobs: NDArray[np.float32], config: GRPOConfig
+) -> NDArray[np.float32]:
+    """Return the correction of one row's tokens."""
+    weights: NDArray[np.float32] = sampler_correction(
+        torch.from_numpy(old_logprobs),
+        torch.from_numpy(sampler_logprobs),
+        torch.zeros(len(old_logprobs), dtype=torch.int64),
+        mode=config.importance_sampling_mode,
+        clip_max=config.importance_sampling_clip_max,
+        clip_min=config.importance_sampling_clip_min,
+    ).numpy()
+    return weights

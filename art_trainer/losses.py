@@ -1,6 +1,8 @@
-"""The GRPO loss, as small pure functions of tensors.
+"""The policy loss of every algorithm, as small pure functions of tensors.
 
-Shape letters: R sequences (or any leading shape), T tokens. Log-probabilities are natural logarithms.
+Which algorithm it is, is a choice of three: a ratio (:mod:`art_trainer.importance`), a surrogate (here) and
+weights (:mod:`art_trainer.loss_weights`). Log-probabilities are natural logarithms. Shape letters: N tokens,
+R sequences, T tokens of the longest.
 """
 
 from __future__ import annotations
@@ -8,116 +10,157 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from art_trainer.config import LossType
+from art_trainer.config import ImportanceLevel, LossType
+from art_trainer.importance import importance_ratio, token_gradients
+from art_trainer.loss_weights import token_weights
 
 
 def clipped_surrogate(
-    logprobs: Tensor,
-    old_logprobs: Tensor,
+    ratio: Tensor,
     advantages: Tensor,
     epsilon: float = 0.2,
     epsilon_high: float = 0.28,
+    delta: float | None = None,
 ) -> Tensor:
     r"""Return each token's clipped policy loss.
 
-    .. math:: -\min(\rho A,\ \operatorname{clip}(\rho, 1-\epsilon, 1+\epsilon_{high}) A),\quad
-        \rho = \pi_\theta / \pi_{old}
+    .. math:: -\min(\min(\rho, \delta) A,\ \operatorname{clip}(\rho, 1-\epsilon, 1+\epsilon_{high}) A)
 
-    PPO (arXiv:1707.06347, eq. 7) with the upper clip of its own of DAPO (arXiv:2503.14476, eq. 8).
+    PPO (arXiv:1707.06347, eq. 7) with the upper clip of its own of DAPO (arXiv:2503.14476, eq. 8) and the
+    two-sided clipping of INTELLECT-2 (arXiv:2505.07291): without ``delta`` a bad token that became much
+    likelier has a gradient without limit.
 
     Args:
-        logprobs: Log-probs under the weights being trained, any shape.
-        old_logprobs: Log-probs under the weights that sampled, same shape, no gradient.
+        ratio: Probability ratios, any shape.
         advantages: Advantages, broadcastable to that shape.
         epsilon: The ratio is clipped below at ``1 - epsilon``.
         epsilon_high: The ratio is clipped above at ``1 + epsilon_high``.
+        delta: Highest ratio that a bad token counts with; ``None`` for no limit.
 
     Returns:
         The loss of each token, same shape.
     """
-    ratio = torch.exp(logprobs - old_logprobs)
     clipped = ratio.clamp(1 - epsilon, 1 + epsilon_high)
-    return -torch.minimum(ratio * advantages, clipped * advantages)
+    bounded = ratio if delta is None else ratio.clamp(max=delta)
+    return -torch.minimum(bounded * advantages, clipped * advantages)
 
 
 def clipped_tokens(
-    logprobs: Tensor,
-    old_logprobs: Tensor,
+    ratio: Tensor,
     advantages: Tensor,
     epsilon: float = 0.2,
     epsilon_high: float = 0.28,
+    delta: float | None = None,
 ) -> Tensor:
-    """Return for each token whether the clip took away its gradient; same shapes as the surrogate."""
-    ratio = torch.exp(logprobs - old_logprobs)
-    return ((ratio < 1 - epsilon) & (advantages < 0)) | ((ratio > 1 + epsilon_high) & (advantages > 0))
+    """Return for each token whether :func:`clipped_surrogate` took away its gradient; same arguments."""
+    clipped = ((ratio < 1 - epsilon) & (advantages < 0)) | ((ratio > 1 + epsilon_high) & (advantages > 0))
+    return clipped if delta is None else clipped | ((ratio > delta) & (advantages < 0))
 
 
-def token_weights(
-    lengths_R: Tensor, loss_type: LossType, *, max_length: int = 1, batch_tokens: float | None = None
-) -> Tensor:
-    r"""Return for each sequence the weight its tokens' losses have in the sum that is the batch's loss.
+def cispo_surrogate(ratio: Tensor, logprobs: Tensor, advantages: Tensor, epsilon_high: float) -> Tensor:
+    r"""Return each token's CISPO loss: the weight is clipped, and no token loses its gradient.
 
-    ========= ============================ ==================================================================
-    loss_type weight of a token of i       meaning
-    ========= ============================ ==================================================================
-    grpo      :math:`1 / (R |o_i|)`        mean per sequence, then over sequences (arXiv:2402.03300, eq. 3)
-    dr_grpo   :math:`1 / (R\,L_{max})`     constant: no length bias (arXiv:2503.20783, section 3.2)
-    bnpo      :math:`1 / \sum_j |o_j|`     mean over the tokens of this optimizer step
-    dapo      :math:`1 / N`                N: an optimizer step's tokens on average over the rollout, so that
-                                           all its tokens weigh the same (arXiv:2503.14476, eq. 8)
-    ========= ============================ ==================================================================
+    .. math:: -\operatorname{sg}[\min(\rho, \epsilon_{high})]\ A \log \pi_\theta
+
+    CISPO (MiniMax-M1, arXiv:2506.13585, eq. 4 and 5, without the lower clip, which its authors do not use
+    either), in TRL's parameters: the bound is ``epsilon_high`` itself, not one more.
 
     Args:
-        lengths_R: Trained tokens of each of the R sequences of one optimizer step; a sequence may have 0.
-        loss_type: One of the rows above.
-        max_length: ``dr_grpo``'s constant, tokens.
-        batch_tokens: ``dapo``'s N; ``None``: this step's own tokens, which makes it ``bnpo``.
-
-    Returns:
-        Weights, shape [R].
+        ratio: Probability ratios; no gradient goes through them.
+        logprobs: Log-probs under the weights being trained, same shape.
+        advantages: Advantages, broadcastable to that shape.
+        epsilon_high: Highest ratio a token is weighed with; 5 in ScaleRL (arXiv:2510.13786).
     """
-    lengths = lengths_R.to(torch.float32)
-    sequences = max(int((lengths_R > 0).sum()), 1)
-    if loss_type == "grpo":
-        return 1 / (sequences * lengths.clamp(min=1))
-    if loss_type == "dr_grpo":
-        return torch.full_like(lengths, 1 / (sequences * max_length))
-    total = float(lengths.sum()) if loss_type == "bnpo" or batch_tokens is None else batch_tokens
-    return torch.full_like(lengths, 1 / max(total, 1.0))
+    return -ratio.detach().clamp(max=epsilon_high) * advantages * logprobs
+
+
+def surrogate(
+    ratio: Tensor,
+    logprobs: Tensor,
+    advantages: Tensor,
+    *,
+    loss_type: LossType = "dapo",
+    epsilon: float = 0.2,
+    epsilon_high: float = 0.28,
+    delta: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return each token's loss, and whether the clip changed its gradient.
+
+    Args:
+        ratio: As :func:`art_trainer.importance.importance_ratio` gives them.
+        logprobs: Log-probs under the weights being trained.
+        advantages: Advantages.
+        loss_type: ``"cispo"`` for :func:`cispo_surrogate`, any other for :func:`clipped_surrogate`.
+        epsilon: Lower clip.
+        epsilon_high: Upper clip.
+        delta: Bound on the other side.
+    """
+    if loss_type == "cispo":
+        cut = (ratio.detach() > epsilon_high) & (advantages != 0)
+        return cispo_surrogate(ratio, logprobs, advantages, epsilon_high), cut
+    own = token_gradients(ratio, logprobs)
+    cut = clipped_tokens(ratio.detach(), advantages, epsilon, epsilon_high, delta)
+    return clipped_surrogate(own, advantages, epsilon, epsilon_high, delta), cut
 
 
 def policy_loss(
     logprobs_RT: Tensor,
     old_logprobs_RT: Tensor,
-    advantages_R: Tensor,
+    advantages: Tensor,
     mask_RT: Tensor,
     *,
     loss_type: LossType = "dapo",
+    importance_sampling_level: ImportanceLevel = "token",
     epsilon: float = 0.2,
     epsilon_high: float = 0.28,
+    delta: float | None = None,
+    beta: float = 0.0,
+    reference_logprobs_RT: Tensor | None = None,
+    use_bias_correction_kl: bool = True,
+    correction_RT: Tensor | None = None,
     max_length: int = 1,
 ) -> Tensor:
-    """Return the clipped policy loss of a batch, a scalar.
-
-    The learner computes the same from flat token lists with :func:`clipped_surrogate` and
-    :func:`token_weights`; this is the textbook form.
+    """Return the whole loss of a batch, a scalar: the textbook form of what the learner computes.
 
     Args:
         logprobs_RT: Log-probs of T tokens in each of R sequences.
         old_logprobs_RT: Log-probs when sampled.
-        advantages_R: One advantage a sequence.
+        advantages: One advantage a sequence, shape [R], or a token, shape [R, T].
         mask_RT: Which tokens the policy sampled; the others neither count nor get a gradient.
-        loss_type: See :func:`token_weights`.
+        loss_type: See :func:`surrogate` and :func:`art_trainer.loss_weights.token_weights`.
+        importance_sampling_level: See :func:`art_trainer.importance.importance_ratio`.
         epsilon: Lower clip.
         epsilon_high: Upper clip.
+        delta: Bound on the other side.
+        beta: Weight of :func:`kl_k3` to the reference; above 0 the reference's log-probs are needed.
+        reference_logprobs_RT: Log-probs under the reference.
+        use_bias_correction_kl: Whether the divergence is multiplied by the ratio (DeepSeek-V3.2,
+            arXiv:2512.02556), so that its gradient is the true one on old tokens too.
+        correction_RT: Weights of :func:`art_trainer.importance.sampler_correction`, where used.
         max_length: The constant of ``dr_grpo``.
     """
     mask = mask_RT.bool()
-    weights = token_weights(mask.sum(1), loss_type, max_length=max_length)[:, None]
-    # A masked log-prob may be anything, even not a number: take it out before the arithmetic, not after.
-    logprobs, old = logprobs_RT.masked_fill(~mask, 0), old_logprobs_RT.masked_fill(~mask, 0)
-    losses = clipped_surrogate(logprobs, old, advantages_R[:, None], epsilon, epsilon_high)
-    return (losses * weights * mask).sum()
+    weights_R = token_weights(mask.sum(1), loss_type, max_length=max_length).to(logprobs_RT.dtype)
+    advantages_RT = (advantages[:, None] if advantages.ndim == 1 else advantages).expand(mask.shape)
+    sequences_N = mask.nonzero()[:, 0]
+    # A masked log-prob may be anything, even not a number: only the sampled ones enter the arithmetic.
+    logprobs, old = logprobs_RT[mask], old_logprobs_RT[mask]
+    ratio = importance_ratio(logprobs, old, sequences_N, importance_sampling_level)
+    losses, _ = surrogate(
+        ratio,
+        logprobs,
+        advantages_RT[mask],
+        loss_type=loss_type,
+        epsilon=epsilon,
+        epsilon_high=epsilon_high,
+        delta=delta,
+    )
+    if correction_RT is not None:
+        losses = losses * correction_RT[mask]
+    if beta and reference_logprobs_RT is not None:
+        divergence = kl_k3(logprobs, reference_logprobs_RT[mask])
+        losses = losses + beta * (divergence * ratio if use_bias_correction_kl else divergence)
+    return (losses * weights_R[sequences_N]).sum()
 
 
 def kl_k3(logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:

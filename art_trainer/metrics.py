@@ -3,19 +3,27 @@
 From the episodes: ``reward`` and ``reward_std`` (mean over groups of the standard deviation inside one),
 ``success``, ``turns``, ``invalid_actions`` (share of replies without a valid call), ``num_tokens`` (sampled
 in the step), ``completions/mean_length`` (sampled per episode), ``frac_reward_zero_std``, ``failed_groups``
-and ``score/<term>``. From the update: ``loss``, ``policy_loss``, ``entropy`` (nats per token), ``clip_ratio``
-(share of tokens whose gradient the clip took), ``grad_norm``, ``kl`` (nats per token, to the reference where
-there is one, else to the policy that sampled), ``trained_tokens`` and ``skipped_updates``.
+and ``score/<term>``. With judged rewards ``independent_reward``, what the environment itself paid, and
+``unjudged_groups/<reason>``, the failed groups that a judge had no score for. From the update: ``loss``,
+``policy_loss``, ``entropy`` (nats per token), ``clip_ratio`` (share of tokens whose gradient the clip took,
+or for ``"cispo"`` made smaller), ``grad_norm``, ``kl`` (nats per token, to the reference where there is one,
+else to the policy that sampled), ``trained_tokens`` and ``skipped_updates``. Where the sampler is held
+against the learner, ``sampling/sampling_logp_difference/{mean,max}`` (nats, without sign) and
+``sampling/importance_sampling_ratio/{min,mean,max}`` (as used, within its bounds). With dynamic sampling
+``resampled_groups``, and what comes from episodes is over all that were played: those kept were chosen by
+their rewards.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from art_trainer.config import GRPOConfig
 from art_trainer.episodes import Episode, Group
+from art_trainer.packing import Row
 
 
 def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
@@ -35,6 +43,9 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     if any(episode.success is not None for episode in played):
         # One that never reached its end, because the context was full, has not succeeded.
         metrics["success"] = _mean([bool(episode.success) for episode in played])
+    paid = [episode.independent_reward for episode in played]
+    if any(value is not None for value in paid):
+        metrics["independent_reward"] = _mean([value for value in paid if value is not None])
     for name in sorted({name for episode in played for name in episode.score_terms}):
         metrics[f"score/{name}"] = _mean([episode.score_terms.get(name, 0.0) for episode in played])
     return metrics
@@ -50,6 +61,34 @@ def batch_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "reward_std": _mean(spreads),
         "frac_reward_zero_std": _mean(flat),
         "failed_groups": float(len(groups) - len(whole)),
+        **{f"unjudged_groups/{reason}": float(count) for reason, count in _unjudged(groups).items()},
+    }
+
+
+def _unjudged(groups: Sequence[Group]) -> Counter[str]:
+    return Counter(reason for group in groups if (reason := group.episodes[0].unjudged) is not None)
+
+
+def correction_metrics(rows: Sequence[Row], reported: Sequence[Row]) -> dict[str, float]:
+    """Return how far the sampler is from the learner.
+
+    Args:
+        rows: Rows with the learner's old log-probs and corrections.
+        reported: The same rows with the sampler's log-probs; not a number where it has none.
+    """
+    pairs = [np.abs(a.old_logprobs - b.old_logprobs) for a, b in zip(rows, reported, strict=True)]
+    gaps = np.concatenate([*pairs, np.zeros(0, np.float32)])
+    gaps = gaps[~np.isnan(gaps)]
+    corrections = [row.corrections for row in rows if row.corrections is not None]
+    ratios = np.concatenate([*corrections, np.zeros(0, np.float32)])
+    if not gaps.size or not ratios.size:
+        return {}
+    return {
+        "sampling/sampling_logp_difference/mean": float(gaps.mean()),
+        "sampling/sampling_logp_difference/max": float(gaps.max()),
+        "sampling/importance_sampling_ratio/min": float(ratios.min()),
+        "sampling/importance_sampling_ratio/mean": float(ratios.mean()),
+        "sampling/importance_sampling_ratio/max": float(ratios.max()),
     }
 
 

@@ -42,6 +42,7 @@ class Row:
         weight: The weight of each sampled token in the batch's loss.
         group: Rows of equal group may have a prompt in common.
         reference_logprobs: The sampled tokens' log-probs under a reference, where one is used.
+        corrections: What each sampled token's loss is multiplied by, where the sampler is another program.
     """
 
     token_ids: NDArray[np.int64]
@@ -51,6 +52,7 @@ class Row:
     weight: float
     group: int
     reference_logprobs: NDArray[np.float32] | None = None
+    corrections: NDArray[np.float32] | None = None
 
     @classmethod
     def from_history(
@@ -101,7 +103,9 @@ class Batch:
         old_logprobs_N: Their log-probs when sampled.
         advantages_N: Their advantages.
         weights_N: Their weights in the loss.
+        sequences_N: The row each of them is in.
         reference_logprobs_N: Their log-probs under the reference, where there is one.
+        corrections_N: Their corrections, where there are any.
         rows: The rows, in the order of B.
     """
 
@@ -114,7 +118,9 @@ class Batch:
     old_logprobs_N: Tensor
     advantages_N: Tensor
     weights_N: Tensor
+    sequences_N: Tensor
     reference_logprobs_N: Tensor | None
+    corrections_N: Tensor | None
     rows: tuple[Row, ...]
 
 
@@ -211,10 +217,14 @@ def _to_batch(bundles: Sequence[_Bundle], device: torch.device) -> Batch:
     for i, bundle in enumerate(bundles):
         prefixes[i, : bundle.shared] = bundle.rows[0].token_ids[: bundle.shared]
     weights = np.asarray([row.weight for row in rows], dtype=np.float32)
-    references = [row.reference_logprobs for row in rows if row.reference_logprobs is not None]
+    sizes = [row.targets.size for row in rows]
 
     def tensor(array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+    def column(values: Sequence[NDArray[np.float32] | None]) -> Tensor | None:
+        present = [value for value in values if value is not None]
+        return tensor(np.concatenate(present)) if len(present) == len(rows) else None
 
     return Batch(
         prefix_ids_PL=tensor(prefixes) if prefixes.shape[1] else None,
@@ -225,7 +235,9 @@ def _to_batch(bundles: Sequence[_Bundle], device: torch.device) -> Batch:
         targets_N=tensor(np.concatenate([row.token_ids[row.targets] for row in rows])),
         old_logprobs_N=tensor(np.concatenate([row.old_logprobs for row in rows])),
         advantages_N=tensor(np.concatenate([row.advantages for row in rows])),
-        weights_N=tensor(np.repeat(weights, [row.targets.size for row in rows])),
-        reference_logprobs_N=tensor(np.concatenate(references)) if len(references) == len(rows) else None,
+        weights_N=tensor(np.repeat(weights, sizes)),
+        sequences_N=tensor(np.repeat(np.arange(len(rows)), sizes)),
+        reference_logprobs_N=column([row.reference_logprobs for row in rows]),
+        corrections_N=column([row.corrections for row in rows]),
         rows=tuple(rows),
     )

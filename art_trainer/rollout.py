@@ -17,6 +17,7 @@ import numpy as np
 
 from art_trainer.episodes import Ending, Episode, Group, TokenHistory, Turn
 from art_trainer.policy import Conversation, Policy, Reply
+from art_trainer.states import state_digest
 
 TextEnvironment = gym.Env[str, str]
 MakeEnv = Callable[[], TextEnvironment]
@@ -86,6 +87,8 @@ class _Play:
     ending: Ending | None = None
     success: bool | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    tools: tuple[Mapping[str, Any], ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
     error: str | None = None
 
     def fail(self, ending: Ending, error: str | None) -> None:
@@ -104,6 +107,8 @@ class _Play:
             success=self.success,
             metrics=self.metrics,
             error=self.error,
+            tools=self.tools,
+            facts=self.facts,
         )
 
 
@@ -114,6 +119,7 @@ def rollout(
     *,
     max_concurrent: int | None = None,
     on_episode: Callable[[Episode], None] | None = None,
+    record_states: bool = False,
 ) -> list[Episode]:
     """Play one episode from every start.
 
@@ -126,17 +132,39 @@ def rollout(
         starts: Where the episodes start.
         max_concurrent: Most episodes under way at one time, 256 by default.
         on_episode: Called with each episode as it ends, in order of ending.
+        record_states: Note the environment's state before each reply, for estimators that compare turns of
+            equal states (``GRPOConfig.records_states``).
 
     Returns:
         The episodes, in the order of their starts.
     """
-    limit = DEFAULT_MAX_CONCURRENT if max_concurrent is None else max_concurrent
-    if limit < 1:
+    limit = _limit(max_concurrent)
+
+    def tell(index: int, episode: Episode) -> None:
+        if on_episode is not None:
+            on_episode(episode)
+
+    return _run(policy, make_env, starts, limit, tell, record_states)
+
+
+def _limit(max_concurrent: int | None) -> int:
+    if max_concurrent is not None and max_concurrent < 1:
         raise ValueError(f"max_concurrent is at least 1, got {max_concurrent}")
+    return DEFAULT_MAX_CONCURRENT if max_concurrent is None else max_concurrent
+
+
+def _run(
+    policy: Policy,
+    make_env: MakeEnv | EnvPool,
+    starts: Sequence[Start],
+    limit: int,
+    on_end: Callable[[int, Episode], None],
+    record_states: bool,
+) -> list[Episode]:
     if isinstance(make_env, EnvPool):
-        return _Rollout(policy, make_env, on_episode).run(starts, limit)
+        return _Rollout(policy, make_env, on_end, record_states).run(starts, limit)
     with EnvPool(make_env) as pool:
-        return _Rollout(policy, pool, on_episode).run(starts, limit)
+        return _Rollout(policy, pool, on_end, record_states).run(starts, limit)
 
 
 def rollout_groups(
@@ -149,6 +177,8 @@ def rollout_groups(
     rng_seed: int | Sequence[int] = 0,
     max_concurrent: int | None = None,
     on_episode: Callable[[Episode], None] | None = None,
+    on_group: Callable[[int, Group], None] | None = None,
+    record_states: bool = False,
 ) -> list[Group]:
     """Play ``group_size`` episodes from every seed; those of one seed form a group.
 
@@ -161,6 +191,8 @@ def rollout_groups(
         rng_seed: Seeds the policy's randomness; every episode draws its own from it.
         max_concurrent: As in :func:`rollout`.
         on_episode: As in :func:`rollout`.
+        on_group: Called with each group as its last episode ends, and with its place among the seeds.
+        record_states: As in :func:`rollout`.
 
     Returns:
         The groups, in the order of their seeds.
@@ -173,19 +205,38 @@ def rollout_groups(
         for group, seed in enumerate(seeds)
         for member in range(group_size)
     ]
-    episodes = rollout(policy, make_env, starts, max_concurrent=max_concurrent, on_episode=on_episode)
-    return [
-        Group(tuple(episodes[first : first + group_size])) for first in range(0, len(episodes), group_size)
-    ]
+    groups: dict[int, Group] = {}
+    members: dict[int, dict[int, Episode]] = {}
+
+    def gather(index: int, episode: Episode) -> None:
+        if on_episode is not None:
+            on_episode(episode)
+        place = index // group_size
+        ended = members.setdefault(place, {})
+        ended[index] = episode
+        if len(ended) == group_size:
+            groups[place] = Group(tuple(ended[i] for i in sorted(ended)))
+            if on_group is not None:
+                on_group(place, groups[place])
+
+    _run(policy, make_env, starts, _limit(max_concurrent), gather, record_states)
+    return [groups[place] for place in range(len(groups))]
 
 
 class _Rollout:
     """Keeps episodes under way until all are done."""
 
-    def __init__(self, policy: Policy, pool: EnvPool, on_episode: Callable[[Episode], None] | None) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        pool: EnvPool,
+        on_end: Callable[[int, Episode], None],
+        record_states: bool,
+    ) -> None:
         self._policy = policy
         self._pool = pool
-        self._on_episode = on_episode
+        self._on_end = on_end
+        self._record_states = record_states
         self._live: dict[Conversation, _Play] = {}
         self._done: dict[int, Episode] = {}
 
@@ -218,7 +269,8 @@ class _Rollout:
         play.task_id = str(info.get("task_id", play.task_id))
         rng = np.random.default_rng(start.rng_seed)
         messages = first_messages(observation, info.get("system") or "")
-        conversation = Conversation(env, messages, list(info.get("tools") or ()), rng, start.group)
+        play.tools = tuple(info.get("tools") or ())
+        conversation = Conversation(env, messages, list(play.tools), rng, start.group)
         play.conversation = conversation
         self._live[conversation] = play
         self._submit(play, conversation)
@@ -246,6 +298,7 @@ class _Rollout:
 
     def _step(self, play: _Play, reply: Reply) -> None:
         try:
+            state = state_digest(play.env) if self._record_states else None
             observation, reward, terminated, truncated, info = play.env.step(reply.text)
             turn = Turn(
                 reply=reply.text,
@@ -254,6 +307,7 @@ class _Rollout:
                 score_terms=dict(info.get("score_terms", {})),
                 call=info.get("call"),
                 error=info.get("error"),
+                state=state,
             )
         except Exception:  # an environment is its author's code; what it raises is this episode's outcome
             play.fail(Ending.ENV_ERROR, last_line())
@@ -264,6 +318,7 @@ class _Rollout:
             success = info.get("success")
             play.success = None if success is None else bool(success)
             play.metrics = {name: float(value) for name, value in info.get("metrics", {}).items()}
+            play.facts = dict(info.get("facts") or {})
 
     def _end(self, play: _Play) -> None:
         histories: tuple[TokenHistory, ...] = ()
@@ -277,8 +332,7 @@ class _Rollout:
             self._pool.give_back(play.env)
         episode = play.episode(histories)
         self._done[play.index] = episode
-        if self._on_episode is not None:
-            self._on_episode(episode)
+        self._on_end(play.index, episode)
 
 
 def first_messages(observation: str, system: str) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ it, in asyncio ``await asyncio.to_thread(trainer.train)``.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,18 +28,21 @@ from typing import Any, Protocol
 import gymnasium as gym
 import numpy as np
 
+from art_gym.wrappers.judging import JudgeFailed
 from art_trainer.checkpoint import checkpoint_path, prune_checkpoints, read_checkpoint, write_checkpoint
 from art_trainer.config import GRPOConfig
 from art_trainer.episodes import Episode, Group
 from art_trainer.evaluation import evaluate
 from art_trainer.interrupt import Interruptible
+from art_trainer.judging import RewardModel
 from art_trainer.learner import Learner
 from art_trainer.rollout import EnvPool, MakeEnv, rollout_groups
 from art_trainer.run_log import RunLog
+from art_trainer.selection import replace_without_signal
 from art_trainer.splits import EVALUATION, TRAIN, choose_split
 from art_trainer.transformers_policy import TransformersPolicy
 
-_TASKS, _SAMPLING = 2, 3
+_TASKS, _SAMPLING, _FRESH_TASKS, _FRESH_SAMPLING = 2, 3, 4, 5
 """Streams of randomness below ``config.seed``; the learner's own is 1."""
 _EVALUATION_SEED = 1_000_003
 """Added to ``config.seed`` for evaluations, whose episodes no training step draws."""
@@ -64,6 +68,7 @@ class GRPOTrainer:
         eval_env: Where evaluations are played, such as whole games where training cuts them short; by
             default the same as ``env``.
         callbacks: Told of each step and episode.
+        reward: What is paid in training in place of the environment's own reward; evaluations keep that.
 
     Attributes:
         learner: Holds optimizer and schedule.
@@ -79,6 +84,7 @@ class GRPOTrainer:
         *,
         eval_env: str | MakeEnv | gym.Env[str, str] | None = None,
         callbacks: Sequence[TrainerCallback] = (),
+        reward: RewardModel | None = None,
     ) -> None:
         self.config = config or GRPOConfig()
         self.policy = policy
@@ -93,9 +99,11 @@ class GRPOTrainer:
         self.make_env = _maker(env)
         self.make_eval_env = self.make_env if eval_env is None else _maker(eval_env)
         self.callbacks = tuple(callbacks)
+        self.reward = reward
         self.learner = Learner(policy.model, self.config)
         self.log = RunLog(Path(self.config.output_dir))
         self.collected = 0
+        self._replaced: list[Group] = []
         self._pool = EnvPool(self.make_env)
         self._options = self._split_options(self.config.train_split, TRAIN)
         self._rollout_seconds = 0.0
@@ -108,12 +116,22 @@ class GRPOTrainer:
         return self.learner.step
 
     def collect_episodes(self) -> list[Group]:
-        """Play the next batch: ``groups_per_step`` tasks, ``num_generations`` attempts at each."""
+        """Play the next batch: ``groups_per_step`` tasks, ``num_generations`` attempts at each.
+
+        With ``dynamic_sampling`` tasks that teach nothing are replaced by others.
+        """
         start = time.perf_counter()
         config = self.config
-        tasks = np.random.SeedSequence(config.seed, spawn_key=(_TASKS, self.collected))
-        seeds = [int(seed) for seed in tasks.generate_state(config.groups_per_step)]
-        groups = self._play(seeds, (config.seed, _SAMPLING, self.collected))
+        groups = self._play(self._task_seeds(config.groups_per_step, _TASKS), (_SAMPLING, self.collected))
+        rounds = itertools.count()
+
+        def play_fresh(count: int) -> list[Group]:
+            place = next(rounds)
+            return self._play(
+                self._task_seeds(count, _FRESH_TASKS, place), (_FRESH_SAMPLING, self.collected, place)
+            )
+
+        groups, self._replaced = replace_without_signal(groups, play_fresh, config)
         self.collected += 1
         self._rollout_seconds = time.perf_counter() - start
         return groups
@@ -128,7 +146,8 @@ class GRPOTrainer:
         Raises:
             DivergedError: Where updates keep failing.
         """
-        metrics = self.learner.update(groups)
+        metrics = self.learner.update(groups, self._replaced)
+        self._replaced = []
         self.policy.version += 1
         self._learned_from = self.collected
         metrics["time/rollout"] = self._rollout_seconds
@@ -166,6 +185,9 @@ class GRPOTrainer:
 
         Ctrl-C ends the run at the next moment at which no update is half done, writes a checkpoint and raises
         ``KeyboardInterrupt`` again; a second Ctrl-C ends it at once, without one.
+
+        Raises:
+            JudgeFailed: Where the judge's budget is spent or it fails for good; a checkpoint is written too.
         """
         config = self.config
         self._stopping = False
@@ -178,7 +200,7 @@ class GRPOTrainer:
                     groups = self.collect_episodes()
                     with interruptible.shielded():
                         self._learn_and_log(groups)
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, JudgeFailed):
                 if not interruptible.forced:
                     # Episodes that nothing was learned from are played again by a resumed run.
                     self.collected = self._learned_from
@@ -227,18 +249,27 @@ class GRPOTrainer:
         """Close the environments; the trainer makes new ones where it goes on."""
         self._pool.close()
 
-    def _play(self, seeds: Sequence[int], rng_seed: Sequence[int]) -> list[Group]:
-        """Play ``num_generations`` attempts from each seed."""
-        return rollout_groups(
+    def _task_seeds(self, count: int, *stream: int) -> list[int]:
+        """Seeds of so many tasks of the present batch, from a stream of their own."""
+        place, *rest = stream
+        tasks = np.random.SeedSequence(self.config.seed, spawn_key=(place, self.collected, *rest))
+        return [int(seed) for seed in tasks.generate_state(count)]
+
+    def _play(self, seeds: Sequence[int], stream: Sequence[int]) -> list[Group]:
+        """Play ``num_generations`` attempts from each seed, and have them judged where a judge pays."""
+        groups = rollout_groups(
             self.policy,
             self._pool,
             seeds,
             self.config.num_generations,
             options=self._options,
-            rng_seed=rng_seed,
+            rng_seed=(self.config.seed, *stream),
             max_concurrent=self.config.max_concurrent,
+            record_states=self.config.records_states,
             on_episode=self._tell_episode,
+            on_group=None if self.reward is None else self.reward.submit,
         )
+        return groups if self.reward is None else self.reward.collect()
 
     def _learn_and_log(self, groups: Sequence[Group]) -> None:
         config = self.config

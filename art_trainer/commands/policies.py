@@ -116,12 +116,22 @@ def load_policy(
     return local_policy(words, sampling=sampling, max_batch=max_batch, device=device, baselines=baselines)
 
 
-def _openai_policy(words: str, temperature: float, max_tokens: int) -> Policy:
+def openai_words(words: str) -> tuple[str, str | None]:
+    """The model and the address of its server that ``openai:MODEL@URL`` names.
+
+    Raises:
+        ConfigError: For other words.
+    """
     match = _OPENAI.fullmatch(words)
     if match is None:
         raise ConfigError(
             f"{words!r} names no model: write openai:MODEL@URL, as in openai:qwen3@http://localhost:8000/v1"
         )
+    return match["model"], match["url"]
+
+
+def _openai_policy(words: str, temperature: float, max_tokens: int) -> Policy:
+    model, url = openai_words(words)
     try:
         from openai import OpenAIError
 
@@ -130,8 +140,8 @@ def _openai_policy(words: str, temperature: float, max_tokens: int) -> Policy:
         raise ConfigError(f'{words} needs the package {error.name}: pip install "art-gym[openai]"') from error
     try:
         return OpenAIPolicy(
-            match["model"],
-            match["url"],
+            model,
+            url,
             api_key=os.environ.get("OPENAI_API_KEY"),
             temperature=temperature,
             max_new_tokens=max_tokens,

@@ -122,6 +122,17 @@ class RunSettings:
     """Episodes an optimizer step of the warm start; turns, where the history window is set."""
     warm_start_learning_rate: float = 1e-3
     """Peak learning rate of the warm start."""
+    reward: str = "env"
+    """What training pays: ``env``, ``rubric`` (criteria without a model), ``ruler`` (a judge model that
+    compares a group's attempts), or a mix such as ``0.7*ruler+0.3*env``. Evaluations keep the
+    environment's own reward."""
+    rubric: Mapping[str, float] = field(default_factory=dict)
+    """Weights of the rubric's criteria by name; empty: the judge's own rubric."""
+    judge: str | None = None
+    """The judge model of ``ruler``: ``openai:MODEL@URL``, its key from ``OPENAI_API_KEY``."""
+    judge_args: Mapping[str, Any] = field(default_factory=dict)
+    """Other arguments of :class:`~art_gym.wrappers.judging.llm_judge.LLMJudge`, such as
+    ``{budget: {max_cost: 5, prompt_price_per_million: 0.3, completion_price_per_million: 1}}``."""
     lora: int | None = None
     """Rank of the LoRA adapter to train; ``None`` trains all weights."""
     threads: int | None = None
@@ -169,6 +180,10 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "warm_start_epochs": (int,),
     "warm_start_batch_size": (int,),
     "warm_start_learning_rate": (int, float),
+    "reward": (str,),
+    "rubric": (dict,),
+    "judge": (str, type(None)),
+    "judge_args": (dict,),
     "lora": (int, type(None)),
     "threads": (int, type(None)),
     "device": (str, type(None)),

@@ -16,6 +16,7 @@ from art_trainer.checkpoint import list_checkpoints
 from art_trainer.commands.evaluating import evaluate_shown
 from art_trainer.commands.policies import MakeEnv, baseline_names, env_maker, player_names
 from art_trainer.commands.preparing import env_texts, prepare_policy, warm_up
+from art_trainer.commands.rewards import reward_model
 from art_trainer.commands.settings import (
     DEFAULT,
     PRESETS,
@@ -158,6 +159,7 @@ class _Run:
         run = settings.run
         self._make_env: MakeEnv = env_maker(run.env, run.env_args)
         self._make_train_env: MakeEnv = env_maker(run.env, {**run.env_args, **run.train_env_args})
+        self._reward = reward_model(run, folder.path)
         self._baselines = _chosen_baselines(run, self._make_env)
         if run.warm_start is not None:
             _require_player(run.warm_start, self._make_env)
@@ -214,7 +216,12 @@ class _Run:
         config = self._settings.config
         watcher = ProgressWatcher()
         trainer = GRPOTrainer(
-            self._policy, self._make_train_env, config, eval_env=self._make_env, callbacks=[watcher]
+            self._policy,
+            self._make_train_env,
+            config,
+            eval_env=self._make_env,
+            callbacks=[watcher],
+            reward=self._reward,
         )
         if self._checkpoint is not None:
             trainer.load_checkpoint(self._checkpoint)

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -5,23 +7,16 @@ from hypothesis import strategies as st
 
 from art_trainer.advantages import (
     STD_FLOOR,
-    batch_advantages,
+    gigpo_advantages,
     group_advantages,
+    leave_one_out_advantages,
     rewards_to_go,
+    state_advantages,
     turn_advantages,
 )
-from art_trainer.config import AdvantageEstimator, ScaleRewards
 
 rewards = st.lists(st.floats(-100, 100), min_size=1, max_size=10)
 turn_rewards = st.lists(st.lists(st.floats(-10, 10), max_size=6), min_size=1, max_size=5)
-SCALES: list[ScaleRewards] = ["none", "group", "batch"]
-ESTIMATORS: list[AdvantageEstimator] = ["group", "reward_to_go"]
-
-
-def of_single_turns(groups: list[list[float]], scale: ScaleRewards) -> list[list[float]]:
-    """The advantages of attempts of one turn each, a number an attempt."""
-    found = batch_advantages([[[reward] for reward in group] for group in groups], scale_rewards=scale)
-    return [[float(value) for (value,) in group] for group in found]
 
 
 def test_advantage_is_the_reward_minus_the_groups_mean() -> None:
@@ -33,46 +28,40 @@ def test_advantages_of_a_group_sum_to_zero(values: list[float]) -> None:
     assert group_advantages(values).sum() == pytest.approx(0, abs=1e-9)
 
 
-@given(st.floats(-1e6, 1e6), st.integers(1, 20), st.sampled_from(SCALES))
-def test_equal_rewards_have_advantages_of_exactly_zero(value: float, size: int, scale: ScaleRewards) -> None:
-    # 0.1 * 3 / 3 is not 0.1 in floating point: the mean of equal numbers may differ from them.
-    assert of_single_turns([[value] * size], scale) == [[0.0] * size]
-
-
-def test_group_scaling_divides_each_group_by_its_own_deviation() -> None:
-    small, large = of_single_turns([[0.0, 1.0], [0.0, 10.0]], "group")
-    assert small == pytest.approx([-0.5 / (np.sqrt(0.5) + STD_FLOOR), 0.5 / (np.sqrt(0.5) + STD_FLOOR)])
-    assert large == pytest.approx(small, rel=1e-3)
-
-
-def test_batch_scaling_divides_all_groups_by_one_deviation() -> None:
-    first, second = of_single_turns([[0.0, 1.0], [0.0, 10.0, 5.0]], "batch")
-    deviation = np.std([0.0, 1.0, 0.0, 10.0, 5.0], ddof=1) + STD_FLOOR
-    assert first == pytest.approx([-0.5 / deviation, 0.5 / deviation])
-    assert second == pytest.approx([-5 / deviation, 5 / deviation, 0])
-
-
 @given(rewards, st.floats(-50, 50))
 def test_a_constant_added_to_all_rewards_changes_nothing(values: list[float], constant: float) -> None:
     shifted = [value + constant for value in values]
     assert group_advantages(shifted) == pytest.approx(group_advantages(values), abs=1e-9)
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-@pytest.mark.parametrize("scale", SCALES)
-def test_a_batch_without_groups_is_empty(estimator: AdvantageEstimator, scale: ScaleRewards) -> None:
-    assert batch_advantages([], estimator=estimator, scale_rewards=scale) == []
+@given(st.floats(-1e6, 1e6), st.integers(1, 20))
+def test_equal_rewards_have_advantages_of_exactly_zero(value: float, size: int) -> None:
+    # 0.1 * 3 / 3 is not 0.1 in floating point: the mean of equal numbers may differ from them.
+    assert not group_advantages([value] * size).any()
+    assert not leave_one_out_advantages([value] * size).any()
 
 
-def test_one_number_an_attempt_is_the_same_at_every_turn() -> None:
-    ((first, second),) = batch_advantages([[[1.0, 2.0, 0.0], [1.0]]])
-    assert (first.tolist(), second.tolist()) == ([1.0, 1.0, 1.0], [-1.0])
+@given(rewards.filter(lambda values: len(values) > 1))
+def test_leave_one_out_is_the_reward_minus_the_mean_of_the_others(values: list[float]) -> None:
+    others = [np.mean(values[:i] + values[i + 1 :]) for i in range(len(values))]
+    assert leave_one_out_advantages(values) == pytest.approx(np.subtract(values, others), abs=1e-9)
+
+
+def test_an_attempt_without_others_has_no_advantage_over_them() -> None:
+    assert leave_one_out_advantages([3.0]).tolist() == [0.0]
 
 
 def test_rewards_to_go_are_what_comes_after_and_discounted() -> None:
     assert rewards_to_go([1.0, 0.0, 4.0]).tolist() == [5.0, 4.0, 4.0]
     assert rewards_to_go([1.0, 0.0, 4.0], 0.5).tolist() == [2.0, 2.0, 4.0]
     assert rewards_to_go([]).size == 0
+
+
+@given(st.lists(st.floats(-10, 10), min_size=2, max_size=8), st.floats(0, 1))
+def test_rewards_to_go_obey_bellmans_equation(values: list[float], gamma: float) -> None:
+    returns = rewards_to_go(values, gamma)
+    for reward, (now, later) in zip(values, pairwise(returns), strict=False):
+        assert now == pytest.approx(reward + gamma * later)
 
 
 def test_a_turn_is_compared_with_those_who_played_it() -> None:
@@ -96,21 +85,70 @@ def test_turn_advantages_sum_to_zero_at_every_turn(group: list[list[float]], gam
         assert sum(values[turn] for values in advantages if len(values) > turn) == pytest.approx(0, abs=1e-9)
 
 
-@given(st.lists(turn_rewards, min_size=1, max_size=3), st.sampled_from(ESTIMATORS), st.sampled_from(SCALES))
-def test_every_turn_has_an_advantage(
-    groups: list[list[list[float]]], estimator: AdvantageEstimator, scale: ScaleRewards
+def test_turns_are_compared_where_their_states_are_equal_whenever_they_were_met() -> None:
+    # To go: hall 1, hall 1, 1 and hall 0, cellar 0; the hall is met three times, the mean there is 2/3.
+    first, second = state_advantages(
+        [[0.0, 0.0, 1.0], [0.0, 0.0]], [["hall", "hall", "attic"], ["hall", "cellar"]]
+    )
+    assert first.tolist() == pytest.approx([1 / 3, 1 / 3, 0.0])
+    assert second.tolist() == pytest.approx([-2 / 3, 0.0])
+
+
+def test_with_a_discount_the_step_nearer_to_the_reward_is_better() -> None:
+    # Back in the hall after a detour: the second time there is one turn, not three, to the reward.
+    (found,) = state_advantages([[0.0, 0.0, 1.0]], [["hall", "yard", "hall"]], gamma=0.5)
+    assert found.tolist() == pytest.approx([0.25 - 0.625, 0.0, 1.0 - 0.625])
+
+
+def test_step_advantages_can_be_divided_by_the_deviation_of_those_who_met_the_state() -> None:
+    first, second, third = state_advantages([[3.0], [1.0], [7.0]], [["a"], ["a"], ["b"]], scale=True)
+    deviation = np.sqrt(2) + STD_FLOOR
+    assert (first[0], second[0], third[0]) == pytest.approx((1 / deviation, -1 / deviation, 0.0))
+
+
+@given(turn_rewards, st.floats(0, 1), st.data())
+def test_step_advantages_sum_to_zero_over_every_state(
+    group: list[list[float]], gamma: float, data: st.DataObject
 ) -> None:
-    found = batch_advantages(groups, estimator=estimator, scale_rewards=scale)
-    assert [[len(values) for values in group] for group in found] == [
-        [len(turns) for turns in group] for group in groups
-    ]
-    assert all(np.isfinite(values).all() for group in found for values in group)
+    states = [[data.draw(st.sampled_from("abc")) for _ in turns] for turns in group]
+    found = state_advantages(group, states, gamma)
+    for state in "abc":
+        there = [
+            value
+            for values, met in zip(found, states, strict=True)
+            for value, name in zip(values, met, strict=True)
+            if name == state
+        ]
+        assert sum(there) == pytest.approx(0, abs=1e-8)
 
 
-@pytest.mark.parametrize("scale", SCALES)
-def test_with_one_turn_an_attempt_the_estimators_agree(scale: ScaleRewards) -> None:
-    groups = [[[1.0], [0.0], [4.0]], [[2.0], [2.5]]]
-    plain = batch_advantages(groups, scale_rewards=scale)
-    to_go = batch_advantages(groups, estimator="reward_to_go", scale_rewards=scale)
-    if scale != "batch":  # there the spread of the rewards includes that between groups
-        assert np.allclose(np.concatenate(plain[0] + plain[1]), np.concatenate(to_go[0] + to_go[1]))
+def test_states_that_are_the_turns_numbers_give_turn_advantages() -> None:
+    group = [[1.0, 2.0], [1.0], [1.0, 3.0, 1.0]]
+    numbers = [list(range(len(turns))) for turns in group]
+    for found, wanted in zip(state_advantages(group, numbers, 0.9), turn_advantages(group, 0.9), strict=True):
+        assert found.tolist() == wanted.tolist()
+
+
+def test_gigpo_adds_the_steps_part_to_the_attempts() -> None:
+    group, states = [[0.0, 1.0], [0.0, 0.0]], [["start", "left"], ["start", "right"]]
+    first, second = gigpo_advantages(group, states, gamma=0.5, step_weight=2.0)
+    # The attempts: +-0.5. The start: to go 0.5 and 0, so +-0.25. Left and right were met once each.
+    assert first.tolist() == pytest.approx([0.5 + 2 * 0.25, 0.5])
+    assert second.tolist() == pytest.approx([-0.5 - 2 * 0.25, -0.5])
+
+
+def test_gigpo_without_the_steps_part_is_the_group_relative_advantage() -> None:
+    found = gigpo_advantages([[1.0, 2.0], [4.0]], [["a", "b"], ["a"]], step_weight=0.0)
+    assert [values.tolist() for values in found] == [[-0.5, -0.5], [0.5]]
+
+
+def test_gigpo_scales_both_parts_by_what_they_are_compared_with() -> None:
+    found = gigpo_advantages([[1.0, 2.0], [4.0]], [["a", "b"], ["a"]], scale=True)
+    unit = 0.5 / (np.sqrt(0.5) + STD_FLOOR)  # of 3 and 4, both the attempts' totals and the returns in "a"
+    assert found[0].tolist() == pytest.approx([-2 * unit, -unit])
+    assert found[1].tolist() == pytest.approx([2 * unit])
+
+
+def test_as_many_states_as_turns_are_wanted() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        state_advantages([[1.0, 2.0]], [["only one"]])

@@ -62,6 +62,38 @@ def test_values_are_read_as_yaml_writes_them(key: str, value: object, read: obje
         ({"max_concurrent": 0}, "null for no limit"),
         ({"lr_final_ratio": 2.0}, "between 0 and 1"),
         ({"groups_per_step": 0}, "at least 1"),
+        ({"loss_type": "cispo"}, r"epsilon_high is 0.28, but for loss_type 'cispo' .* above 1 \(5.0\)"),
+        ({"loss_type": "cispo", "epsilon_high": None}, "epsilon_high is 0.2, but for loss_type 'cispo'"),
+        ({"loss_type": "cispo", "epsilon_high": 5.0, "delta": 4.0}, "set delta to null"),
+        ({"delta": 1.2}, "ratios up to 1 \\+ epsilon_high = 1.28 are not clipped"),
+        ({"delta": -1.0}, "delta is -1.0: set above 0"),
+        ({"delta": float("nan")}, "delta is nan: set above 0"),
+        ({"importance_sampling_level": "sequences"}, "did you mean 'sequence'"),
+        ({"importance_sampling_clip_max": 0.0}, "above 0, or null for no bound"),
+        ({"importance_sampling_clip_min": 3.0}, r"clip_min \(3.0\) is not below .*clip_max \(3.0\)"),
+        (
+            {
+                "importance_sampling_correction": True,
+                "importance_sampling_mode": "token_truncate",
+                "importance_sampling_clip_max": None,
+            },
+            "nothing to truncate at: set importance_sampling_clip_max",
+        ),
+        ({"advantage_estimator": "gigpoo"}, "did you mean 'gigpo'"),
+        ({"gamma": 0.9}, "'group' does not discount"),
+        ({"gamma": 0.9, "advantage_estimator": "leave_one_out"}, "'leave_one_out' does not discount"),
+        ({"step_advantage_weight": 0.5}, "'group' has no step advantages"),
+        ({"step_advantage_weight": -1.0, "advantage_estimator": "gigpo"}, "0 or more"),
+        ({"advantage_estimator": "gigpo", "scale_rewards": "batch"}, "'gigpo' compares within groups"),
+        (
+            {"advantage_estimator": "reinforce_plus_plus", "scale_rewards": "group"},
+            "divides by the batch's standard deviation already",
+        ),
+        (
+            {"advantage_estimator": "reinforce_plus_plus", "dynamic_sampling": True},
+            "compares with the whole batch",
+        ),
+        ({"max_resampled_groups": 0}, "at least 1, or null for groups_per_step"),
     ],
 )
 def test_a_wrong_setting_is_refused_with_what_would_be_right(data: dict[str, object], words: str) -> None:
@@ -72,3 +104,32 @@ def test_a_wrong_setting_is_refused_with_what_would_be_right(data: dict[str, obj
 def test_only_a_filter_makes_sampling_filtered() -> None:
     assert not GRPOConfig(temperature=0.7, min_p=0.0).filters_sampling
     assert all(GRPOConfig(**one).filters_sampling for one in ({"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.1}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"loss_type": "cispo", "epsilon_high": 5.0},
+        {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4},
+        {"delta": 4.0},
+        {"advantage_estimator": "gigpo", "gamma": 0.95, "scale_rewards": "group"},
+        {"advantage_estimator": "leave_one_out", "scale_rewards": "batch"},
+        {"importance_sampling_correction": True, "importance_sampling_clip_max": None},
+    ],
+)
+def test_the_settings_of_the_papers_are_accepted(settings: dict[str, object]) -> None:
+    config = GRPOConfig.from_mapping(settings)
+    assert {name: getattr(config, name) for name in settings} == settings
+
+
+def test_states_are_noted_only_for_the_estimator_that_looks_at_them() -> None:
+    assert not GRPOConfig().records_states
+    assert GRPOConfig(advantage_estimator="gigpo").records_states
+    assert not GRPOConfig(advantage_estimator="gigpo", step_states="observation").records_states
+
+
+def test_a_step_replaces_at_most_as_many_groups_as_it_has_unless_told_otherwise() -> None:
+    assert GRPOConfig().resampling_budget == 0
+    assert GRPOConfig(dynamic_sampling=True, groups_per_step=5).resampling_budget == 5
+    assert GRPOConfig(dynamic_sampling=True, max_resampled_groups=9).resampling_budget == 9
+    assert GRPOConfig(max_resampled_groups=9).resampling_budget == 0

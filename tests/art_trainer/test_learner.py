@@ -1,6 +1,4 @@
-import copy
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,111 +7,21 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from art_trainer.advantages import group_advantages, turn_advantages
-from art_trainer.config import GRPOConfig
-from art_trainer.episodes import Ending, Episode, Group, TokenHistory
+from art_trainer.advantages import turn_advantages
+from art_trainer.episodes import Ending, Episode, Group, Span, TokenHistory
 from art_trainer.errors import DivergedError, UnsupportedModelError
 from art_trainer.learner import Learner
-from art_trainer.losses import policy_loss
 from art_trainer.optimization import schedule_factor
 from tests.art_trainer.made_episodes import made_episode, made_groups
 from tests.art_trainer.tiny_models import tiny_model
-
-
-def config(**settings: Any) -> GRPOConfig:
-    return GRPOConfig(**{"learning_rate": 1e-3, "lr_scheduler_type": "constant", **settings})
-
-
-def weights_of(model: torch.nn.Module) -> torch.Tensor:
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
-
-
-def with_rewards(group: Group, rewards: Sequence[float]) -> Group:
-    episodes = zip(group.episodes, rewards, strict=True)
-    return Group(
-        tuple(replace(e, turns=(*e.turns[:-1], replace(e.turns[-1], reward=r))) for e, r in episodes)
-    )
-
-
-def with_logprobs(group: Group, change: float) -> Group:
-    """The same group as another policy would have sampled it."""
-
-    def changed(history: TokenHistory) -> TokenHistory:
-        spans = [replace(s, logprobs=tuple(x + change for x in s.logprobs)) for s in history.spans]
-        return TokenHistory(tuple(spans))
-
-    return Group(tuple(replace(e, histories=tuple(map(changed, e.histories))) for e in group.episodes))
-
-
-def gradient_of_update(model: torch.nn.Module, groups: Sequence[Group], settings: GRPOConfig) -> torch.Tensor:
-    """The gradient the learner gives its optimizer, caught on the way."""
-    learner = Learner(model, settings)
-    caught: list[torch.Tensor] = []
-
-    def catch(*call: object) -> None:
-        caught.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
-
-    handle = learner.optimizer.register_step_pre_hook(catch)
-    learner.update(groups)
-    handle.remove()
-    assert len(caught) == 1
-    return caught[0]
-
-
-def textbook_gradient(model: torch.nn.Module, groups: Sequence[Group], settings: GRPOConfig) -> torch.Tensor:
-    """One padded batch, the whole model, the loss as the papers write it."""
-    episodes = [episode for group in groups for episode in group.episodes]
-    histories = [episode.histories[0] for episode in episodes]
-    width = max(len(history.token_ids) for history in histories)
-    ids = torch.zeros(len(histories), width, dtype=torch.long)
-    mask, old = torch.zeros(len(histories), width, dtype=torch.bool), torch.zeros(len(histories), width)
-    for i, history in enumerate(histories):
-        length = len(history.token_ids)
-        ids[i, :length] = torch.tensor(history.token_ids)
-        mask[i, :length] = torch.tensor(history.action_mask)
-        old[i, mask[i]] = torch.tensor(history.logprobs)
-    logprobs = model(input_ids=ids).logits[:, :-1].log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
-    advantages = np.concatenate([group_advantages(group.rewards) for group in groups])
-    loss = policy_loss(
-        logprobs,
-        old[:, 1:],
-        torch.tensor(advantages, dtype=torch.float32),
-        mask[:, 1:],
-        loss_type=settings.loss_type,
-        epsilon=settings.epsilon,
-        epsilon_high=settings.clip_high,
-        max_length=settings.max_completion_length,
-    )
-    model.zero_grad()
-    loss.backward()
-    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
-
-
-@pytest.mark.parametrize("loss_type", ["dapo", "grpo", "dr_grpo", "bnpo"])
-def test_the_update_has_the_textbook_gradient(loss_type: Any) -> None:
-    model = tiny_model()
-    # Shifted by more than the clip in both directions, so that clipping is part of the comparison.
-    groups = [with_logprobs(g, d) for g, d in zip(made_groups(model), (0.4, -0.4, 0.05), strict=True)]
-    settings = config(loss_type=loss_type, max_grad_norm=0.0)
-    wanted = textbook_gradient(copy.deepcopy(model), groups, settings)
-    found = gradient_of_update(model, groups, settings)
-    assert (found - wanted).norm() <= 1e-5 * wanted.norm()
-
-
-@pytest.mark.parametrize("settings", [{"share_prefixes": False}, {"tokens_per_microbatch": 120}])
-def test_how_a_batch_is_computed_changes_no_gradient(settings: dict[str, Any]) -> None:
-    groups = made_groups(tiny_model())
-    wanted = gradient_of_update(tiny_model(), groups, config(max_grad_norm=0.0))
-    found = gradient_of_update(tiny_model(), groups, config(max_grad_norm=0.0, **settings))
-    assert (found - wanted).norm() <= 2e-6 * wanted.norm()
-
-
-def test_the_order_of_groups_and_members_changes_no_gradient() -> None:
-    groups = made_groups(tiny_model())
-    turned = [Group(group.episodes[::-1]) for group in groups[::-1]]
-    wanted = gradient_of_update(tiny_model(), groups, config(max_grad_norm=0.0))
-    found = gradient_of_update(tiny_model(), turned, config(max_grad_norm=0.0))
-    assert (found - wanted).norm() <= 2e-6 * wanted.norm()
+from tests.art_trainer.updates import (
+    caught_update,
+    config,
+    gradient_of_update,
+    weights_of,
+    with_logprobs,
+    with_rewards,
+)
 
 
 def test_an_episode_of_two_histories_weighs_as_one_of_all_their_tokens() -> None:
@@ -147,17 +55,6 @@ def test_on_the_sampling_policy_nothing_is_clipped_and_the_divergence_is_zero() 
     assert metrics["kl"] == pytest.approx(0, abs=1e-9)
     assert 0 < metrics["entropy"] < math.log(300)
     assert metrics["grad_norm"] > 0
-
-
-def test_equal_rewards_change_no_weight() -> None:
-    for drop in (True, False):
-        model = tiny_model()
-        groups = [with_rewards(group, [0.1] * 4) for group in made_groups(model)]
-        before = weights_of(model)
-        metrics = Learner(model, config(drop_zero_variance_groups=drop)).update(groups)
-        assert torch.equal(weights_of(model), before)
-        assert metrics["frac_reward_zero_std"] == 1
-        assert (metrics["trained_tokens"] == 0) == drop
 
 
 def test_a_group_with_a_failed_member_is_left_out_whole() -> None:
@@ -304,6 +201,48 @@ def test_filtered_sampling_takes_the_old_logprobs_from_the_whole_distribution() 
     assert metrics["kl"] == pytest.approx(0, abs=1e-9)
 
 
+def test_a_sampler_of_its_own_is_corrected_and_told_of() -> None:
+    groups = [with_logprobs(group, -0.3) for group in made_groups(tiny_model())]
+    plain = gradient_of_update(tiny_model(), made_groups(tiny_model()), config(max_grad_norm=0.0))
+    settings = config(
+        importance_sampling_correction=True, importance_sampling_mode="token_truncate", max_grad_norm=0.0
+    )
+    found, metrics = caught_update(tiny_model(), groups, settings)
+    # Every token is e^0.3 times likelier to the learner than to the sampler; the ratio starts at 1.
+    assert (found - math.exp(0.3) * plain).norm() <= 1e-5 * plain.norm()
+    assert metrics["clip_ratio"] == 0
+    assert metrics["sampling/sampling_logp_difference/mean"] == pytest.approx(0.3, abs=1e-5)
+    assert metrics["sampling/sampling_logp_difference/max"] == pytest.approx(0.3, abs=1e-5)
+    for name in ("min", "mean", "max"):
+        ratio = metrics[f"sampling/importance_sampling_ratio/{name}"]
+        assert ratio == pytest.approx(math.exp(0.3), rel=1e-5)
+
+
+def test_sequences_the_sampler_saw_too_differently_are_masked() -> None:
+    first, second, third = made_groups(tiny_model())
+    settings = config(importance_sampling_correction=True, max_grad_norm=0.0)
+    found, metrics = caught_update(tiny_model(), [first, with_logprobs(second, -9.0), third], settings)
+    assert metrics["sampling/importance_sampling_ratio/min"] == 0
+    # The masked group's tokens still count among the step's.
+    tokens = [sum(e.sampled_tokens for e in group.episodes) for group in (first, second, third)]
+    wanted = gradient_of_update(tiny_model(), [first, third], config(max_grad_norm=0.0))
+    share = (tokens[0] + tokens[2]) / sum(tokens)
+    assert (found - share * wanted).norm() <= 1e-5 * wanted.norm()
+
+
+def test_without_correction_there_is_no_second_pass() -> None:
+    learner = Learner(tiny_model(), config())
+    learner._score = None  # type: ignore[assignment, method-assign]
+    metrics = learner.update(made_groups(tiny_model()))
+    assert not any(name.startswith("sampling/") for name in metrics)
+
+
+def test_a_batch_without_signal_has_nothing_to_correct() -> None:
+    groups = [with_rewards(group, [1.0] * 4) for group in made_groups(tiny_model())]
+    metrics = Learner(tiny_model(), config(importance_sampling_correction=True)).update(groups)
+    assert metrics["trained_tokens"] == 0
+
+
 def test_the_entropy_bonus_raises_entropy() -> None:
     found = {}
     for coefficient in (0.0, 1.0):
@@ -325,6 +264,30 @@ def test_metrics_tell_of_rewards_success_and_terms() -> None:
     assert metrics["invalid_actions"] == 0
     assert "score/outcome" in metrics
     assert 0 <= metrics["success"] <= 1
+
+
+def test_metrics_are_over_replaced_groups_too_and_learning_is_not() -> None:
+    groups = made_groups(tiny_model())
+    flat = with_rewards(groups[2], [0.0] * 4)
+    settings = config(dynamic_sampling=True, max_grad_norm=0.0)
+    wanted = gradient_of_update(tiny_model(), groups[:2], settings)
+    metrics = Learner(tiny_model(), settings).update(groups[:2], [flat])
+    rewards = [reward for group in (*groups[:2], flat) for reward in group.rewards]
+    assert metrics["reward"] == pytest.approx(np.mean(rewards))
+    assert metrics["resampled_groups"] == 1
+    assert metrics["frac_reward_zero_std"] == pytest.approx(1 / 3)
+    assert metrics["grad_norm"] == pytest.approx(wanted.norm().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"beta": 0.1}, {"top_p": 0.9}, {"importance_sampling_correction": True}]
+)
+def test_an_attempt_that_never_spoke_needs_no_second_pass(settings: dict[str, Any]) -> None:
+    model = tiny_model()
+    (group,) = made_groups(model, groups=1, size=2)
+    silent = made_episode(0, 0.9, [TokenHistory((Span((1, 2, 3)),))])
+    metrics = Learner(model, config(**settings)).update([Group((*group.episodes, silent))])
+    assert metrics["trained_tokens"] == sum(e.sampled_tokens for e in group.episodes)
 
 
 def test_a_model_that_is_frozen_is_refused() -> None:

@@ -267,3 +267,39 @@ def test_in_another_thread_signals_are_left_alone() -> None:
     thread.start()
     thread.join()
     assert found == [signal.default_int_handler]
+
+
+class Doomed(gym.Wrapper):  # type: ignore[type-arg]
+    """Pays the same whatever is done, for tasks of odd seeds."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.flat = bool((seed or 0) % 2)
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: str) -> Any:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return observation, 0.0 if self.flat else reward, terminated, truncated, info
+
+
+def test_tasks_that_teach_nothing_are_replaced_and_counted(tmp_path: Path) -> None:
+    def run(folder: str, stop: int, resume: str | None = None) -> GRPOTrainer:
+        config = GRPOConfig(
+            output_dir=str(tmp_path / folder), **{**SETTINGS, "groups_per_step": 6}, max_steps=stop,
+            dynamic_sampling=True, max_resampled_groups=20, seed=3,
+        )  # fmt: skip
+        trainer = GRPOTrainer(guess_policy(), lambda: Doomed(GuessEnv()), config)
+        if resume is not None:
+            trainer.load_checkpoint(list_checkpoints(tmp_path / resume / "checkpoints")[-1])
+        trainer.train()
+        trainer.close()
+        return trainer
+
+    whole = run("whole", 2)
+    lines = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
+    assert all(line["resampled_groups"] >= 1 for line in lines)
+    # The mean is over all that was played, not over the chosen.
+    assert lines[0]["frac_reward_zero_std"] > 0
+    run("half", 1)
+    resumed = run("rest", 2, resume="half")
+    for name, weights in whole.policy.model.state_dict().items():
+        assert torch.equal(weights, resumed.policy.model.state_dict()[name])
