@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from art_trainer.kv_cache import SlotCache, Window
+from art_trainer.pruning import can_prune, pruned
 from art_trainer.sampler import SamplingParams, sample
 
 # Idle rows between running ones are computed for nothing, but moving rows costs several steps: rows are moved
@@ -71,7 +72,9 @@ class _Forward:
         self.config = base.config
         accepted = inspect.signature(base.forward).parameters
         self.accepts_positions = "position_ids" in accepted
-        self._keep = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
+        self._takes_keep = "logits_to_keep" in accepted
+        self._decoder = base.get_decoder()  # type: ignore[no-untyped-call]
+        self._prunes = self._takes_keep and can_prune(self._decoder) and self._pruning_agrees()
 
     @property
     def device(self) -> torch.device:
@@ -82,8 +85,28 @@ class _Forward:
         return next(p.dtype for p in self.model.parameters() if p.is_floating_point())
 
     def __call__(self, **inputs: Any) -> tuple[torch.Tensor, Any]:
-        output = self.model(**inputs, **self._keep, return_dict=True)
+        rows, columns = inputs["input_ids"].shape
+        if self._prunes and columns > 1:
+            last = torch.arange(1, rows + 1, device=self.device) * columns - 1
+            with pruned(self._decoder, last):
+                output = self.model(**inputs, return_dict=True)
+            return output.logits[0], output
+        keep = {"logits_to_keep": 1} if self._takes_keep else {}
+        output = self.model(**inputs, **keep, return_dict=True)
         return output.logits[:, -1], output
+
+    @torch.inference_mode()
+    def _pruning_agrees(self) -> bool:
+        """Whether the last layer, pruned, leads to the logits of the model's own forward."""
+        tokens = torch.arange(8, device=self.device).reshape(2, 4) % self.config.get_text_config().vocab_size
+        training = self.model.training
+        self.model.eval()
+        wanted = self.model(input_ids=tokens, logits_to_keep=1).logits[:, -1]
+        with pruned(self._decoder, torch.tensor([3, 7], device=self.device)):
+            found = self.model(input_ids=tokens).logits[0]
+        self.model.train(training)
+        tolerance = 1e-4 if wanted.dtype in (torch.float32, torch.float64) else 0.1
+        return bool(found.shape == wanted.shape and (found - wanted).abs().max() < tolerance)
 
     def sample_into(self, sequences: Sequence[TokenSequence], logits: torch.Tensor) -> None:
         """Sample a token for each sequence from its row of logits, and append it."""
