@@ -127,14 +127,16 @@ def _noisy_search(env: EmailEnv, rng: np.random.Generator) -> str:
 
 
 def _noisy_choice(env: EmailEnv, rng: np.random.Generator) -> int | None:
-    if not env.results:
+    # Where somebody else's reply was carried out in between, not all results need be listed.
+    listed = [(env.listed[row], matched) for row, matched in env.results if row in env.listed]
+    if not listed:
         return None
-    noise = rng.random(len(env.results))
+    noise = rng.random(len(listed))
     if rng.random() < _BEST_LINE:
-        scores = [matched + jitter for (_, matched), jitter in zip(env.results, noise, strict=True)]
+        scores = [matched + jitter for (_, matched), jitter in zip(listed, noise, strict=True)]
     else:
         scores = list(noise)
-    return env.listed[env.results[int(np.argmax(scores))][0]]
+    return listed[int(np.argmax(scores))][0]
 
 
 def _end(env: EmailEnv, number: int | None) -> str:

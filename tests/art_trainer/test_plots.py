@@ -27,6 +27,12 @@ def test_values_stand_where_the_axes_say():
     assert middle == pytest.approx(((left + right) / 2, (top + bottom) / 2), abs=0.1)
 
 
+def test_dots_in_one_place_are_drawn_once_and_denser():
+    panel = panel_of()
+    panel.points([0.5, 0.5, 0.2], [0.5, 0.5, 0.2], "red", opacity=0.5)
+    assert sorted(c.get("fill-opacity") for c in drawn(panel).iter(f"{SVG}circle")) == ["0.5", "0.75"]
+
+
 def test_an_axis_holds_values_beyond_round_numbers():
     panel = panel_of((-0.55, 1.08), (0, 1))
     panel.line([-0.55, 1.08], [0, 1], "red", dashed=True)

@@ -19,6 +19,7 @@ from art_gym.wrappers.judging.criteria import (
     user_satisfaction,
 )
 from art_gym.wrappers.judging.criteria_agreement import agreement
+from art_gym.wrappers.judging.criteria_transcript import code_generation
 from art_gym.wrappers.judging.errors import JudgingError
 
 
@@ -384,3 +385,13 @@ def test_the_classic_rubric_has_the_classic_weights() -> None:
     assert weights == {"accuracy": 0.4, "efficiency": 0.3, "completeness": 0.2, "user_satisfaction": 0.1}
     assert list(CLASSIC_CRITERIA) == list(weights)
     assert all(criterion.description for criterion in CLASSIC_RUBRIC.criteria)
+
+
+def test_all_tests_passing_is_read_as_the_full_share() -> None:
+    def accuracy_of(*observations: str) -> float:
+        steps = [Step("submit()", text, call={"name": "submit", "arguments": {}}) for text in observations]
+        return code_generation(Attempt("a", "task", tuple(steps))).value
+
+    assert accuracy_of("All hidden tests pass.") == 1.0
+    assert accuracy_of("2 of 9 tests pass.", "All 9 tests passed.") == 1.0
+    assert accuracy_of("All tests pass.", "8 of 9 hidden tests pass.") < 1.0

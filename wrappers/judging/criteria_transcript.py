@@ -1,13 +1,14 @@
 """Accuracy where nobody knows what was expected: guessed from the transcript, by the type of the task.
 
-These are signs of good work, not proof of it. They never read the environment's reward or its verdict, so
-each can be had without solving the task; each says how. Prefer an environment that tells what was expected.
+These are signs of good work, not proof of it. They read what the agent and the environment said, the
+environment's closing words included, and never its reward or ``success``, so each can be had without solving
+the task; each says how. Prefer an environment that tells what was expected.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from art_gym.wrappers.judging.attempts import Attempt, Step
@@ -19,6 +20,7 @@ _WORD = re.compile(r"\w+")
 _REPORT = re.compile(
     r"\b(?P<passed>\d{1,9})\s*(?:of|/|out of)\s*(?P<total>\d{1,9})\b[^.\n]{0,40}?\bpass(?:ed|es)?\b"
 )
+_ALL_PASS = re.compile(r"\ball\b[^.\n]{0,40}\bpass(?:ed|es)?\b", re.IGNORECASE)
 _FAULT = re.compile(
     r"\bTraceback\b|\b[A-Z]\w*(?:Error|Exception)\b|\[exit code [^0\]]|cannot be loaded|took too long"
 )
@@ -68,7 +70,7 @@ def code_generation(attempt: Attempt) -> Finding:
 
     Handing in is ending by a call of one's own. A fault is a traceback, an error's name or a failing exit
     code in the latest observation after a valid call. The tests are the latest report of the form
-    ``3 of 5 … pass``, in any observation; their share is what counts.
+    ``3 of 5 … pass`` or ``All … pass``, in any observation; their share is what counts.
 
     Gamed by: code that prints such a report, or that swallows its errors; code for the examples alone.
     """
@@ -77,11 +79,7 @@ def code_generation(attempt: Attempt) -> Finding:
         return Finding(0.0, "it has no valid call")
     handed_in = ended_itself(attempt)
     faultless = not _FAULT.search(steps[-1].observation)
-    reports = [match for step in steps for match in _REPORT.finditer(step.observation)]
-    passed = _share_passed(reports[-1]) if reports else 0.0
-    tests = (
-        f"{reports[-1]['passed']} of {reports[-1]['total']} tests pass" if reports else "no tests were seen"
-    )
+    passed, tests = _latest_report([step.observation for step in steps])
     words = (
         f"{'handed in' if handed_in else 'not handed in'}, {'no' if faultless else 'a'} fault shown, {tests}"
     )
@@ -141,6 +139,15 @@ def _share_seen(texts: Iterable[str], steps: Iterable[Step]) -> float:
     return sum(word in seen for word in words) / len(words) if words else 0.0
 
 
-def _share_passed(report: re.Match[str]) -> float:
-    total = int(report["total"])
-    return min(1.0, int(report["passed"]) / total) if total else 0.0
+def _latest_report(observations: Sequence[str]) -> tuple[float, str]:
+    """The share of tests that the latest report says pass, and that report in words."""
+    for text in reversed(observations):
+        matches = [*_REPORT.finditer(text), *_ALL_PASS.finditer(text)]
+        if not matches:
+            continue
+        latest = max(matches, key=lambda match: match.start())
+        if latest.re is _ALL_PASS:
+            return 1.0, "all tests pass"
+        passed, total = int(latest["passed"]), int(latest["total"])
+        return min(1.0, passed / total) if total else 0.0, f"{passed} of {total} tests pass"
+    return 0.0, "no tests were seen"
