@@ -1,10 +1,11 @@
 """How many programs a second does the sandbox run, and how long does one take?
 
-The claim: at least four times as many as a fresh interpreter for each (``python -I -S``), with all walls up.
-The ways take turns in short blocks, so that a machine busy with other things slows all of them alike.
+The claim: at least four times as many as a fresh interpreter for each (``python -I -S``), with all walls up,
+at 1, 2 and 8 workers. The ways take turns in short blocks, so that a machine busy with other things slows all
+of them alike, and the claim is about the middle one of the rounds' ratios.
 
     python benchmarks/bench_sandbox.py                # 1, 2 and 8 workers, all ways that there are here
-    python benchmarks/bench_sandbox.py --check        # exits 1 where the claim does not hold (at 2 workers)
+    python benchmarks/bench_sandbox.py --check        # only what the claim is about; exits 1 where it fails
     python benchmarks/bench_sandbox.py --imports      # a program that imports what programs import
     python benchmarks/bench_sandbox.py --soak 100000  # memory, descriptors and processes over many runs
     python benchmarks/bench_sandbox.py --quick        # a few runs of each: shows that it works
@@ -32,12 +33,14 @@ from typing import Any
 import numpy as np
 
 from art_gym.envs.coding.sandbox import SandboxPool, SandboxUnavailable
+from art_gym.envs.coding.sandbox.backends import Layers
 from art_gym.envs.coding.sandbox.interpreter import interpreters
 
 _TIMES_FRESH = 4.0
 _LIGHT = "print(6 * 7)"
 _IMPORTS = "import collections, dataclasses, heapq, itertools, json, math, random, re, typing\nprint(6 * 7)"
-_BLOCK_SECONDS, _BLOCKS = 1.0, 6
+_FRESH = "fresh interpreter"
+_BLOCK_SECONDS, _ROUNDS = 1.0, 7
 _PART = 80
 
 
@@ -51,6 +54,8 @@ class Measure:
     per_second: float
     p50_ms: float
     p99_ms: float
+    times_fresh: float
+    """How many times the rate of a fresh interpreter: the median over the rounds."""
 
 
 def fresh(program: str) -> bytes:
@@ -116,29 +121,39 @@ def block(
     return times, time.perf_counter() - start
 
 
-def measure(program: str, workers: int, *, quick: bool) -> list[Measure]:
-    """All ways that there are here, taking turns."""
+def measure(program: str, workers: int, *, quick: bool, sandboxes: Sequence[Layers]) -> list[Measure]:
+    """Fresh interpreters, these sandboxes where they are to be had, and others' guard, taking turns."""
     with contextlib.ExitStack() as stack:
         ways: dict[str, Callable[[str], bytes]] = {}
-        for layers in ("zygote", "bubblewrap"):
+        for layers in sandboxes:
             try:
                 pool = stack.enter_context(SandboxPool(workers, layers=layers))
             except SandboxUnavailable as error:
                 print(f"no {layers} here: {error}", file=sys.stderr)
                 continue
             ways[layers] = lambda text, pool=pool: pool.run("script", text).stdout
-        ways |= {"fresh interpreter": fresh, "multiprocessing": guarded}
-        totals: dict[str, tuple[list[float], float]] = {way: ([], 0.0) for way in ways}
-        for _ in range(1 if quick else _BLOCKS):
+        ways[_FRESH] = fresh
+        if len(sandboxes) > 1:
+            ways["multiprocessing"] = guarded
+        rounds: dict[str, list[tuple[list[float], float]]] = {way: [] for way in ways}
+        for _ in range(1 if quick else _ROUNDS):
             for way, run in ways.items():
-                times, seconds = block(run, program, workers, 0.0 if quick else _BLOCK_SECONDS, 5)
-                totals[way] = totals[way][0] + times, totals[way][1] + seconds
-    return [_summary(way, workers, *total) for way, total in totals.items()]
+                rounds[way].append(block(run, program, workers, 0.0 if quick else _BLOCK_SECONDS, 5))
+    return [_summary(way, workers, rounds[way], rounds[_FRESH]) for way in ways]
 
 
-def _summary(way: str, workers: int, times: Sequence[float], seconds: float) -> Measure:
-    p50, p99 = np.percentile(times, [50, 99]) * 1000
-    return Measure(way, workers, len(times), len(times) / seconds, float(p50), float(p99))
+def _summary(
+    way: str,
+    workers: int,
+    rounds: Sequence[tuple[list[float], float]],
+    others: Sequence[tuple[list[float], float]],
+) -> Measure:
+    all_times = [seconds for times, _ in rounds for seconds in times]
+    p50, p99 = np.percentile(all_times, [50, 99]) * 1000
+    rates, fresh_rates = ([len(times) / total for times, total in blocks] for blocks in (rounds, others))
+    ratio = float(np.median(np.divide(rates, fresh_rates)))
+    per_second = len(all_times) / sum(total for _, total in rounds)
+    return Measure(way, workers, len(all_times), per_second, float(p50), float(p99), ratio)
 
 
 @dataclass(frozen=True)
@@ -186,11 +201,11 @@ def steady(states: Sequence[State]) -> bool:
 
 
 def holds(measures: Sequence[Measure]) -> bool:
-    """Whether the claim holds where there are two workers."""
-    rates = {m.way: m.per_second for m in measures if m.workers == 2}
-    ratio = rates["zygote"] / rates["fresh interpreter"]
-    print(f"{ratio:.1f} times a fresh interpreter; the claim is {_TIMES_FRESH:g}")
-    return ratio >= _TIMES_FRESH
+    """Whether the claim holds at each number of workers."""
+    ratios = {m.workers: m.times_fresh for m in measures if m.way == "zygote"}
+    for workers, ratio in ratios.items():
+        print(f"{workers} workers: {ratio:.1f} times a fresh interpreter; the claim is {_TIMES_FRESH:g}")
+    return bool(ratios) and min(ratios.values()) >= _TIMES_FRESH
 
 
 def main() -> int:
@@ -209,10 +224,12 @@ def main() -> int:
         return not steady(states)
     program = _IMPORTS if arguments.imports else _LIGHT
     measures = []
-    print(f"{'way':20} {'workers':>7} {'runs/s':>8} {'p50 ms':>8} {'p99 ms':>8}")
-    for workers in (2,) if arguments.check else (1, 2, 8):
-        for m in measure(program, workers, quick=arguments.quick):
-            print(f"{m.way:20} {m.workers:7} {m.per_second:8.0f} {m.p50_ms:8.2f} {m.p99_ms:8.2f}")
+    sandboxes: tuple[Layers, ...] = ("zygote",) if arguments.check else ("zygote", "bubblewrap")
+    print(f"{'way':20} {'workers':>7} {'runs/s':>8} {'p50 ms':>8} {'p99 ms':>8} {'x fresh':>8}")
+    for workers in (1, 2, 8):
+        for m in measure(program, workers, quick=arguments.quick, sandboxes=sandboxes):
+            times = f"{m.p50_ms:8.2f} {m.p99_ms:8.2f} {m.times_fresh:8.2f}"
+            print(f"{m.way:20} {m.workers:7} {m.per_second:8.0f} {times}")
             measures.append(m)
     if arguments.json:
         facts = {

@@ -4,8 +4,10 @@
 
 * A *zygote* (``warm``, ``child.zygote``) is a warm interpreter with an empty view of the world. It forks a
   child for each run, which locks itself down before it reads a byte of anybody's code (``child.lockdown``).
-* The parent (``process``, ``streams``) holds the clock, counts the output, kills, and believes nothing that
-  it reads. If any wall cannot be put up, the run is ``REFUSED`` and says why.
+* The parent (``process``, ``streams``) holds the clock, counts the output, has the zygote kill (by a pidfd;
+  if it does not, the zygote is killed, and all its children end with it), and believes nothing that it
+  reads. If any wall cannot be put up, the run is ``REFUSED`` and says why.
+* Where runs are alike, the child for the next is forked and locked down ahead (``standby``).
 * Walls that a machine does not have are left out only where another one stands for them; else bubblewrap,
   else a container takes the zygote's place (``backends``).
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 from art_gym.envs.coding.sandbox.bundle import source
 from art_gym.envs.coding.sandbox.child import landlock, seccomp
 from art_gym.envs.coding.sandbox.child.kernel import MACHINE
-from art_gym.envs.coding.sandbox.child.lockdown import unused_id
+from art_gym.envs.coding.sandbox.child.rights import unused_id
 from art_gym.envs.coding.sandbox.container import Container
 from art_gym.envs.coding.sandbox.errors import SandboxUnavailable
 from art_gym.envs.coding.sandbox.fresh import Fresh, bubblewrap
@@ -25,11 +25,14 @@ from art_gym.errors import did_you_mean
 Layers = Literal["auto", "zygote", "bubblewrap", "container"]
 
 _PRELOAD = """
-abc array ast atexit base64 binascii bisect calendar cmath collections collections.abc contextlib copy csv
-ctypes dataclasses datetime decimal enum fractions functools heapq inspect io itertools json linecache math
-numbers operator pprint queue random re statistics string struct textwrap threading time traceback types
-typing weakref
+abc ast atexit bisect collections collections.abc contextlib copy ctypes dataclasses datetime decimal enum
+fractions functools heapq inspect io itertools json linecache math numbers operator queue random re string
+struct textwrap threading time traceback types typing weakref
 """.split()
+"""What programs often import: a compiled module makes every run 10 µs dearer, and 300 µs cheaper those that
+import it."""
+_OURS = ["gc", "platform", "select", "signal", "site", "socket"]
+"""What a zygote itself imports; first too, so that what every run executes lies together."""
 _SYSTEM_FILES = ("/usr/share/zoneinfo", "/etc/ld.so.cache")
 """What else of the system the standard library reads: time zones, and where the loader finds libraries."""
 
@@ -49,6 +52,8 @@ class Backend(Protocol):
 
     layers: tuple[str, ...]
     """What stands around them."""
+    ahead: bool
+    """Whether it is worth while to start one before it is known what it is to run."""
 
     @property
     def alive(self) -> bool:
@@ -191,22 +196,41 @@ def _private(interpreter: Interpreter) -> str:
     return f"{interpreter.path} lies in a directory that other users may not enter"
 
 
+def start(backend: Backend, request: Request, *, stdin: bool) -> Process:
+    """A process that locks itself down and then waits for ``begin``.
+
+    Args:
+        backend: What is to start it.
+        request: What is to be run.
+        stdin: Whether there will be something on its stdin.
+
+    Raises:
+        OSError: It could not be started.
+    """
+    parents, children = make_pipes(stdin=stdin)
+    streams = Streams(parents, request.limits)
+    try:
+        handle = backend.spawn(request, children)
+    except BaseException:
+        streams.close()
+        raise
+    finally:
+        children.close()
+    return Process(handle, streams, request.limits)
+
+
 def proven(backend: Backend) -> Backend:
     """The backend, after a run in it that did nothing and ended well.
 
     Raises:
         SandboxUnavailable: It did not; the backend is closed.
     """
-    limits = Limits()
-    parents, children = make_pipes()
-    streams = Streams(parents, limits, b"", b"")
     try:
-        run = Process(backend.spawn(Request("script", limits), children), streams, limits).wait()
+        process = start(backend, Request("script", Limits()), stdin=False)
+        process.begin(b"", b"")
+        run = process.wait()
     except OSError as error:
         run = Run(Outcome.REFUSED, why=str(error))
-        streams.close()
-    finally:
-        children.close()
     if not run.ok:
         backend.close()
         raise SandboxUnavailable(run.why or run.stderr.decode(errors="replace") or "a trial run failed")
@@ -227,9 +251,9 @@ def configuration(
         "roots": roots,
         "hidden": interpreter.hidden,
         "links": interpreter.links(),
-        # Every rule of Landlock makes every run a little dearer; behind the mounts a few say the same.
-        "readable": roots if "mounts" in plan else [*interpreter.readable(), *extra],
-        "listable": interpreter.library,
+        # Every rule of Landlock makes every run a little dearer; behind the mounts one says the same.
+        "readable": ["/"] if "mounts" in plan else [*interpreter.readable(), *extra],
+        "listable": [*interpreter.library, *extra],
         "packages": {name: directories[0] for name, directories in found.items()},
-        "preload": _PRELOAD,
+        "preload": [*_PRELOAD, *_OURS],
     }

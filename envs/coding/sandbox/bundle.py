@@ -10,15 +10,17 @@ from typing import Any
 
 _PACKAGE = "art_gym.envs.coding.sandbox.child"
 _MODULES = (
-    # In order of their imports.
+    # In order of their imports; first what programs use, so that what every run executes lies together.
+    "preload",
     "kernel",
-    "channel",
-    "driver",
     "messages",
     "seccomp",
     "landlock",
+    "mappings",
     "namespaces",
-    "preload",
+    "rights",
+    "channel",
+    "driver",
     "lockdown",
     "runner",
     "fresh",
@@ -43,6 +45,8 @@ for name, source in bundle["modules"]:
     module = types.ModuleType(name)
     put(name, module)
     exec(compile(source, "<" + name + ">", "exec"), module.__dict__)
+    if hasattr(module, "early"):
+        module.early(bundle["config"])
 module.main(bundle["config"])
 """
 """What the interpreter runs: it makes modules of a bundle on stdin and calls the last one's ``main``."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from art_gym.envs.coding.sandbox.backends import Layers, missing_walls
 from art_gym.envs.coding.sandbox.child import landlock, seccomp
-from art_gym.envs.coding.sandbox.child.lockdown import unused_id
+from art_gym.envs.coding.sandbox.child.rights import unused_id
 from art_gym.envs.coding.sandbox.errors import SandboxUnavailable
 from art_gym.envs.coding.sandbox.limits import Limits, Outcome, Run
 from art_gym.envs.coding.sandbox.probes import FIRST, PROBES, Probe

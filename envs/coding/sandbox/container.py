@@ -55,6 +55,7 @@ class Container:
             raise SandboxUnavailable(f"{last[0] if last else 'no image'}; to get it: {name} pull {IMAGE}")
         self.layers = ("container", *config["plan"])
         """What stands around a run."""
+        self.ahead = False
         self.alive = True
         self._config = dict(config)
         self._drivers = self._config.pop("drivers")

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from art_gym.envs.coding.sandbox.bundle import BOOTSTRAP, bundle
-from art_gym.envs.coding.sandbox.child.lockdown import unused_id
+from art_gym.envs.coding.sandbox.child.rights import unused_id
 from art_gym.envs.coding.sandbox.errors import SandboxUnavailable
 from art_gym.envs.coding.sandbox.interpreter import ENVIRONMENT, FLAGS, Interpreter
 from art_gym.envs.coding.sandbox.process import Ended
@@ -64,6 +64,7 @@ class Fresh:
     ) -> None:
         self.layers = (name, *config["plan"])
         """What stands around a run."""
+        self.ahead = False
         self.alive = True
         self._prefix = prefix
         self._command = [interpreter.path, *FLAGS, "-c"]

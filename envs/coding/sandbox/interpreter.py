@@ -20,6 +20,7 @@ ENVIRONMENT = {
     "MALLOC_ARENA_MAX": "1",  # else every thread reserves address space that the limit counts
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
+    "LD_BIND_NOW": "1",  # what a library calls is looked up once, not again in every run
 }
 FLAGS = ("-s", "-S", "-P", "-B")
 """Isolated as by ``-I``, but that would ignore the hash seed; there are no other variables to ignore."""

@@ -62,6 +62,17 @@ class Process:
             streams.watch(handle.fileno())
 
     @property
+    def gone(self) -> bool:
+        """Whether it has ended, though nobody may have looked at how yet."""
+        return self._run is not None or self._handle.ended() is not None
+
+    def begin(self, payload: bytes, stdin: bytes) -> None:
+        """Send what it waits for: the first frame, and all of stdin."""
+        self._deadline = time.monotonic() + _START_SECONDS
+        self._streams.send(payload)
+        self._streams.feed(stdin)
+
+    @property
     def started(self) -> bool:
         """Whether all walls stood and the driver was let run."""
         return self._started is not None
@@ -116,16 +127,18 @@ class Process:
         """Wait for the next thing to happen, and do what it asks for."""
         now = time.monotonic()
         pause = min(self._deadline, until) - now
-        self._streams.turn(pause if self._handle.fileno() >= 0 else min(pause, _TICK))
+        told = self._handle.fileno() >= 0
+        news = self._streams.turn(pause if told else min(pause, _TICK))
         if self._started is None and self._streams.frames:
             self._begin(self._streams.frames.popleft())
         if self._streams.overflow:
             self._stop(Outcome.OUTPUT, self._streams.overflow)
         if time.monotonic() >= self._deadline:
             self._out_of_time()
-        ended = self._handle.ended()
-        if ended is not None:
-            self._finish(ended)
+        if news or not told:
+            ended = self._handle.ended()
+            if ended is not None:
+                self._finish(ended)
 
     def _begin(self, word: bytes) -> None:
         """The first frame, written before the program's first line: the walls stand, or why they do not."""
@@ -133,7 +146,8 @@ class Process:
             self._stop(Outcome.REFUSED, word[1:].decode(errors="replace"))
             return
         self._started = time.monotonic()
-        self._deadline = self._started + self._limits.wall_seconds
+        if self._stopped is None:
+            self._deadline = self._started + self._limits.wall_seconds
 
     def _out_of_time(self) -> None:
         if self._stopped is not None:

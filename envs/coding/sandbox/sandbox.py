@@ -15,7 +15,7 @@ from art_gym.envs.coding.sandbox.errors import SandboxUnavailable
 from art_gym.envs.coding.sandbox.limits import Limits, Outcome, Run
 from art_gym.envs.coding.sandbox.process import Process
 from art_gym.envs.coding.sandbox.request import Request
-from art_gym.envs.coding.sandbox.streams import Streams, make_pipes
+from art_gym.envs.coding.sandbox.standby import Standby
 from art_gym.errors import did_you_mean
 
 
@@ -48,7 +48,7 @@ class Sandbox:
 
     Raises:
         SandboxUnavailable: No such layer holds on this machine; the message says why.
-        ValueError: There is no such layer.
+        ValueError: There is no such layer, or a driver is called ``script``.
     """
 
     def __init__(
@@ -62,11 +62,14 @@ class Sandbox:
     ) -> None:
         self.limits = limits or Limits()
         self._drivers = dict(drivers or {})
+        if "script" in self._drivers:
+            raise ValueError("a driver may not be called `script`; there is one already")
         self._open: Callable[[], Backend] = lambda: open_backend(
             self._drivers, layers, packages, unsafe=unsafe_without_isolation
         )
         self._owner = os.getpid()
         self._lock = threading.Lock()
+        self._standby = Standby()
         self._backend: Backend | None = self._open()
         self.layers: tuple[str, ...] = self._backend.layers
         """What stands around a run here, such as ``("zygote", "namespaces", "landlock", "seccomp")``."""
@@ -131,16 +134,11 @@ class Sandbox:
             )
         data = payload.encode() if isinstance(payload, str) else payload
         request = Request(driver, limits, seed)
-        parents, children = make_pipes()
-        streams = Streams(parents, limits, data, stdin)
-        try:
-            handle = self._living_backend().spawn(request, children)
-        except BaseException:
-            streams.close()
-            raise
-        finally:
-            children.close()
-        return Process(handle, streams, limits)
+        backend = self._living_backend()
+        process = self._standby.take(backend, request, stdin=bool(stdin))
+        process.begin(data, stdin)
+        self._standby.refill(backend)
+        return process
 
     def close(self) -> None:
         """End the sandbox, with all that runs in it."""
@@ -166,6 +164,7 @@ class Sandbox:
 
     def _drop_backend(self) -> None:
         if self._backend is not None:
+            self._standby.dismiss()
             self._backend.close()
             self._backend = None
 

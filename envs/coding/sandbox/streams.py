@@ -18,6 +18,7 @@ class Pipes(NamedTuple):
     """Descriptors of one end of each pipe, in the order in which a zygote gets the other ends."""
 
     stdin: int
+    """-1 at our end where there is nothing to send."""
     stdout: int
     stderr: int
     channel_in: int
@@ -28,18 +29,23 @@ class Pipes(NamedTuple):
     def close(self) -> None:
         """Close all five."""
         for descriptor in self:
-            os.close(descriptor)
+            if descriptor >= 0:
+                os.close(descriptor)
 
 
-def make_pipes() -> tuple[Pipes, Pipes]:
-    """The parent's ends and the child's; neither is inherited by another program."""
-    parents, children = [], []
-    for name in Pipes._fields:
-        reader, writer = os.pipe()
-        to_child = name in ("stdin", "channel_in")
-        parents.append(writer if to_child else reader)
-        children.append(reader if to_child else writer)
-    return Pipes(*parents), Pipes(*children)
+def make_pipes(*, stdin: bool) -> tuple[Pipes, Pipes]:
+    """The parent's ends and the child's; neither is inherited by another program.
+
+    Args:
+        stdin: Whether there is something to send on stdin; else that of the child is at its end already.
+    """
+    from_stdin, to_stdin = os.pipe() if stdin else (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), -1)
+    (from_stdout, stdout), (from_stderr, stderr) = os.pipe(), os.pipe()
+    (channel_in, to_channel), (from_channel, channel_out) = os.pipe(), os.pipe()
+    return (
+        Pipes(to_stdin, from_stdout, from_stderr, to_channel, from_channel),
+        Pipes(from_stdin, stdout, stderr, channel_in, channel_out),
+    )
 
 
 class Streams:
@@ -48,13 +54,11 @@ class Streams:
     Args:
         pipes: The parent's ends; closed by ``close`` or as soon as there is no more use of them.
         limits: How much may come.
-        payload: The first frame to send.
-        stdin: What the child reads on its stdin, which then ends.
     """
 
-    def __init__(self, pipes: Pipes, limits: Limits, payload: bytes, stdin: bytes) -> None:
+    def __init__(self, pipes: Pipes, limits: Limits) -> None:
         self._pipes, self._limits = pipes, limits
-        self._open = set(pipes)
+        self._open = set(pipes) - {-1}
         self._poll = select.poll()
         self._outgoing: dict[int, deque[memoryview]] = {pipes.stdin: deque(), pipes.channel_in: deque()}
         self._arrived: dict[int, bytearray] = {pipes.stdout: bytearray(), pipes.stderr: bytearray()}
@@ -66,15 +70,10 @@ class Streams:
         """What there was too much of, in words; empty while there was not."""
         self.truncated = False
         """Whether stdout or stderr were cut."""
-        for pipe in pipes:
+        for pipe in self._open:
             os.set_blocking(pipe, False)
         for pipe in (pipes.stdout, pipes.stderr, pipes.channel_out):
             self._poll.register(pipe, select.POLLIN)
-        self.send(payload)
-        if stdin:
-            self._put(pipes.stdin, stdin)
-        else:
-            self._close(pipes.stdin)
 
     @property
     def stdout(self) -> bytes:
@@ -90,27 +89,46 @@ class Streams:
         """Let ``turn`` wake up for another descriptor too."""
         self._poll.register(descriptor, select.POLLIN)
 
+    def feed(self, stdin: bytes) -> None:
+        """Send what the child reads on its stdin, which then ends."""
+        if stdin:
+            self._put(self._pipes.stdin, stdin)
+        else:
+            self._close(self._pipes.stdin)
+
     def send(self, frame: bytes) -> None:
         """Send a frame: what fits at once, the rest in turns to come; nothing if nobody reads any more."""
         self._put(self._pipes.channel_in, _LENGTH.pack(len(frame)) + frame)
 
-    def turn(self, seconds: float) -> None:
-        """Wait this long for any pipe, or for what is watched, and move what can be moved."""
+    def turn(self, seconds: float) -> bool:
+        """Wait this long for any pipe, or for what is watched, and move what can be moved.
+
+        Returns:
+            Whether there is news from what is watched.
+        """
+        news = False
         for descriptor, event in self._poll.poll(max(0.0, seconds) * 1000):
             if descriptor not in self._open:
-                continue
-            if descriptor not in self._outgoing:
-                self._read(descriptor)
+                news = True
+            elif descriptor not in self._outgoing:
+                self._read(descriptor, event)
             elif event & select.POLLERR:
                 self._close(descriptor)
             else:
                 self._write(descriptor)
+        return news
 
     def drain(self) -> None:
         """Take what an ended child has left in the pipes; not more than the limits, and without waiting."""
-        for pipe in (self._pipes.channel_out, self._pipes.stdout, self._pipes.stderr):
-            while pipe in self._open and self._read(pipe):
-                pass
+        pipes = {self._pipes.channel_out, self._pipes.stdout, self._pipes.stderr}
+        left = True
+        while left:
+            # What is watched, and what is to be sent, would be there for ever.
+            left = False
+            for descriptor, event in self._poll.poll(0):
+                if descriptor in pipes & self._open:
+                    self._read(descriptor, event)
+                    left = True
 
     def close(self) -> None:
         """Close all that is open."""
@@ -140,21 +158,19 @@ class Streams:
         else:
             self._poll.unregister(pipe)
 
-    def _read(self, pipe: int) -> bool:
-        """Take what is there; return whether there may be more."""
+    def _read(self, pipe: int, event: int) -> None:
+        """Take what is there."""
         try:
-            data = os.read(pipe, _BLOCK)
+            data = os.read(pipe, _BLOCK) if event & select.POLLIN else b""
         except BlockingIOError:
-            return False
+            return
         if not data or self.overflow:
             # An end of file says only that nobody writes any more, not that the child has ended.
             self._close(pipe)
-            return False
-        if pipe == self._pipes.channel_out:
+        elif pipe == self._pipes.channel_out:
             self._take_frames(data)
         else:
             self._take_output(pipe, data)
-        return True
 
     def _take_output(self, pipe: int, data: bytes) -> None:
         kept = self._arrived[pipe]

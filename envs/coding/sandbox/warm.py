@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
-import signal
 import socket
 import subprocess
 from collections.abc import Mapping
 from typing import Any
 
 from art_gym.envs.coding.sandbox.bundle import BOOTSTRAP, bundle
-from art_gym.envs.coding.sandbox.child.messages import ENDED, REQUEST, receive, send
+from art_gym.envs.coding.sandbox.child.messages import DESCRIPTORS, ENDED, KILL, REQUEST
 from art_gym.envs.coding.sandbox.errors import SandboxUnavailable
 from art_gym.envs.coding.sandbox.interpreter import ENVIRONMENT, FLAGS, Interpreter
 from art_gym.envs.coding.sandbox.process import Ended
@@ -56,8 +56,10 @@ class Warm:
         with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:
             stdin.write(bundle("zygote", bound))
         self._drivers = list(config["drivers"])
+        self._numbers = itertools.count(1)
         self.layers = ("zygote", *config["plan"], "seccomp")
         """What stands around its children."""
+        self.ahead = True
         self.facts: Mapping[str, Any] = self._greeting()
         """What it said of itself: ``python``, ``landlock`` (ABI), ``user``."""
 
@@ -72,21 +74,32 @@ class Warm:
         Raises:
             OSError: The zygote is gone.
         """
-        status, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        status, theirs = os.pipe()
+        os.set_blocking(status, False)
+        number = next(self._numbers)
         try:
-            send(self._control, self._message(request), [*pipes, theirs.fileno()])
+            descriptors = DESCRIPTORS.pack(*pipes, theirs)
+            self._control.sendmsg(
+                [self._message(number, request)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)]
+            )
         except OSError:
-            status.close()
+            os.close(status)
             self.close()
             raise
         finally:
-            theirs.close()
-        status.setblocking(False)
-        return WarmHandle(status, self)
+            os.close(theirs)
+        return WarmHandle(status, number, self)
 
-    def _message(self, request: Request) -> bytes:
+    def kill(self, number: int) -> None:
+        """Have a run killed, if it has not ended; if the zygote does not take orders, end it, and so all."""
+        try:
+            self._control.send(KILL.pack(number), socket.MSG_DONTWAIT)
+        except OSError:
+            self.close()
+
+    def _message(self, number: int, request: Request) -> bytes:
         place = self._drivers.index(request.driver)
-        return REQUEST.pack(place, request.cpu_seconds, request.limits.memory_bytes, request.seed)
+        return REQUEST.pack(number, place, request.cpu_seconds, request.limits.memory_bytes, request.seed)
 
     def close(self) -> None:
         """End it; the kernel ends with it all that it forked."""
@@ -130,54 +143,43 @@ class WallMissing(SandboxUnavailable):
 
 
 class WarmHandle:
-    """A child of a zygote; see ``Handle``."""
+    """A child of a zygote; see ``Handle``.
 
-    def __init__(self, status: socket.socket, zygote: Warm) -> None:
-        self._status, self._zygote = status, zygote
-        self._pidfd: int | None = None
-        self._doomed = False
+    The zygote is the one that collects it, so it alone can tell for sure which process that is; it kills, on
+    our word. A zygote that does not is killed itself, by ``close``, and the kernel ends its children with it.
+    """
+
+    def __init__(self, status: int, number: int, zygote: Warm) -> None:
+        self._status, self._number, self._zygote = status, number, zygote
         self._ended: Ended | None = None
 
     def fileno(self) -> int:
         """Readable when the zygote has something to tell of the child."""
-        return self._status.fileno()
+        return self._status
 
     def ended(self) -> Ended | None:
         """How it ended; ``None`` while it has not."""
-        while self._ended is None:
+        if self._ended is None:
             try:
-                message, descriptors = receive(self._status, _MESSAGE)
+                message = os.read(self._status, ENDED.size)
             except BlockingIOError:
                 return None
-            if not message:
-                self._zygote.close()
-                self._ended = Ended(None, None, 0.0, "the zygote died")
-                break
-            if descriptors:
-                [self._pidfd] = descriptors
-                if self._doomed:
-                    self.kill()
-            else:
+            if message:
                 status, cpu_seconds = ENDED.unpack(message)
                 code = os.waitstatus_to_exitcode(status)
                 self._ended = Ended(code if code >= 0 else None, -code if code < 0 else None, cpu_seconds)
+            else:
+                self._zygote.close()
+                self._ended = Ended(None, None, 0.0, "the zygote died")
         return self._ended
 
     def kill(self) -> None:
-        """Kill it, or as soon as there is something to kill it by."""
-        # A pidfd means this process and no later one that happens to get its number.
-        self._doomed = True
-        if self._pidfd is not None:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        """Kill it."""
+        if self._ended is None:
+            self._zygote.kill(self._number)
 
     def close(self) -> None:
-        """Kill it if it lives, and its zygote too if that is what it takes."""
-        self.kill()
+        """Give up what this holds; a child that would not die by itself goes with its zygote."""
         if self._ended is None:
-            # It would not die by itself: its zygote goes, and with that the kernel ends it.
             self._zygote.close()
-        if self._pidfd is not None:
-            os.close(self._pidfd)
-            self._pidfd = None
-        self._status.close()
+        os.close(self._status)

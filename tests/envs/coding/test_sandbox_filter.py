@@ -36,18 +36,21 @@ name_to_handle_at landlock_restrict_self landlock_create_ruleset process_madvise
 """.split()
 
 
+Program = list[tuple[int, int, int, int]]
+
+
 @functools.cache
-def program(machine: str) -> list[tuple[int, int, int, int]]:
-    return list(struct.iter_unpack("<HBBI", Filter(machine).program(PID)))
+def programs(machine: str) -> tuple[Program, Program]:
+    """The part that all runs share, and that of the process ``PID``."""
+    shared, own = Filter(machine).programs(PID)
+    return list(struct.iter_unpack("<HBBI", shared)), list(struct.iter_unpack("<HBBI", own))
 
 
-def verdict(machine: str, number: int, *arguments: int, arch: int | None = None) -> str | int:
-    """What the filter says: allow, kill, or the number of an error."""
-    words = [word & 0xFFFF_FFFF_FFFF_FFFF for word in (*arguments, *[0] * (6 - len(arguments)))]
-    data = struct.pack("<IIQ6Q", number, ARCHITECTURES[machine] if arch is None else arch, 0, *words)
+def result(program: Program, data: bytes) -> int:
+    """What a filter returns."""
     accumulator, place = 0, 0
     while True:
-        code, if_true, if_false, k = program(machine)[place]
+        code, if_true, if_false, k = program[place]
         place += 1
         if code == 0x20:
             (accumulator,) = struct.unpack_from("<I", data, k)
@@ -61,7 +64,24 @@ def verdict(machine: str, number: int, *arguments: int, arch: int | None = None)
             place += k
         else:
             assert code == 0x06
-            return {0x7FFF0000: ALLOW, 0x80000000: KILL}.get(k, k & 0xFFFF)
+            return k
+
+
+def call_data(machine: str, number: int, arguments: tuple[int, ...], arch: int | None = None) -> bytes:
+    words = [word & 0xFFFF_FFFF_FFFF_FFFF for word in (*arguments, *[0] * (6 - len(arguments)))]
+    return struct.pack("<IIQ6Q", number, ARCHITECTURES[machine] if arch is None else arch, 0, *words)
+
+
+def verdict(machine: str, number: int, *arguments: int, arch: int | None = None) -> str | int:
+    """What the kernel does in a run, which has both parts: allow, kill, or the number of an error.
+
+    Of several filters the strictest counts, and of equally strict ones the last that was installed.
+    """
+    data = call_data(machine, number, arguments, arch)
+    shared, own = (result(program, data) for program in programs(machine))
+    # The kernel compares the actions as signed numbers: killing is the least of all.
+    strictest = min(own, shared, key=lambda k: (k & 0xFFFF_0000) - ((k & 0x8000_0000) << 1))
+    return {0x7FFF0000: ALLOW, 0x80000000: KILL}.get(strictest, strictest & 0xFFFF)
 
 
 def header(machine: str) -> dict[str, int]:
@@ -190,6 +210,31 @@ def test_sockets_and_limits(machine: str) -> None:
     assert call(machine, "prlimit64", 0, 9, 0, 0x7FFF) == ALLOW
     assert call(machine, "prlimit64", 0, 9, 0x7FFF_0000_0000, 0) == seccomp.EPERM
     assert call(machine, "prlimit64", 1, 9, 0, 0x7FFF) == seccomp.EPERM
+
+
+MAKING_A_RUN = "wait4 recvmsg pidfd_open pidfd_send_signal setsid prctl landlock_restrict_self".split()
+
+
+@MACHINES
+def test_only_a_zygote_makes_runs(machine: str) -> None:
+    """Its part alone allows what the part of a run takes away."""
+    shared, _ = programs(machine)
+    theirs = header(machine)
+    fork = numbers(machine)["clone"], (0x01200011,)
+    limit = numbers(machine)["prlimit64"], (0, 9, 0x7FFF_0000_0000, 0)
+    for number, arguments in (fork, limit, *((theirs[name], (0,)) for name in MAKING_A_RUN)):
+        assert result(shared, call_data(machine, number, arguments)) == 0x7FFF0000
+        assert verdict(machine, number, *arguments) == seccomp.EPERM
+
+
+@MACHINES
+def test_a_zygote_makes_no_namespaces_and_sets_no_limits_of_others(machine: str) -> None:
+    shared, _ = programs(machine)
+    for flags in (0x0200_0000, 0x0002_0000, 0x1000_0000, 0x2000_0000, 0x4000_0000, 0x8000, 1 << 32):
+        data = call_data(machine, numbers(machine)["clone"], (0x01200011 | flags,))
+        assert result(shared, data) & 0xFFFF == seccomp.EPERM, hex(flags)
+    data = call_data(machine, numbers(machine)["prlimit64"], (1, 9, 0x7FFF_0000_0000, 0))
+    assert result(shared, data) & 0xFFFF == seccomp.EPERM
 
 
 def test_other_machines_have_no_filter() -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from art_gym.envs.coding.sandbox import Limits, Outcome, Run, Sandbox, SandboxUnavailable, backends
-from art_gym.envs.coding.sandbox.child.lockdown import unused_id
+from art_gym.envs.coding.sandbox.child.rights import unused_id
 
 HERE = Path(__file__).parent
 SHARED = Path(__file__).parents[4] / "shared" / "data" / "coding" / "hostile.jsonl"

@@ -20,7 +20,7 @@ from art_gym.envs.coding.sandbox import (
     bundle,
     container,
 )
-from art_gym.envs.coding.sandbox.child.lockdown import unused_id
+from art_gym.envs.coding.sandbox.child.rights import unused_id
 from art_gym.envs.coding.sandbox.interpreter import Interpreter, interpreters
 
 PATIENT = Limits(wall_seconds=20.0, cpu_seconds=20.0)
@@ -62,12 +62,15 @@ def zygote(**arguments: object) -> Sandbox:
         pytest.skip(str(error))
 
 
+def break_lockdown(broken: Break, statement: str) -> None:
+    """Let a child that is to have 77 MiB do this while it locks itself down."""
+    condition = "if LIMIT.unpack(self._memory)[0] == 77 << 20: "
+    step = "            make(calls)"
+    broken("lockdown", step, f"            {condition}{statement}\n{step}")
+
+
 def test_a_wall_that_fails_in_the_child_refuses_the_run(broken: Break) -> None:
-    broken(
-        "lockdown",
-        "memory = min(memory_bytes",
-        "if memory_bytes == 77 << 20: raise OSError(1, 'a wall fell')\n        memory = min(memory_bytes",
-    )
+    break_lockdown(broken, "raise OSError(1, 'a wall fell')")
     with zygote() as sandbox:
         result = sandbox.run("script", "print('ran')", limits=Limits(memory_bytes=77 << 20))
         assert result.outcome is Outcome.REFUSED
@@ -77,11 +80,7 @@ def test_a_wall_that_fails_in_the_child_refuses_the_run(broken: Break) -> None:
 
 
 def test_a_child_that_dies_before_its_lockdown_refuses_the_run(broken: Break) -> None:
-    broken(
-        "lockdown",
-        "memory = min(memory_bytes",
-        "memory_bytes == 77 << 20 and os._exit(0)\n        memory = min(memory_bytes",
-    )
+    break_lockdown(broken, "os._exit(0)")
     with zygote() as sandbox:
         result = sandbox.run("script", "print('ran')", limits=Limits(memory_bytes=77 << 20))
         assert (result.outcome, result.stdout) == (Outcome.REFUSED, b"")
@@ -102,19 +101,16 @@ def test_a_fork_that_fails_refuses_one_run(broken: Break) -> None:
 
 @pytest.mark.parametrize("kind", ["MemoryError", "KeyboardInterrupt", "ZeroDivisionError"])
 def test_no_error_leads_past_the_lockdown(broken: Break, kind: str) -> None:
-    broken(
-        "lockdown",
-        "memory = min(memory_bytes",
-        f"if memory_bytes == 77 << 20: raise {kind}\n        memory = min(memory_bytes",
-    )
+    break_lockdown(broken, f"raise {kind}")
     with zygote() as sandbox:
         result = sandbox.run("script", "print('ran')", limits=Limits(memory_bytes=77 << 20))
         assert (result.outcome, result.stdout) == (Outcome.REFUSED, b"")
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_filter_that_does_not_hold_is_noticed(broken: Break) -> None:
-    broken("seccomp", "        self._put(pid)\n        prctl(", "        return\n        prctl(")
+@pytest.mark.parametrize("part", ["_shared(machine)", "_own(machine)"])
+def test_a_filter_that_does_not_hold_is_noticed(broken: Break, part: str) -> None:
+    broken("seccomp", f"= {part}", "= [(_RETURN, 0, 0, _ALLOW)]")
     with pytest.raises(SandboxUnavailable, match="does not hold"):
         Sandbox()
 
@@ -122,15 +118,15 @@ def test_a_filter_that_does_not_hold_is_noticed(broken: Break) -> None:
 @pytest.mark.usefixtures("alone")
 @pytest.mark.skipif(unused_id(0) is None, reason="there is no other user to become")
 def test_a_user_that_does_not_change_is_noticed(broken: Break) -> None:
-    broken("lockdown", "        os.setresuid(user, user, user)\n", "")
+    broken("rights", "        os.setresuid(user, user, user)\n", "")
     with pytest.raises(SandboxUnavailable, match=r"still .* after becoming"):
         Sandbox()
 
 
 @pytest.mark.usefixtures("alone")
 def test_capabilities_that_are_left_are_noticed(broken: Break) -> None:
-    broken("lockdown", 'libc("capset", header, bytes(24))', "pass")
-    broken("lockdown", "if user is not None:", "if False:")
+    broken("rights", 'libc("capset", header, bytes(24))', "pass")
+    broken("rights", "if user is not None:", "if False:")
     # Root has some to begin with, and anybody gets them all in a namespace of his own.
     if os.geteuid() != 0 and "namespaces" in backends.missing_walls():
         pytest.skip("there are no capabilities to be left")

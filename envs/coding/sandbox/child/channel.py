@@ -27,6 +27,8 @@ class Channel:
         Raises:
             EOFError: The parent sends no more.
         """
+        if not self._ahead:
+            self._ahead = os.read(self._reader, _BLOCK)  # most frames come whole
         self._fill(_LENGTH.size)
         end = _LENGTH.size + _LENGTH.unpack_from(self._ahead)[0]
         self._fill(end)
@@ -35,9 +37,12 @@ class Channel:
 
     def write_frame(self, data: bytes) -> None:
         """Send a frame; waits while the parent does not read."""
-        rest = memoryview(_LENGTH.pack(len(data)) + data)
-        while rest:
-            rest = rest[os.write(self._writer, rest) :]
+        rest = _LENGTH.pack(len(data)) + data
+        written = os.write(self._writer, rest)
+        if written < len(rest):  # copies nothing: frames may be large
+            view = memoryview(rest)[written:]
+            while view:
+                view = view[os.write(self._writer, view) :]
 
     def close(self) -> None:
         """Close both ends, so that nothing that runs later finds them."""

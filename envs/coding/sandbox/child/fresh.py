@@ -10,7 +10,8 @@ from art_gym.envs.coding.sandbox.child import landlock, preload
 from art_gym.envs.coding.sandbox.child.channel import Channel
 from art_gym.envs.coding.sandbox.child.driver import Driver
 from art_gym.envs.coding.sandbox.child.kernel import MACHINE
-from art_gym.envs.coding.sandbox.child.lockdown import Lockdown, Refused, give_up_rights, settle
+from art_gym.envs.coding.sandbox.child.lockdown import Lockdown
+from art_gym.envs.coding.sandbox.child.rights import Refused, give_up_rights, settle
 from art_gym.envs.coding.sandbox.child.runner import (
     REFUSED,
     forget_ourselves,
@@ -30,7 +31,6 @@ def main(config: Mapping[str, Any]) -> NoReturn:
     settle(config["descriptors"])
     request, plan = config["request"], config["plan"]
     try:
-        preload.modules(config["preload"])
         preload.offer_packages(config["packages"])
         prepare()
         driver = Driver(request["driver"], config["driver"])
@@ -41,7 +41,10 @@ def main(config: Mapping[str, Any]) -> NoReturn:
         lockdown = Lockdown(
             syscalls, scoped="landlock" in plan, parent=os.getppid(), counted=config["counted"]
         )
-        lockdown.apply(request["cpu_seconds"], request["memory_bytes"])
+        if syscalls is not None:
+            syscalls.install_shared()
+        lockdown.prepare(request["cpu_seconds"], request["memory_bytes"])
+        lockdown.ready()()
     except (OSError, ValueError, Refused) as error:
         Channel(3, 4).write_frame(REFUSED + str(error).encode())
         os._exit(1)

@@ -6,6 +6,8 @@ import ctypes
 import os
 import platform
 import sys
+from collections.abc import Callable, Sequence
+from typing import Any
 
 MACHINE = platform.machine()
 """The architecture's name as the kernel gives it."""
@@ -30,6 +32,7 @@ if sys.platform == "linux":
     _libc.syscall.argtypes = [ctypes.c_long] * 7
     _libc.syscall.restype = ctypes.c_long
     _libc.prctl.argtypes = [ctypes.c_int] + [ctypes.c_ulong] * 4
+    _libc.prlimit.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
 
 
 class Failed(OSError):
@@ -42,10 +45,7 @@ def syscall(name: str, *arguments: int | bytes | None) -> int:
     Raises:
         Failed: The kernel refused, or does not know the call.
     """
-    if name not in NUMBERS or sys.platform != "linux":
-        raise Failed(38, f"{name}: its number is not known for {MACHINE}")
-    words = [_word(argument) for argument in arguments]
-    return _checked(name, _libc.syscall(NUMBERS[name], *words, *[0] * (6 - len(words))))
+    return make([syscall_later(name, *arguments)])
 
 
 def prctl(name: str, option: int, *arguments: int) -> int:
@@ -54,12 +54,50 @@ def prctl(name: str, option: int, *arguments: int) -> int:
     Raises:
         Failed: The kernel refused.
     """
-    return _checked(name, _libc.prctl(option, *arguments, *[0] * (4 - len(arguments))))
+    return make([prctl_later(name, option, *arguments)])
 
 
-def succeeds(option: int) -> bool:
-    """Whether ``prctl`` does as asked."""
-    return bool(_libc.prctl(option, 0, 0, 0, 0) >= 0)
+_LARGE = 100_000  # for this the C library sorts what is free; more, and it would ask the kernel
+Call = tuple[str, Callable[..., int], tuple[Any, ...]]
+"""A call with all its arguments: its name, the C library's function, and what that gets."""
+
+
+def syscall_later(name: str, *arguments: int | bytes | None) -> Call:
+    """A system call for ``make``; bytes must be kept by the caller until then.
+
+    Raises:
+        Failed: Its number is not known.
+    """
+    if name not in NUMBERS or sys.platform != "linux":
+        raise Failed(38, f"{name}: its number is not known for {MACHINE}")
+    words = [_word(argument) for argument in arguments]
+    return name, _libc.syscall, (NUMBERS[name], *words, *[0] * (6 - len(words)))
+
+
+def prctl_later(name: str, option: int, *arguments: int) -> Call:
+    """A call of ``prctl`` for ``make``."""
+    return name, _libc.prctl, (option, *arguments, *[0] * (4 - len(arguments)))
+
+
+def prlimit_later(
+    kind: int, new: ctypes.Array[ctypes.c_char] | None, old: ctypes.Array[ctypes.c_char] | None
+) -> Call:
+    """A call of ``prlimit`` for ``make``: sets a limit of this process, puts the one before into ``old``."""
+    return f"limit {kind}", _libc.prlimit, (0, kind, new, old)
+
+
+def make(calls: Sequence[Call]) -> int:
+    """Make these calls, one after the other; return what the last one did.
+
+    Raises:
+        Failed: The kernel refused one; those after it were not made.
+    """
+    result = 0
+    for name, function, arguments in calls:
+        result = function(*arguments)
+        if result < 0:
+            return _checked(name, result)
+    return result
 
 
 def libc(name: str, *arguments: int | bytes | None) -> int:
@@ -70,6 +108,16 @@ def libc(name: str, *arguments: int | bytes | None) -> int:
     """
     words = [ctypes.c_ulong(_word(argument)) for argument in arguments]
     return _checked(name, getattr(_libc, name)(*words))
+
+
+def tidy_heap() -> None:
+    """Give memory of the C library that is free back to the kernel, and put the rest of it in order.
+
+    Else each child would do so with its own copy, by the first piece that it asks for.
+    """
+    if hasattr(_libc, "malloc_trim"):  # the GNU C library's
+        _libc.malloc_trim(0)
+    bytes(_LARGE)
 
 
 def _word(argument: int | bytes | None) -> int:

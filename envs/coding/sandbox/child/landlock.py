@@ -11,7 +11,7 @@ import os
 import struct
 from collections.abc import Iterable
 
-from art_gym.envs.coding.sandbox.child.kernel import Failed, syscall
+from art_gym.envs.coding.sandbox.child.kernel import Call, Failed, make, syscall, syscall_later
 
 _READ_FILE, _READ_DIR = 1 << 2, 1 << 3
 _PATH_BENEATH = 1
@@ -29,8 +29,8 @@ def enter(readable: Iterable[str], listable: Iterable[str]) -> None:
     """Allow reading beneath these paths and no other use of the file system, of TCP or of abstract sockets.
 
     Args:
-        readable: Files, and directories with all in them. Those that are not there are left out.
-        listable: Directories of which only the names in them may be read, as the import system does.
+        readable: Files, and directories of which all files may be read. What is not there is left out.
+        listable: Directories of which the names in them and beneath may be read, as the import system does.
 
     Raises:
         Failed: The kernel did not do it.
@@ -42,9 +42,10 @@ def enter(readable: Iterable[str], listable: Iterable[str]) -> None:
     actions |= (1 << 15) * (version >= 5)  # ioctl on devices
     ruleset = _ruleset(version, actions, network=0b11, scoped=0b11)
     for path in readable:
-        _grant(ruleset, path, _READ_FILE | _READ_DIR)
+        _grant(ruleset, path, _READ_FILE)
     for path in listable:
-        _grant(ruleset, path, _READ_DIR)
+        if os.path.isdir(path):  # the right is one that only directories have
+            _grant(ruleset, path, _READ_DIR)
     restrict(ruleset)
     os.close(ruleset)
 
@@ -67,7 +68,12 @@ def restrict(ruleset: int) -> None:
     Raises:
         Failed: The kernel did not do it.
     """
-    syscall("landlock_restrict_self", ruleset, 0)
+    make([restrict_later(ruleset)])
+
+
+def restrict_later(ruleset: int) -> Call:
+    """The call that enters the domain of a ruleset, for ``make``."""
+    return syscall_later("landlock_restrict_self", ruleset, 0)
 
 
 def _ruleset(version: int, actions: int, *, network: int, scoped: int) -> int:
@@ -82,8 +88,6 @@ def _grant(ruleset: int, path: str, rights: int) -> None:
     except FileNotFoundError:
         return
     try:
-        # A right that only directories have is an error on a file.
-        rights = rights if os.path.isdir(path) else rights & ~_READ_DIR
         syscall("landlock_add_rule", ruleset, _PATH_BENEATH, struct.pack("=Qi", rights, target), 0)
     finally:
         os.close(target)

@@ -11,9 +11,15 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 
-def modules(names: Iterable[str]) -> None:
+def early(config: Mapping[str, Any]) -> None:
+    """Import what programs use, before our own modules, most of which every run executes."""
+    _modules(config["preload"])
+
+
+def _modules(names: Iterable[str]) -> None:
     """Import these modules, leaving out what this interpreter was built without.
 
     A run can import the rest of the standard library by itself; every module here makes each fork dearer.

@@ -8,15 +8,21 @@ What is not listed fails with ``EPERM``, as if the user lacked the right. A few 
 fail with ``ENOSYS``, so that it takes the older way. A call in the numbering of another architecture (32-bit
 ``int 0x80`` on x86-64) kills the process: the numbers mean something else there. Calls of the x32 kind carry
 bit 30 in their number, so that no listed number matches them.
+
+It comes in two parts, as installing one takes time by its length (the kernel checks and translates it, and
+tries every call that there is on it). The shared part is the whole list, with what it takes to fork a run and
+to lock it down besides; a zygote installs it once and every run is born with it. The run's own part takes
+those few away, and lets signals go to its own id only. Of two filters the kernel does what the stricter says.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import struct
 from typing import NamedTuple
 
-from art_gym.envs.coding.sandbox.child.kernel import Failed, prctl
+from art_gym.envs.coding.sandbox.child.kernel import Call, Failed, prctl, prctl_later
 
 EPERM, EACCES, EAFNOSUPPORT, ENOSYS = 1, 13, 97, 38
 
@@ -24,6 +30,7 @@ _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 # BPF: ld [k]; jeq #k; jgt #k; ja; and #k; ret #k
 _LOAD, _EQUAL, _GREATER, _JUMP, _AND, _RETURN = 0x20, 0x15, 0x25, 0x05, 0x54, 0x06
 _GROUP = 8
+_MODE_FILTER = 22, 2  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
 _NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16  # offsets in seccomp_data
 _OWN_PID = 0x0BADC0DE
 """Stands for the process's own id until it is known."""
@@ -60,12 +67,18 @@ getuid 102 174       geteuid 107 175       getgid 104 176        getegid 108 177
 getresuid 118 148    getresgid 120 150     getgroups 115 158     uname 63 160
 sysinfo 99 179
 """
+_MAKING_A_RUN = """
+fork 57 -1           wait4 61 260          recvmsg 47 212        pidfd_open 434 434
+pidfd_send_signal 424 424 setsid 112 157   prctl 157 167         landlock_restrict_self 446 446
+"""
+"""What a zygote does besides, and a run before its own part of the filter."""
 
 _UNLISTED_FAIL_AS_MISSING = ("clone3", "openat2", "epoll_pwait2")
 """The C library knows older calls that do the same; of these the filter could not see the flags."""
 
 _THREAD = 0x00010F00  # CLONE_VM, _FS, _FILES, _SIGHAND, _THREAD: all of them is a thread; fewer, a process
 _THREAD_MAY = 0x007D0F00  # and these besides: _SYSVSEM, _SETTLS, _PARENT_SETTID, _CHILD_CLEARTID, _DETACHED
+_FORK_MAY = 0x012000FF  # CLONE_CHILD_SETTID, _CHILD_CLEARTID, and the signal at its end
 _WRITING = 0o3 | 0o100 | 0o1000 | 0o20000000  # O_WRONLY, O_RDWR, O_CREAT, O_TRUNC, __O_TMPFILE
 _FCNTL = (0, 1, 2, 3, 4, 1030)  # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC
 _IOCTL = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)  # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIO(N)CLEX
@@ -86,14 +99,10 @@ class Check(NamedTuple):
 
 
 CHECKS: dict[str, tuple[Check, ...]] = {
-    # Threads, never a process: no fork bomb, nothing outlives the run, and nobody needs a cgroup to kill it.
-    "clone": (
-        Check(0, (_THREAD,), mask=_THREAD),
-        Check(0, (0,), mask=0xFFFF_FFFF_FFFF_FFFF & ~_THREAD_MAY),
-    ),
-    # Signals to itself only (raise, abort, timers); the id is the child's own, filled in per run.
-    "kill": (Check(0, (_OWN_PID,), mask=0xFFFF_FFFF),),
-    "tgkill": (Check(0, (_OWN_PID,), mask=0xFFFF_FFFF),),
+    # A zygote forks; nobody makes a namespace or shares memory with another process.
+    "clone": (Check(0, (0,), mask=0xFFFF_FFFF_FFFF_FFFF & ~(_THREAD_MAY | _FORK_MAY)),),
+    # Its own limits only: a run sets them.
+    "prlimit64": (Check(0, (0,), mask=0xFFFF_FFFF),),
     # Reading only, whatever the path, in case neither Landlock nor the mount namespace were to hold.
     "open": (Check(1, (0,), mask=_WRITING, otherwise=EACCES),),
     "openat": (Check(2, (0,), mask=_WRITING, otherwise=EACCES),),
@@ -104,10 +113,21 @@ CHECKS: dict[str, tuple[Check, ...]] = {
     # asyncio wakes itself through a pair of sockets, which reach nobody else; sendto could name an address.
     "socketpair": (Check(0, (_AF_UNIX,), mask=0xFFFF_FFFF, otherwise=EAFNOSUPPORT),),
     "sendto": (Check(4, (0,)),),
-    # Reading one's own limits; setting them only fails with the message that people expect.
-    "prlimit64": (Check(0, (0,), mask=0xFFFF_FFFF), Check(2, (0,))),
 }
-"""The calls that are allowed only with some arguments."""
+"""The calls that the shared part allows only with some arguments."""
+OWN_CHECKS: dict[str, tuple[Check, ...]] = {
+    # Threads, never a process: no fork bomb, nothing outlives the run, and nobody needs a cgroup to kill it.
+    "clone": (
+        Check(0, (_THREAD,), mask=_THREAD),
+        Check(0, (0,), mask=0xFFFF_FFFF & ~_THREAD_MAY),
+    ),
+    # Signals to itself only (raise, abort, timers); the id is the child's own, filled in per run.
+    "kill": (Check(0, (_OWN_PID,), mask=0xFFFF_FFFF),),
+    "tgkill": (Check(0, (_OWN_PID,), mask=0xFFFF_FFFF),),
+    # Reading limits; setting them only fails with the message that people expect.
+    "prlimit64": (Check(2, (0,)),),
+}
+"""And what a run's own part asks of them besides."""
 
 
 def numbers(machine: str) -> dict[str, int]:
@@ -116,14 +136,7 @@ def numbers(machine: str) -> dict[str, int]:
     Raises:
         Failed: The list does not name the architecture.
     """
-    if machine not in _AUDIT_ARCH:
-        raise Failed(
-            ENOSYS, f"seccomp: the filter is written for {', '.join(_AUDIT_ARCH)}, not for {machine}"
-        )
-    words = _NUMBERS_TEXT.split()
-    column = 1 if machine == "x86_64" else 2
-    table = {words[i]: int(words[i + column]) for i in range(0, len(words), 3)}
-    return {name: number for name, number in table.items() if number >= 0}
+    return _table(machine, _NUMBERS_TEXT)
 
 
 def supported(machine: str) -> bool:
@@ -139,52 +152,80 @@ class Filter:
     """
 
     def __init__(self, machine: str) -> None:
-        instructions = _assemble(machine)
-        code = b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
-        self._code = ctypes.create_string_buffer(code, len(code))
-        self._places = [i * 8 + 4 for i, (*_, k) in enumerate(instructions) if k == _OWN_PID]
-        header = struct.pack("@HP", len(instructions), ctypes.addressof(self._code))  # struct sock_fprog
-        self._header = ctypes.create_string_buffer(header, len(header))
-        self._header_address = ctypes.addressof(self._header)
+        shared = _shared(machine)
+        own = _own(machine)
+        self._shared, self._own = _Program(shared), _Program(own)
+        self._words = memoryview(self._own.code).cast("B").cast("I")
+        self._places = [2 * i + 1 for i, (*_, k) in enumerate(own) if k == _OWN_PID]
 
-    def program(self, pid: int) -> bytes:
-        """The filter's instructions, eight bytes each, for the process ``pid``."""
-        self._put(pid)
-        return self._code.raw
+    def programs(self, pid: int) -> tuple[bytes, bytes]:
+        """The shared part and that of the process ``pid``: instructions of eight bytes each."""
+        self.belong_to(pid)
+        return self._shared.code.raw, self._own.code.raw
 
-    def install(self, pid: int) -> None:
-        """Bind this process, all that it becomes and all its threads to the filter, for good.
+    def install_shared(self) -> None:
+        """Bind this process and all that it forks to the shared part, for good.
 
         Raises:
-            Failed: The kernel did not take it.
+            Failed: The kernel did not take it, or it does not hold.
         """
-        self._put(pid)
-        prctl("seccomp", 22, 2, self._header_address)  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
+        prctl("seccomp", *_MODE_FILTER, self._shared.address)
+        try:
+            os.getsid(0)  # on no list, and allowed by everything else
+        except PermissionError:
+            return
+        raise Failed(EPERM, "the filter of system calls is installed, but does not hold")
 
-    def _put(self, pid: int) -> None:
+    def belong_to(self, pid: int) -> None:
+        """Make the next part that is installed that of the process ``pid``."""
         for place in self._places:
-            struct.pack_into("=I", self._code, place, pid)
+            self._words[place] = pid
+
+    def install_later(self) -> Call:
+        """The call that binds a process, all that it becomes and all its threads to its own part too."""
+        return prctl_later("seccomp", *_MODE_FILTER, self._own.address)
 
 
 _Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, k
 
 
-def _assemble(machine: str) -> list[_Instruction]:
-    known = numbers(machine)
+class _Program:
+    """A program as the kernel wants it: a length, and the address of the instructions."""
+
+    def __init__(self, instructions: list[_Instruction]) -> None:
+        code = b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
+        self.code = ctypes.create_string_buffer(code, len(code))
+        header = struct.pack("@HP", len(instructions), ctypes.addressof(self.code))  # struct sock_fprog
+        self._header = ctypes.create_string_buffer(header, len(header))
+        self.address = ctypes.addressof(self._header)
+
+
+def _table(machine: str, text: str) -> dict[str, int]:
+    if machine not in _AUDIT_ARCH:
+        raise Failed(
+            ENOSYS, f"seccomp: the filter is written for {', '.join(_AUDIT_ARCH)}, not for {machine}"
+        )
+    words = text.split()
+    column = 1 if machine == "x86_64" else 2
+    table = {words[i]: int(words[i + column]) for i in range(0, len(words), 3)}
+    return {name: number for name, number in table.items() if number >= 0}
+
+
+def _shared(machine: str) -> list[_Instruction]:
+    known = {**numbers(machine), **_table(machine, _MAKING_A_RUN)}
     program = [
         (_LOAD, 0, 0, _ARCH),
         (_EQUAL, 1, 0, _AUDIT_ARCH[machine]),
         (_RETURN, 0, 0, _KILL),
         (_LOAD, 0, 0, _NUMBER),
     ]
-    # By number, in small groups of which all but one are jumped over: the kernel tries every call that there
-    # is on a filter that it is given, and it is given one in every run.
+    # By number, in small groups of which all but one are jumped over.
     calls = sorted((number, name) for name, number in known.items())
     for start in range(0, len(calls), _GROUP):
         group = calls[start : start + _GROUP]
         body: list[_Instruction] = []
         for number, name in group:
-            verdict = _verdict(name)
+            verdict = _verdict(name, CHECKS)
             # A jump that does not match goes over the verdict, which always returns.
             body += [(_EQUAL, 0, len(verdict), number), *verdict]
         body.append((_RETURN, 0, 0, _ERRNO | EPERM))
@@ -192,15 +233,26 @@ def _assemble(machine: str) -> list[_Instruction]:
     return [*program, (_RETURN, 0, 0, _ERRNO | EPERM)]
 
 
-def _verdict(name: str) -> list[_Instruction]:
+def _own(machine: str) -> list[_Instruction]:
+    # It need not look at the architecture: where that is another, the shared part kills.
+    known = numbers(machine)
+    program = [(_LOAD, 0, 0, _NUMBER)]
+    for name in OWN_CHECKS:
+        verdict = _verdict(name, OWN_CHECKS)
+        program += [(_EQUAL, 0, len(verdict), known[name]), *verdict]
+    refused = sorted(_table(machine, _MAKING_A_RUN).values())
+    program += [(_EQUAL, len(refused) - i, 0, number) for i, number in enumerate(refused)]
+    return [*program, (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ERRNO | EPERM)]
+
+
+def _verdict(name: str, checks: dict[str, tuple[Check, ...]]) -> list[_Instruction]:
     """What to do with a call, once it is known to be this one."""
     if name in _UNLISTED_FAIL_AS_MISSING:
         return [(_RETURN, 0, 0, _ERRNO | ENOSYS)]
     program: list[_Instruction] = []
-    for check in CHECKS.get(name, ()):
-        low = (
-            _ARGUMENTS + 8 * check.argument
-        )  # the low word comes first: both architectures are little-endian
+    for check in checks.get(name, ()):
+        # The low word comes first: both architectures are little-endian.
+        low = _ARGUMENTS + 8 * check.argument
         if check.mask >> 32:
             program += _compare(low + 4, check.mask >> 32, (0,), check.otherwise)
         program += _compare(low, check.mask & 0xFFFF_FFFF, check.values, check.otherwise)
@@ -209,5 +261,6 @@ def _verdict(name: str) -> list[_Instruction]:
 
 def _compare(offset: int, mask: int, values: tuple[int, ...], otherwise: int) -> list[_Instruction]:
     """Go on after this where the word at ``offset`` under ``mask`` is one of ``values``, else fail."""
+    masked = [] if mask == 0xFFFF_FFFF else [(_AND, 0, 0, mask)]
     tests = [(_EQUAL, len(values) - i, 0, value) for i, value in enumerate(values)]
-    return [(_LOAD, 0, 0, offset), (_AND, 0, 0, mask), *tests, (_RETURN, 0, 0, _ERRNO | otherwise)]
+    return [(_LOAD, 0, 0, offset), *masked, *tests, (_RETURN, 0, 0, _ERRNO | otherwise)]

@@ -6,60 +6,67 @@ So there is nothing of one run that could lie in the memory of another.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import json
 import os
 import select
+import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from art_gym.envs.coding.sandbox.child import landlock, namespaces, preload
+from art_gym.envs.coding.sandbox.child import landlock, mappings, namespaces, preload
 from art_gym.envs.coding.sandbox.child.channel import Channel
 from art_gym.envs.coding.sandbox.child.driver import Driver
-from art_gym.envs.coding.sandbox.child.kernel import MACHINE, syscall
-from art_gym.envs.coding.sandbox.child.lockdown import (
-    Lockdown,
+from art_gym.envs.coding.sandbox.child.kernel import MACHINE, syscall, tidy_heap
+from art_gym.envs.coding.sandbox.child.lockdown import Lockdown
+from art_gym.envs.coding.sandbox.child.messages import DESCRIPTORS, ENDED, KILL, REQUEST
+from art_gym.envs.coding.sandbox.child.rights import (
     Refused,
     die_with_parent,
     give_up_rights,
     settle,
     unused_id,
 )
-from art_gym.envs.coding.sandbox.child.messages import BORN, ENDED, REQUEST, receive, send
 from art_gym.envs.coding.sandbox.child.runner import (
     REFUSED,
     forget_ourselves,
     prepare,
+    rehearse,
     run_driver,
 )
 from art_gym.envs.coding.sandbox.child.seccomp import Filter
 
 _CONTROL, _PARENT = 3, 4
-"""The descriptors of the socket to the parent and of the parent's pidfd."""
+"""The descriptors of the socket to the parent and of the parent's pidfd, at the start."""
+_CONTROL_ASIDE, _PARENT_ASIDE = 62, 63
+"""And later. What is received gets the lowest free numbers, so a run's pipes come to lie in their places."""
+_PLACES = 0, 1, 2, 3, 4
+_SPACE = socket.CMSG_SPACE(DESCRIPTORS.size)
 
 
 class Zygote:
     """The loop over requests and ended children.
 
+    A page of memory that is written to while a child lives is copied, so this touches little: a child has
+    nothing to do but to make calls that are ready, and there is one descriptor to keep for a run.
+
     Args:
-        config: What the parent sent at the start.
+        drivers: In the order in which requests name them by their places.
+        lockdown: What a child does to itself.
     """
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        self._drivers = [Driver(name, source) for name, source in config["drivers"].items()]
-        self._lockdown = Lockdown(
-            Filter(MACHINE),
-            scoped="landlock" in config["plan"],
-            parent=os.getpid(),
-            counted=config["counted"],
-        )
-        self._control = socket.socket(fileno=_CONTROL)
+    def __init__(self, drivers: Sequence[Driver], lockdown: Lockdown) -> None:
+        self._drivers, self._lockdown, self._lock_down = drivers, lockdown, lockdown.ready()
+        self._channel = Channel(3, 4)
+        os.dup2(_CONTROL, _CONTROL_ASIDE)
+        os.dup2(_PARENT, _PARENT_ASIDE)
+        os.closerange(0, len(_PLACES))
+        self._control = socket.socket(fileno=_CONTROL_ASIDE)
         self._poll = select.poll()
-        self._children: dict[int, tuple[int, socket.socket]] = {}
-        """By pidfd, the runs that have not ended: process id, and the socket to tell its end on."""
+        self._children: dict[int, tuple[int, int, int]] = {}
+        """By pidfd, the runs that have not ended: number, process id, descriptor to tell its end on."""
 
     def serve(self) -> tuple[Driver, Channel, int] | None:
         """Fork a child for every request, until the parent is gone.
@@ -68,85 +75,87 @@ class Zygote:
             In a child: its driver, channel and seed, for the caller to go on with, so that no frame of this
             loop lies under it. In the zygote: ``None``, at the end.
         """
-        self._poll.register(_CONTROL, select.POLLIN)
+        self._poll.register(_CONTROL_ASIDE, select.POLLIN)
         # A copy of the control socket may outlive the parent in a fork of it; its pidfd does not.
-        self._poll.register(_PARENT, select.POLLIN)
+        self._poll.register(_PARENT_ASIDE, select.POLLIN)
         while True:
             for descriptor, _ in self._poll.poll():
-                if descriptor == _CONTROL:
-                    message, descriptors = receive(self._control, REQUEST.size)
-                    if not message:
+                if descriptor == _CONTROL_ASIDE:
+                    message, attached, _, _ = self._control.recvmsg(REQUEST.size, _SPACE)
+                    if len(message) == REQUEST.size:
+                        child = self._fork(message, attached[0][2])
+                        if child is not None:
+                            return child
+                    elif message:
+                        self._kill(*KILL.unpack(message))
+                    else:
                         return None
-                    child = self._fork(message, descriptors)
-                    if child is not None:
-                        return child
-                elif descriptor == _PARENT:
+                elif descriptor == _PARENT_ASIDE:
                     return None
                 else:
                     self._bury(descriptor)
 
-    def _fork(self, message: bytes, descriptors: list[int]) -> tuple[Driver, Channel, int] | None:
+    def _fork(self, message: bytes, attached: bytes) -> tuple[Driver, Channel, int] | None:
         """``None`` in the zygote."""
-        driver, cpu_seconds, memory_bytes, seed = REQUEST.unpack(message)
+        number, driver, cpu_seconds, memory_bytes, seed = REQUEST.unpack(message)
+        *places, status = DESCRIPTORS.unpack(attached)
+        if (*places,) != _PLACES:
+            os._exit(1)  # too many descriptors are open here; a new zygote begins with none
+        self._lockdown.prepare(cpu_seconds, memory_bytes)
+        lock_down, channel, run = self._lock_down, self._channel, self._drivers[driver]
         try:
             pid = os.fork()
         except OSError as error:
             # One run is refused; the others go on.
-            Channel(-1, descriptors[4]).write_frame(REFUSED + f"fork: {error}".encode())
-            pid = -1
-        if pid == 0:
-            return self._drivers[driver], self._lock_down(descriptors, cpu_seconds, memory_bytes), seed
-        *theirs, ours = descriptors
-        for descriptor in theirs:
-            os.close(descriptor)
-        status = socket.socket(fileno=ours)
-        if pid < 0:
-            with contextlib.suppress(OSError):
-                status.send(ENDED.pack(1 << 8, 0.0))
-            status.close()
+            self._channel.write_frame(REFUSED + f"fork: {error}".encode())
+            self._tell(status, 1 << 8, 0.0)
+            os.closerange(0, len(_PLACES))
             return None
+        if pid == 0:
+            try:
+                os.setsid()
+                lock_down()
+            except BaseException as error:  # nothing may lead a child that is not locked down any further
+                try:
+                    channel.write_frame(REFUSED + str(error).encode())
+                finally:
+                    os._exit(1)
+            return run, channel, seed
         handle = os.pidfd_open(pid)
-        self._children[handle] = pid, status
+        os.closerange(0, len(_PLACES))
+        self._children[handle] = number, pid, status
         self._poll.register(handle, select.POLLIN)
-        with contextlib.suppress(OSError):  # the parent may have gone away
-            send(status, BORN.pack(pid), [handle])
         return None
 
-    def _lock_down(self, descriptors: list[int], cpu_seconds: int, memory_bytes: int) -> Channel:
-        """In the child: put its descriptors to their places, and give up what is left of its rights."""
-        try:
-            # The numbers behind these objects will mean other things here.
-            self._control.detach()
-            for _, status in self._children.values():
-                status.detach()
-            os.setsid()
-            # Received descriptors lie above the zygote's own, so none is overwritten before it is copied.
-            for place in range(5):
-                os.dup2(descriptors[place], place)
-            self._lockdown.apply(cpu_seconds, memory_bytes)
-            return Channel(3, 4)
-        except BaseException as error:  # nothing may lead a child that is not locked down any further
-            try:
-                Channel(3, 4).write_frame(REFUSED + str(error).encode())
-            finally:
-                os._exit(1)
+    def _kill(self, number: int) -> None:
+        """Kill a run, unless it has ended already."""
+        for handle, (this, _, _) in self._children.items():
+            if this == number:
+                # A pidfd means this process and no later one that happens to get its number.
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
 
     def _bury(self, handle: int) -> None:
         """Collect an ended child and tell its parent how it ended."""
         self._poll.unregister(handle)
-        pid, status = self._children.pop(handle)
+        _, pid, status = self._children.pop(handle)
         _, code, usage = os.wait4(pid, 0)
-        with contextlib.suppress(OSError):
-            status.send(ENDED.pack(code, usage.ru_utime + usage.ru_stime))
-        status.close()
         os.close(handle)
+        self._tell(status, code, usage.ru_utime + usage.ru_stime)
+
+    def _tell(self, status: int, code: int, cpu_seconds: float) -> None:
+        try:  # noqa: SIM105  # `suppress` would be one more object in every run
+            os.write(status, ENDED.pack(code, cpu_seconds))
+        except OSError:
+            pass  # the parent may have gone away
+        os.close(status)
 
 
 def main(config: Mapping[str, Any]) -> NoReturn:
     """Put up the walls that are shared by all runs, then serve; children never come back from here."""
     settle([os.open(os.devnull, os.O_RDONLY), 1, 2, config["control"], config["parent"]])
-    preload.modules(config["preload"])
     preload.offer_packages(config["packages"])
+    drivers = [Driver(name, source) for name, source in config["drivers"].items()]
+    mappings.join()
     _prefer_as_victim()
     plan = config["plan"]
     user = unused_id(os.getpid())
@@ -162,16 +171,27 @@ def main(config: Mapping[str, Any]) -> NoReturn:
         _step("namespaces", lambda: die_with_parent(0))
     if "landlock" in plan:
         _step("landlock", lambda: landlock.enter(config["readable"], config["listable"]))
-    zygote = _step("seccomp", lambda: Zygote({**config, "counted": counted}))
+    lockdown = _step("seccomp", lambda: _filtered("landlock" in plan, counted))
     prepare()
     _say({"python": sys.version.split()[0], "landlock": landlock.abi(), "user": user is not None})
+    rehearse(drivers[0])
+    zygote = Zygote(drivers, lockdown)
     forget_ourselves()
     gc.collect()
+    tidy_heap()
     gc.freeze()  # objects of the zygote are not touched by a child's collections, so their pages stay shared
     born = zygote.serve()
     if born is None:
         os._exit(0)
     run_driver(*born)
+
+
+def _filtered(scoped: bool, counted: bool) -> Lockdown:
+    """From here on this process makes few system calls; what its children still have to do to themselves."""
+    syscalls = Filter(MACHINE)
+    lockdown = Lockdown(syscalls, scoped=scoped, parent=os.getpid(), counted=counted)
+    syscalls.install_shared()
+    return lockdown
 
 
 def _step(name: str, build: Any) -> Any:
