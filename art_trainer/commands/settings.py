@@ -37,11 +37,12 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
     "scratch on art/2048-v0": {
         "env_args": {"show_points": True},
-        # Short windows of games already under way: more starts to compare from than whole games would give.
+        # Short windows of games already under way, begun as the imitated player would have: more starts to
+        # compare from than whole games would give, on boards like those that good play leads to.
         "train_env_args": {
             "max_turns": 64,
-            "opening_moves": 300,
-            "opening_player": "left-down-right-down",
+            "opening_moves": 500,
+            "opening_player": "snake",
             "illegal_move_penalty": 16,
         },
         "history_window": 1,
@@ -52,13 +53,17 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "advantage_estimator": "reward_to_go",
         "gamma": 0.97,
         "scale_rewards": "batch",
-        "learning_rate": 5e-4,
+        "learning_rate": 3e-4,
         "lr_final_ratio": 0.3,
+        "warmup_steps": 3,
+        # Near the temperature of the evaluation: what helps at 1, where every tenth move is a slip, need
+        # not help there.
+        "temperature": 0.5,
         "groups_per_step": 16,
         "steps_per_generation": 8,
-        "max_steps": 16,
+        "max_steps": 10,
         "eval_temperature": 0.3,
-        "eval_episodes": 128,
+        "eval_episodes": 192,
         "baselines": ["random", "left-down", "left-down-right-down", "greedy"],
     },
     "scratch on art/Coding-v0": {
