@@ -47,8 +47,10 @@ class Claim:
     """The measure rises by at least this much in every seed, …"""
     rise_low: float
     """… with a 95% interval above this, …"""
+    mean_rise_low: float
+    """… on average over the seeds with one above this, …"""
     above: float
-    """… to this many times the baseline, …"""
+    """… to this many times the baseline with an interval above the baseline, …"""
     seconds: float
     """… in less than this many seconds a seed."""
     invalid: float = 0.02
@@ -56,12 +58,20 @@ class Claim:
 
 
 CLAIMS = {
-    "email": Claim("art/Email-v0", "success", "bm25", rise=0.35, rise_low=0.25, above=1.0, seconds=300),
-    "2048": Claim(
-        "art/2048-v0", "reward", "left-down-right-down", rise=0, rise_low=0, above=1.1, seconds=600
+    "email": Claim(
+        "art/Email-v0", "success", "bm25", rise=0.35, rise_low=0.25, mean_rise_low=0.25, above=1.0,
+        seconds=300,
     ),
-    "coding": Claim("art/Coding-v0", "success", "hard_coded", rise=0.3, rise_low=0.2, above=1.0, seconds=600),
-}
+    # What GRPO adds to an imitated player is about as large as what 192 games leave uncertain.
+    "2048": Claim(
+        "art/2048-v0", "reward", "left-down-right-down", rise=-np.inf, rise_low=-np.inf, mean_rise_low=0,
+        above=1.1, seconds=600,
+    ),
+    "coding": Claim(
+        "art/Coding-v0", "success", "hard_coded", rise=0.3, rise_low=0.2, mean_rise_low=0.2, above=1.0,
+        seconds=600,
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -71,6 +81,7 @@ class Outcome:
     seed: int
     before: float
     after: float
+    after_low: float
     rise: float
     rise_low: float
     rise_high: float
@@ -105,10 +116,10 @@ def train(claim: Claim, seed: int, arguments: argparse.Namespace, folder: Path) 
     return _outcome(claim, seed, before, after, seconds), run
 
 
-def _measured(claim: Claim, evaluation: Evaluation) -> float:
+def _measured(claim: Claim, evaluation: Evaluation) -> Interval:
     found: Interval | None = evaluation.success if claim.measure == "success" else evaluation.reward
     assert found is not None
-    return found.value
+    return found
 
 
 def _outcome(claim: Claim, seed: int, before: Evaluation, after: Evaluation, seconds: float) -> Outcome:
@@ -117,8 +128,9 @@ def _outcome(claim: Claim, seed: int, before: Evaluation, after: Evaluation, sec
     assert difference is not None
     return Outcome(
         seed=seed,
-        before=_measured(claim, before),
-        after=_measured(claim, after),
+        before=_measured(claim, before).value,
+        after=_measured(claim, after).value,
+        after_low=_measured(claim, after).low,
         rise=difference.value,
         rise_low=difference.low,
         rise_high=difference.high,
@@ -161,7 +173,7 @@ def main() -> int:
             lambda seed: train(claim, seed, arguments, root / f"seed-{seed}"), seeds
         ):
             outcomes.append(outcome)
-            baselines |= {name: _measured(claim, found) for name, found in run.baselines().items()}
+            baselines |= {name: _measured(claim, found).value for name, found in run.baselines().items()}
             rise = [f"{x:+.{digits}f}" for x in (outcome.rise, outcome.rise_low, outcome.rise_high)]
             print(
                 f"{outcome.seed:4d}  {outcome.before:.{digits}f}   {outcome.after:.{digits}f}   "
@@ -183,6 +195,8 @@ def main() -> int:
     }
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+    mean, low, high = mean_rise(outcomes)
+    print(f"rise over {len(outcomes)} seeds: {mean:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]")
     failures = check(claim, outcomes, baselines[claim.baseline])
     for failure in failures:
         print(failure)
@@ -192,19 +206,34 @@ def main() -> int:
     return 1 if arguments.check and failures else 0
 
 
+def mean_rise(outcomes: Sequence[Outcome]) -> tuple[float, float, float]:
+    """The mean of the seeds' rises and its 95% interval, over the episodes of the evaluations.
+
+    The seeds' intervals are added up as independent ones: the luck of training is not in them, and shows in
+    how far the seeds differ.
+    """
+    mean = float(np.mean([outcome.rise for outcome in outcomes]))
+    halves = [(outcome.rise_high - outcome.rise_low) / 2 for outcome in outcomes]
+    half = float(np.sqrt(np.sum(np.square(halves)))) / len(outcomes)
+    return mean, mean - half, mean + half
+
+
 def check(claim: Claim, outcomes: Sequence[Outcome], baseline: float) -> list[str]:
     """What of the README's claim does not hold, in words."""
     failures = []
+    mean, low, _ = mean_rise(outcomes)
+    if low <= claim.mean_rise_low:
+        failures.append(f"{claim.measure} rose by {mean:.3f} on average over the seeds (low {low:.3f})")
     for outcome in outcomes:
         if outcome.rise < claim.rise or outcome.rise_low <= claim.rise_low:
             failures.append(
                 f"seed {outcome.seed}: {claim.measure} rose by {outcome.rise:.3f} "
                 f"(low {outcome.rise_low:.3f})"
             )
-        if outcome.after <= claim.above * baseline:
+        if outcome.after <= claim.above * baseline or outcome.after_low <= baseline:
             failures.append(
-                f"seed {outcome.seed}: {outcome.after:.3f} is not above {claim.above} times "
-                f"{claim.baseline}'s {baseline:.3f}"
+                f"seed {outcome.seed}: {outcome.after:.3f} (low {outcome.after_low:.3f}) is not above "
+                f"{claim.above} times {claim.baseline}'s {baseline:.3f}"
             )
         if outcome.invalid_after >= claim.invalid:
             failures.append(f"seed {outcome.seed}: {outcome.invalid_after:.1%} of the actions are invalid")

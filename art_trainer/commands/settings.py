@@ -61,7 +61,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "temperature": 0.5,
         "groups_per_step": 16,
         "steps_per_generation": 8,
-        "max_steps": 10,
+        "max_steps": 16,
         "eval_temperature": 0.3,
         "eval_episodes": 192,
         "baselines": ["random", "left-down", "left-down-right-down", "greedy"],
