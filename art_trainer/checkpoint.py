@@ -6,11 +6,14 @@
         model/                   save_pretrained: weights (only the adapter's for PEFT) and tokenizer
         optimizer.safetensors    AdamW's moments, by parameter name
         reference.safetensors    the frozen reference's weights, where there is one
+        critic.safetensors       the value head and its optimizer, where there is one
         state.json               counters, generators, config; plain JSON
         manifest.json            size and sha256 of each file above
 
-It is written under another name, flushed to the disk and renamed: what has the final name is complete. No
-pickle: loading a checkpoint runs no code.
+It is written under another name, flushed to the disk and renamed: what has the final name is complete. Where
+one of that name is replaced, or one is deleted, it gets another name first. So a process can be killed at any
+moment and leave nothing half done that looks whole, nor lose a checkpoint before there is a newer one.
+No pickle: loading a checkpoint runs no code.
 """
 
 from __future__ import annotations
@@ -30,11 +33,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers.utils import logging as hf_logging
 
+from art_trainer.critic import Critic
 from art_trainer.errors import CheckpointError
 from art_trainer.optimization import trained_parameters
 
 FORMAT = 1
-_NAME = re.compile(r"step-\d{6,}")
+_NAME = re.compile(r"step-(\d{6,})")
+_PARTIAL, _RETIRED, _DELETED = ".partial", ".retired", ".deleted"
 
 
 def write_checkpoint(
@@ -44,6 +49,7 @@ def write_checkpoint(
     tokenizer: Any,
     optimizer: torch.optim.Optimizer,
     reference: nn.Module | None = None,
+    critic: Critic | None = None,
     state: Mapping[str, Any],
 ) -> Path:
     """Write a checkpoint; one that is already at ``path`` is replaced.
@@ -54,6 +60,7 @@ def write_checkpoint(
         tokenizer: Saved beside it, so that ``path / "model"`` loads as any Hugging Face folder.
         optimizer: Over the model's trained parameters.
         reference: Frozen weights to keep, if any.
+        critic: A value head to keep, if any.
         state: Everything else, JSON-able.
 
     Returns:
@@ -61,7 +68,7 @@ def write_checkpoint(
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
+    partial = _hidden(path, _PARTIAL)
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     hugging_face: Any = model
@@ -71,6 +78,8 @@ def write_checkpoint(
     save_file(_optimizer_tensors(model, optimizer), partial / "optimizer.safetensors")
     if reference is not None:
         save_file(_unshared(reference), partial / "reference.safetensors")
+    if critic is not None:
+        save_file(critic.tensors(), partial / "critic.safetensors")
     (partial / "state.json").write_text(json.dumps({"format": FORMAT, **state}), encoding="utf-8")
     manifest = {str(file.relative_to(partial)): _fingerprint(file) for file in _files(partial)}
     (partial / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
@@ -80,9 +89,14 @@ def write_checkpoint(
 
 
 def read_checkpoint(
-    path: Path, *, model: nn.Module, optimizer: torch.optim.Optimizer, reference: nn.Module | None = None
+    path: Path,
+    *,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    reference: nn.Module | None = None,
+    critic: Critic | None = None,
 ) -> dict[str, Any]:
-    """Check a checkpoint against its manifest, then load it into the model and optimizer in place.
+    """Check a checkpoint against its manifest, then load it into model, optimizer and the rest in place.
 
     Returns:
         The ``state`` it was written with.
@@ -106,8 +120,15 @@ def read_checkpoint(
             f"{path} was written with{'' if reference is None else 'out'} a reference model: "
             "set beta as it was in that run"
         )
+    if (path / "critic.safetensors").exists() != (critic is not None):
+        raise CheckpointError(
+            f"{path} was written with{'' if critic is None else 'out'} a value head: "
+            "set advantage_estimator as it was in that run"
+        )
     _load_model(model, path)
     _load_optimizer(model, optimizer, tensors)
+    if critic is not None:
+        critic.load_tensors(load_file(path / "critic.safetensors"))
     if reference is not None:
         _load_state(reference, load_file(path / "reference.safetensors"), path)
     return state
@@ -141,23 +162,42 @@ def checkpoint_path(folder: Path, step: int) -> Path:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Return the complete checkpoints in a folder, oldest step first."""
+    """Return the complete checkpoints in a folder, oldest step first.
+
+    One that was being replaced when its process was killed is among them, under the name it was given then.
+    """
     if not folder.exists():
         return []
-    found = [path for path in folder.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
-    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
+    found: dict[int, Path] = {}
+    for path in folder.iterdir():
+        name = path.name.removeprefix(".").removesuffix(_RETIRED)
+        match = _NAME.fullmatch(name)
+        if match is None or not path.is_dir():
+            continue
+        if path.name == name or (path == _hidden(folder / name, _RETIRED) and not (folder / name).exists()):
+            found[int(match[1])] = path
+    return [found[step] for step in sorted(found)]
 
 
 def prune_checkpoints(folder: Path, keep: int | None) -> None:
-    """Delete all but the ``keep`` newest checkpoints of a folder; ``None`` keeps all."""
+    """Delete all but the ``keep`` newest checkpoints of a folder, and what killed processes left there.
+
+    Args:
+        folder: The checkpoints' folder; nothing else may be writing there.
+        keep: How many to keep; ``None`` keeps all.
+    """
+    for ending in (_PARTIAL, _DELETED):
+        for path in folder.glob(f".step-*{ending}"):
+            shutil.rmtree(path)
     if keep is not None:
         for path in list_checkpoints(folder)[:-keep]:
-            shutil.rmtree(path)
+            _delete(path)
 
 
 def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    # Some optimizers count their steps in a plain int.
     return {
-        f"{name}/{key}": value.detach().cpu().contiguous()
+        f"{name}/{key}": torch.as_tensor(value).detach().cpu().contiguous()
         for name, parameter in trained_parameters(model).items()
         for key, value in optimizer.state[parameter].items()
     }
@@ -172,7 +212,8 @@ def _load_optimizer(
         parameter_name, _, key = name.rpartition("/")
         parameter = parameters[parameter_name]
         # AdamW keeps its step counts where it was told to: beside the weights for the fused kernel.
-        optimizer.state[parameter][key] = value.to(parameter.device)
+        whole = value.ndim == 0 and value.dtype == torch.int64
+        optimizer.state[parameter][key] = int(value) if whole else value.to(parameter.device)
 
 
 def _load_model(model: nn.Module, path: Path) -> None:
@@ -257,10 +298,23 @@ def _fsync(path: Path) -> None:
 
 def _swap_in(partial: Path, path: Path) -> None:
     """Give the folder its final name; an older checkpoint of that name is moved away first, then deleted."""
-    retired = path.with_name(f".{path.name}.retired")
-    shutil.rmtree(retired, ignore_errors=True)
+    retired = _hidden(path, _RETIRED)
     if path.exists():
+        shutil.rmtree(retired, ignore_errors=True)
         path.rename(retired)
     partial.rename(path)
     _fsync(path.parent)
-    shutil.rmtree(retired, ignore_errors=True)
+    if retired.exists():
+        _delete(retired)
+
+
+def _delete(path: Path) -> None:
+    """Delete a checkpoint, under a name that nobody takes for a whole one."""
+    doomed = path.with_name(f".{path.name.removeprefix('.')}{_DELETED}")
+    shutil.rmtree(doomed, ignore_errors=True)
+    path.rename(doomed)
+    shutil.rmtree(doomed)
+
+
+def _hidden(path: Path, ending: str) -> Path:
+    return path.with_name(f".{path.name}{ending}")

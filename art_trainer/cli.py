@@ -20,6 +20,10 @@ _TRAIN_EPILOG = (
     "`art-trainer train --config run.yaml --set loss_type=grpo` repeats a run with a change.\n\n"
     "`art-trainer train --resume runs/Email-v0-art-tiny-1` goes on where a run was stopped."
 )
+_EXPORT_EPILOG = (
+    "Examples:\n\n`art-trainer export runs/Email-v0-art-tiny-1 mail-agent` writes the folder mail-agent.\n\n"
+    "`art-trainer export runs/Email-v0-art-tiny-1 mail-agent --push-to-hub me/mail-agent`."
+)
 _SELF_PLAY_EPILOG = (
     "Examples:\n\n`art-trainer self-play` trains both seats of 2048Duel with one small model.\n\n"
     "`art-trainer self-play --env-args board_size=3 --env-args target=64 --opponent copy`: one model a seat."
@@ -88,6 +92,16 @@ def train(
     lora: Annotated[
         int | None, typer.Option(metavar="RANK", help="Train a LoRA adapter of this rank, not all weights.")
     ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="Load weights as bfloat16, float32 or auto, as saved. [default: auto]")
+    ] = None,
+    load_in_4bit: Annotated[
+        bool | None, typer.Option("--load-in-4bit", help="Load the weights below the adapter in 4 bits.")
+    ] = None,
+    gradient_checkpointing: Annotated[
+        bool | None,
+        typer.Option("--gradient-checkpointing", help="Compute layers again in the backward pass."),
+    ] = None,
     history_window: Annotated[
         int | None, typer.Option(metavar="TURNS", help="How many turns the model sees. [default: all]")
     ] = None,
@@ -136,6 +150,9 @@ def train(
         list[str],
         typer.Option("--set", metavar="KEY=VALUE", help="Any other setting of GRPOConfig. Repeatable."),
     ] = [],  # noqa: B006
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what the run would do and need; load no weights.")
+    ] = False,
 ) -> None:
     """Train a model with GRPO, and see by how much it got better.
 
@@ -143,10 +160,10 @@ def train(
     same tasks. Ctrl-C saves a checkpoint and a report. Everything lies in the run's folder.
     """
     flags = {name: value for name, value in locals().items() if value is not None}
-    for name in ("env_args", "train_env_args", "set_", "config", "resume"):
+    for name in ("env_args", "train_env_args", "set_", "config", "resume", "dry_run"):
         flags.pop(name, None)
     from art_trainer.commands.settings import parse_pairs
-    from art_trainer.commands.training import TrainRequest, run_train
+    from art_trainer.commands.training import TrainRequest, gather_settings, run_train
 
     if env_args:
         flags["env_args"] = parse_pairs(env_args, "--env-args")
@@ -154,7 +171,13 @@ def train(
         flags["train_env_args"] = parse_pairs(train_env_args, "--train-env-args")
     if output_dir is not None:
         flags["output_dir"] = str(output_dir)
-    run_train(TrainRequest(flags, parse_pairs(set_, "--set", as_yaml=True), config, resume), Console())
+    request = TrainRequest(flags, parse_pairs(set_, "--set", as_yaml=True), config, resume)
+    if not dry_run:
+        run_train(request, Console())
+        return
+    from art_trainer.commands.planning import run_plan
+
+    run_plan(gather_settings(request), Console())
 
 
 @app.command("self-play", epilog=_SELF_PLAY_EPILOG)
@@ -307,6 +330,25 @@ def play(
         max_tokens=max_tokens,
     )
     run_play(request, Console())
+
+
+@app.command(epilog=_EXPORT_EPILOG)
+def export(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN_OR_CHECKPOINT", help="A run's folder (its newest checkpoint) or a checkpoint's."
+        ),
+    ],
+    folder: Annotated[Path, typer.Argument(help="Where to write; must not exist, or be empty.")],
+    push_to_hub: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Also push it to the Hugging Face hub by this name.")
+    ] = None,
+) -> None:
+    """Write a trained model as a normal Hugging Face folder: merged weights, tokenizer, model card."""
+    from art_trainer.commands.exporting import run_export
+
+    run_export(source, folder, push_to_hub, Console())
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -26,6 +26,7 @@ AdvantageEstimator = Literal[
     "reinforce_plus_plus_baseline",
     "reward_to_go",
     "gigpo",
+    "gae",
 ]
 ScaleRewards = Literal["none", "group", "batch"]
 LossType = Literal["dapo", "grpo", "dr_grpo", "bnpo", "cispo"]
@@ -33,6 +34,9 @@ ImportanceLevel = Literal["token", "sequence"]
 CorrectionMode = Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
 StepStates = Literal["snapshot", "observation"]
 Schedule = Literal["linear", "cosine", "constant"]
+ReferenceDtype = Literal["model", "bfloat16", "float32"]
+Optim = Literal["adamw", "adamw_8bit"]
+"""Which AdamW: PyTorch's, or bitsandbytes' with moments of 8 bits (arXiv:2110.02861)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,9 @@ class GRPOConfig:
     """Training steps over which the learning rate rises linearly to its peak."""
     weight_decay: float = 0.0
     """AdamW's decoupled weight decay; not applied to vectors (norms, biases)."""
+    optim: Optim = "adamw"
+    """``"adamw"``, or ``"adamw_8bit"``: moments of 8 bits, a quarter of the memory, where bitsandbytes is
+    installed."""
     adam_beta1: float = 0.9
     """AdamW's decay of the mean gradient."""
     adam_beta2: float = 0.999
@@ -115,6 +122,9 @@ class GRPOConfig:
     arXiv:2505.07291), above ``1 + epsilon_high``; ``None``: no limit."""
     beta: float = 0.0
     """Weight of the KL divergence to the reference, the policy as it was at the start; 0: no reference."""
+    reference_dtype: ReferenceDtype = "model"
+    """Type of the reference's weights, where it is a second model: the model's own, or ``"bfloat16"`` for
+    half of float32's memory and a KL that is off by the rounding."""
     use_bias_correction_kl: bool = True
     """Multiply the KL estimate by the probability ratio, so that its gradient is the true one off-policy."""
     entropy_coef: float = 0.0
@@ -137,9 +147,21 @@ class GRPOConfig:
     ``"reward_to_go"``: one a turn, what came after it against the group's mean at that turn; for tasks with
     a reward at every turn, where one number an attempt says little about 500 moves.
     ``"gigpo"``: the attempt's, plus what came after the turn against the other turns that met the same
-    state. Equations in :mod:`art_trainer.advantages` and :mod:`art_trainer.estimators`."""
+    state. ``"gae"``: one a turn, against what a value head expected; that is PPO, which needs no groups
+    (``num_generations`` may be 1), see :mod:`art_trainer.critic`. Equations in
+    :mod:`art_trainer.advantages`, :mod:`art_trainer.estimators` and :mod:`art_trainer.gae`."""
     gamma: float = 1.0
-    """Discount of ``"reward_to_go"`` and ``"gigpo"``: how much a reward one turn later is worth."""
+    """Discount of ``"reward_to_go"``, ``"gigpo"`` and ``"gae"``: what a reward one turn later is worth."""
+    lam: float = 0.95
+    """λ of ``"gae"``: 1 for what truly came after a turn, 0 for what the value head says came."""
+    vf_coef: float = 0.1
+    """Weight of the value loss of ``"gae"`` where it reaches the model's own weights; 0: the head learns from
+    the model's features and does not change them."""
+    cliprange_value: float | None = 0.2
+    """How far a value moves in one update before its gradient is clipped, in standard deviations of the
+    returns; ``null``: no clip."""
+    value_learning_rate: float | None = None
+    """Peak learning rate of the value head, on the policy's schedule; ``null``: ``learning_rate``."""
     step_advantage_weight: float = 1.0
     """Weight of the turns' part in ``"gigpo"`` (ω in its paper)."""
     step_states: StepStates = "snapshot"
@@ -148,7 +170,8 @@ class GRPOConfig:
     scale_rewards: ScaleRewards = "none"
     """Divide advantages by the rewards' standard deviation in the group or batch, or not at all. TRL divides
     by the group's; that gives nearly constant groups the loudest say (Dr. GRPO, arXiv:2503.20783) and
-    collapsed on guess-the-number (16 groups, learning rate 3e-3), which learns without it."""
+    collapsed on guess-the-number (16 groups, learning rate 3e-3), which learns without it. For ``"gae"``
+    ``"batch"`` also takes off the mean, PPO's usual whitening."""
     drop_zero_variance_groups: bool = True
     """Leave out groups whose rewards are all equal: their policy gradient is zero and they cost a full pass
     (DAPO's dynamic sampling without the resampling). Their KL and entropy terms are left out with them."""
@@ -189,7 +212,7 @@ class GRPOConfig:
         for name in ("max_concurrent", "save_total_limit"):
             value = getattr(self, name)
             _require(value is None or value >= 1, name, value, "at least 1, or null for no limit")
-        for name in ("delta", "importance_sampling_clip_max", "importance_sampling_clip_min"):
+        for name in _ABOVE_ZERO_OR_NONE:
             value = getattr(self, name)
             _require(value is None or value > 0, name, value, "above 0, or null for no bound")
         for name, field_type in _TYPES.items():
@@ -205,6 +228,11 @@ class GRPOConfig:
     def filters_sampling(self) -> bool:
         """Whether tokens are sampled from less than the model's full distribution."""
         return self.top_p < 1 or self.top_k > 0 or bool(self.min_p)
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether advantages are against a value head's expectation, which is trained along."""
+        return self.advantage_estimator == "gae"
 
     @property
     def records_states(self) -> bool:
@@ -250,9 +278,13 @@ _AT_LEAST_ONE = (
 _NOT_NEGATIVE = (
     "seed", "temperature", "top_k", "learning_rate", "warmup_steps", "weight_decay", "max_grad_norm",
     "epsilon", "adam_epsilon", "beta", "entropy_coef", "save_steps", "eval_steps", "eval_temperature",
-    "log_episodes", "step_advantage_weight",
+    "log_episodes", "step_advantage_weight", "vf_coef",
 )  # fmt: skip
-_FRACTIONS = ("lr_final_ratio", "adam_beta1", "adam_beta2", "gamma")
+_FRACTIONS = ("lr_final_ratio", "adam_beta1", "adam_beta2", "gamma", "lam")
+_ABOVE_ZERO_OR_NONE = (
+    "delta", "importance_sampling_clip_max", "importance_sampling_clip_min", "cliprange_value",
+    "value_learning_rate",
+)  # fmt: skip
 
 
 def _require(condition: bool, name: str, value: object, wanted: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from art_trainer.errors import ConfigError
@@ -9,10 +10,13 @@ from art_trainer.errors import ConfigError
 if TYPE_CHECKING:
     from art_trainer.config import GRPOConfig
 
-DISCOUNTED = ("reward_to_go", "gigpo")
+DISCOUNTED = ("reward_to_go", "gigpo", "gae")
 """Estimators that look at when a reward came."""
 NORMALISED = ("reinforce_plus_plus", "reinforce_plus_plus_baseline")
 """Estimators that divide by the batch's standard deviation themselves."""
+
+_OF_CRITIC = ("lam", "vf_coef", "cliprange_value", "value_learning_rate")
+"""Settings of the value head alone."""
 
 
 def check_together(config: GRPOConfig) -> None:
@@ -26,6 +30,7 @@ def check_together(config: GRPOConfig) -> None:
     _check_correction(config)
     _check_advantages(config)
     _check_groups(config)
+    _check_critic(config)
 
 
 def _check_sampling(config: GRPOConfig) -> None:
@@ -86,7 +91,7 @@ def _check_advantages(config: GRPOConfig) -> None:
     if config.gamma != 1 and estimator not in DISCOUNTED:
         raise ConfigError(
             f"gamma is {config.gamma}, but advantage_estimator {estimator!r} does not discount: set it to "
-            "'reward_to_go' or 'gigpo', or gamma to 1"
+            "'reward_to_go', 'gigpo' or 'gae', or gamma to 1"
         )
     if config.step_advantage_weight != 1 and estimator != "gigpo":
         raise ConfigError(
@@ -106,9 +111,10 @@ def _check_advantages(config: GRPOConfig) -> None:
 
 
 def _check_groups(config: GRPOConfig) -> None:
-    if config.num_generations < 2:
+    if config.num_generations < 2 and not config.has_critic:
         raise ConfigError(
-            "num_generations is 1, but GRPO's baseline is the mean over a group: set at least 2"
+            "num_generations is 1, but GRPO's baseline is the mean over a group: set at least 2, or "
+            "advantage_estimator to 'gae', whose baseline is a value head"
         )
     if config.steps_per_generation > config.groups_per_step:
         raise ConfigError(
@@ -126,3 +132,25 @@ def _check_groups(config: GRPOConfig) -> None:
             "batch, where a group of equal rewards teaches too: switch it off, or set the estimator to "
             "'reinforce_plus_plus_baseline'"
         )
+
+
+def _check_critic(config: GRPOConfig) -> None:
+    if config.has_critic:
+        if config.scale_rewards == "group":
+            raise ConfigError(
+                "scale_rewards is 'group', but advantage_estimator 'gae' compares with a value head and not "
+                "with a group: set 'batch' to whiten advantages over the batch, or 'none'"
+            )
+        if config.dynamic_sampling:
+            raise ConfigError(
+                "dynamic_sampling is on, but with advantage_estimator 'gae' a group of equal rewards teaches "
+                "too: switch it off"
+            )
+        return
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name in _OF_CRITIC and value != field.default:
+            raise ConfigError(
+                f"{field.name} is {value}, but advantage_estimator {config.advantage_estimator!r} has no "
+                f"value head: set it to 'gae', or {field.name} to {field.default}"
+            )

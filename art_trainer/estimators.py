@@ -5,7 +5,8 @@ are (Dr. GRPO, arXiv:2503.20783); ``"group"`` divides by the standard deviation 
 :math:`A_i = (r_i - \bar r) / (\operatorname{std} r + 10^{-4})` (GRPO, arXiv:2402.03300, section 4.1.2);
 ``"batch"`` by that of the batch's (arXiv:2508.08221). Standard deviations have Bessel's correction, as in
 TRL; those of ``"reward_to_go"`` are of the advantages, since rewards-to-go fall towards an attempt's end
-whatever was played.
+whatever was played. Those of ``"gae"``, which compares with a value function and not with a group, are also
+centred on the batch's mean, as PPO's usually are.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from art_trainer.advantages import (
 )
 from art_trainer.config import AdvantageEstimator, GRPOConfig, ScaleRewards
 from art_trainer.episodes import Group
+from art_trainer.gae import generalized_advantages
 
 Rewards = Sequence[Sequence[Sequence[float]]]
 """By group, attempt and turn; groups may differ in size, attempts in length."""
@@ -33,8 +35,8 @@ Advantages = list[list[Array]]
 """By group and attempt an array with one number a turn."""
 
 
-def estimate(groups: Sequence[Group], config: GRPOConfig) -> Advantages:
-    """Return the advantage of every turn of these groups under a config's settings."""
+def estimate(groups: Sequence[Group], config: GRPOConfig, values: Advantages | None = None) -> Advantages:
+    """Return the advantage of every turn of these groups by a config's settings; ``"gae"`` needs values."""
     return batch_advantages(
         [[[turn.reward for turn in attempt.turns] for attempt in group.episodes] for group in groups],
         estimator=config.advantage_estimator,
@@ -42,6 +44,8 @@ def estimate(groups: Sequence[Group], config: GRPOConfig) -> Advantages:
         scale_rewards=config.scale_rewards,
         states=[[attempt.states for attempt in group.episodes] for group in groups],
         step_weight=config.step_advantage_weight,
+        values=values,
+        lam=config.lam,
     )
 
 
@@ -53,21 +57,33 @@ def batch_advantages(
     scale_rewards: ScaleRewards = "none",
     states: States | None = None,
     step_weight: float = 1.0,
+    values: Advantages | None = None,
+    lam: float = 0.95,
 ) -> Advantages:
     """Return the advantage of every turn of a batch.
 
     Args:
         rewards: By group, attempt and turn.
         estimator: What is compared with what.
-        gamma: The discount of ``"reward_to_go"`` and ``"gigpo"``.
+        gamma: The discount of ``"reward_to_go"``, ``"gigpo"`` and ``"gae"``.
         scale_rewards: What the advantages are divided by; without effect on the two of REINFORCE++, which
             divide by the batch's standard deviation themselves.
         states: The states of the turns; only ``"gigpo"`` looks at them, and needs them.
         step_weight: ω of ``"gigpo"``.
+        values: The values of the turns; only ``"gae"`` looks at them, and needs them.
+        lam: λ of ``"gae"``.
 
     Raises:
-        ValueError: For ``"gigpo"`` without states.
+        ValueError: For ``"gigpo"`` without states, and for ``"gae"`` without values.
     """
+    if estimator == "gae":
+        if values is None:
+            raise ValueError("estimator 'gae' compares with what a value function expected: pass values")
+        raw = [
+            [generalized_advantages(*pair, gamma=gamma, lam=lam) for pair in zip(group, known, strict=True)]
+            for group, known in zip(rewards, values, strict=True)
+        ]
+        return raw if scale_rewards == "none" else _scaled(_centred(raw), raw, scale_rewards)
     if estimator == "gigpo":
         if states is None:
             raise ValueError("estimator 'gigpo' compares turns of equal states: pass states")
@@ -115,6 +131,13 @@ def _per_group(
     found = [[estimator(group)] for group in totals]
     spread = [[np.asarray(group, dtype=np.float64)] for group in totals]
     return [values for (values,) in _scaled(found, spread, scaling)]
+
+
+def _centred(advantages: Advantages) -> Advantages:
+    """Take off the mean over all turns of the batch."""
+    flat = np.concatenate([*(values for group in advantages for values in group), np.zeros(0)])
+    mean = float(flat.mean()) if flat.size else 0.0
+    return [[values - mean for values in group] for group in advantages]
 
 
 def _scaled(advantages: Advantages, spread: Advantages, scaling: ScaleRewards) -> Advantages:

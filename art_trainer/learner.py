@@ -2,7 +2,8 @@
 
 An algorithm is a choice of functions: an estimator of advantages (:mod:`art_trainer.estimators`), a ratio
 (:mod:`art_trainer.importance`), a surrogate (:mod:`art_trainer.losses`) and weights
-(:mod:`art_trainer.loss_weights`). This module brings the numbers to them and takes the steps.
+(:mod:`art_trainer.loss_weights`). This module brings the numbers to them and takes the steps. Where the
+estimator needs values, a critic (:mod:`art_trainer.critic`) gives them and learns along: that is PPO.
 
 The weights that sampled are the weights being trained, in the same process and precision, so the log-probs
 recorded while sampling serve as the old ones. Only where sampling was filtered (top-p and the like), or where
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from art_trainer.config import GRPOConfig
+from art_trainer.critic import Critic, Valuation
 from art_trainer.episodes import Episode, Group
 from art_trainer.errors import DivergedError
 from art_trainer.estimators import estimate
@@ -59,6 +61,7 @@ class Learner:
         rng: Shuffles groups into optimizer steps.
         reference: A frozen copy of the weights at the start, where ``config.beta`` asks for a reference and
             the model has no adapter to switch off.
+        critic: The value head and its training, where the advantage estimator needs values.
 
     Raises:
         UnsupportedModelError: Where the model has nothing to train or cannot be scored.
@@ -75,21 +78,31 @@ class Learner:
             weight_decay=config.weight_decay,
             betas=(config.adam_beta1, config.adam_beta2),
             epsilon=config.adam_epsilon,
+            optim=config.optim,
         )
         self._guard = UpdateGuard(self.optimizer, config.max_grad_norm)
         self._scorer = Scorer(model, temperature=config.temperature)
         self._skipped_in_a_row = 0
+        self.critic: Critic | None = None
+        if config.has_critic:
+            self.critic = Critic(self._scorer.hidden_size, config, self._scorer.device)
         self.reference: nn.Module | None = None
         self._reference_scorer = self._scorer
         if config.beta > 0 and not hasattr(model, "disable_adapter"):
             self.reference = copy.deepcopy(model).requires_grad_(False)
+            if config.reference_dtype != "model":
+                self.reference.to(getattr(torch, config.reference_dtype))
             self._reference_scorer = Scorer(self.reference, temperature=config.temperature)
 
     @property
     def learning_rate(self) -> float:
         """The learning rate of the next update."""
+        return self.config.learning_rate * self._schedule_factor
+
+    @property
+    def _schedule_factor(self) -> float:
         config = self.config
-        return config.learning_rate * schedule_factor(
+        return schedule_factor(
             self.step,
             config.max_steps,
             config.lr_scheduler_type,
@@ -118,7 +131,9 @@ class Learner:
         learning_rate = self.learning_rate
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
-        kept, sampler_metrics = self._rescored(self._attempts(groups))
+        whole = [group for group in groups if group.whole]
+        valuation = self._assess(whole)
+        kept, sampler_metrics = self._rescored(self._attempts(whole, valuation))
         steps = min(self.config.steps_per_generation, len(kept))
         batch_tokens = sum(attempt.tokens for members in kept for attempt in members) / max(steps, 1)
         totals = UpdateTotals()
@@ -126,7 +141,8 @@ class Learner:
             for part in np.array_split(self.rng.permutation(len(kept)), steps):
                 self._optimizer_step([kept[i] for i in part], batch_tokens, totals)
         self.step += 1
-        metrics = batch_metrics([*groups, *replaced]) | totals.metrics(self.config) | sampler_metrics
+        metrics = batch_metrics([*groups, *replaced]) | totals.metrics(self.config)
+        metrics |= sampler_metrics | ({} if valuation is None else valuation.metrics())
         metrics["learning_rate"] = learning_rate
         if self.config.dynamic_sampling:
             metrics["resampled_groups"] = float(len(replaced))
@@ -147,22 +163,51 @@ class Learner:
         self._skipped_in_a_row = int(state["skipped_in_a_row"])
         self.rng.bit_generator.state = state["rng"]
 
-    def _attempts(self, groups: Sequence[Group]) -> list[list[_Attempt]]:
-        """Return the groups to train on; their advantages are taken over all whole groups."""
-        whole = [group for group in groups if group.whole]
+    def _assess(self, whole: Sequence[Group]) -> Valuation | None:
+        """Ask the critic, where there is one, what each turn is worth."""
+        if self.critic is None:
+            return None
+        head = self.critic.head
+        self.critic.observe(whole)
+        return self.critic.assess(
+            whole,
+            lambda rows: self._numbers(self._scorer, rows, lambda batch: head(self._scorer.hidden(batch))),
+        )
+
+    def _attempts(self, whole: Sequence[Group], valuation: Valuation | None = None) -> list[list[_Attempt]]:
+        """Return the groups to train on; their advantages are taken over all of these whole groups."""
         config = self.config
         kept = []
-        for index, (group, values) in enumerate(zip(whole, estimate(whole, config), strict=True)):
+        estimated = estimate(whole, config, None if valuation is None else valuation.values)
+        for index, (group, values) in enumerate(zip(whole, estimated, strict=True)):
             if config.drop_zero_variance_groups and not has_signal(group, values, config):
                 continue
             members = [
-                _attempt(episode, advantages_T, index)
-                for episode, advantages_T in zip(group.episodes, values, strict=True)
+                self._attempt(episode, advantages_T, (index, member), valuation)
+                for member, (episode, advantages_T) in enumerate(zip(group.episodes, values, strict=True))
                 if is_trained_on(episode, config)
             ]
             if any(attempt.tokens for attempt in members):
                 kept.append(members)
         return kept
+
+    def _attempt(
+        self,
+        episode: Episode,
+        advantages_T: NDArray[np.float64],
+        place: tuple[int, int],
+        valuation: Valuation | None,
+    ) -> _Attempt:
+        """Return the rows of an episode, by its place among groups and attempts."""
+        group, member = place
+        rows = []
+        for history in episode.histories:
+            row = Row.from_history(history, advantages_T=advantages_T, weight=0.0, group=group)
+            if self.critic is not None and valuation is not None:
+                values_T, returns_T = valuation.values[group][member], valuation.returns[group][member]
+                row = self.critic.with_targets(row, history, values_T, returns_T)
+            rows.append(row)
+        return _Attempt(tuple(rows), sum(row.targets.size for row in rows))
 
     def _rescored(self, groups: list[list[_Attempt]]) -> tuple[list[list[_Attempt]], dict[str, float]]:
         """Add the columns that take a pass of their own: the reference's log-probs, and the old ones again.
@@ -201,14 +246,20 @@ class Learner:
     def _with_column(rows: Sequence[Row], name: str, values: Sequence[NDArray[np.float32]]) -> list[Row]:
         return [replace(row, **{name: value}) for row, value in zip(rows, values, strict=True)]  # type: ignore[arg-type]
 
-    @torch.no_grad()
     def _score(self, scorer: Scorer, rows: Sequence[Row]) -> list[NDArray[np.float32]]:
+        return self._numbers(scorer, rows, lambda batch: scorer.score(batch)[0])
+
+    @torch.no_grad()
+    def _numbers(
+        self, scorer: Scorer, rows: Sequence[Row], of_batch: Callable[[Batch], Tensor]
+    ) -> list[NDArray[np.float32]]:
+        """Return for each row the numbers of its targets, which ``of_batch`` gives for a whole batch."""
         nothing = np.zeros(0, np.float32)
         found = {id(row): nothing for row in rows if not row.targets.size}  # such rows are in no batch
         for batch in self._pack(rows, scorer):
-            logprobs = scorer.score(batch)[0].cpu().numpy()
+            numbers = of_batch(batch).cpu().numpy()
             ends = np.cumsum([row.targets.size for row in batch.rows])[:-1]
-            found.update(zip(map(id, batch.rows), np.split(logprobs, ends), strict=True))
+            found.update(zip(map(id, batch.rows), np.split(numbers, ends), strict=True))
         return [found[id(row)] for row in rows]
 
     def _pack(self, rows: Sequence[Row], scorer: Scorer) -> Iterator[Batch]:
@@ -232,14 +283,17 @@ class Learner:
             for attempt, weight in zip(attempts, weights, strict=True)
             for row in attempt.rows
         ]
+        turns = sum(int(np.isfinite(row.returns).sum()) for row in rows if row.returns is not None)
         loss = 0.0
         for batch in self._pack(rows, self._scorer):
-            part, sums = self._loss(batch, int(lengths.sum()))
+            part, sums = self._loss(batch, int(lengths.sum()), turns)
             part.backward()  # type: ignore[no-untyped-call]
             totals.add(sums)
             loss += sums["loss"]
         norm = self._guard.step(loss)
         totals.step(norm)
+        if self.critic is not None:
+            self.critic.step(self._schedule_factor, finite=norm is not None)
         self._skipped_in_a_row = 0 if norm is not None else self._skipped_in_a_row + 1
         if self._skipped_in_a_row >= self.config.max_skipped_updates:
             raise DivergedError(
@@ -248,10 +302,11 @@ class Learner:
                 "go back to a checkpoint and lower learning_rate"
             )
 
-    def _loss(self, batch: Batch, step_tokens: int) -> tuple[Tensor, dict[str, float]]:
+    def _loss(self, batch: Batch, step_tokens: int, step_turns: int) -> tuple[Tensor, dict[str, float]]:
         """Return a batch's share of the loss of a step of so many tokens, and what the metrics add up."""
         config = self.config
-        logprobs, spread = self._scorer.score(batch, entropy_gradient=config.entropy_coef > 0)
+        hidden = None if self.critic is None else self._scorer.hidden(batch)
+        logprobs, spread = self._scorer.score(batch, entropy_gradient=config.entropy_coef > 0, hidden=hidden)
         old, weights = batch.old_logprobs_N, batch.weights_N
         ratio = importance_ratio(logprobs, old, batch.sequences_N, config.importance_sampling_level)
         losses, clipped = surrogate(
@@ -276,6 +331,10 @@ class Learner:
         if config.entropy_coef:
             # The mean over the step's tokens, as in TRL: what the bonus is worth does not hang on loss_type.
             loss = loss - config.entropy_coef * spread.sum() / step_tokens
+        if self.critic is not None and hidden is not None:
+            value, value_parts = self.critic.loss(hidden, batch)
+            loss = loss + value / max(step_turns, 1)
+            parts |= value_parts
         with torch.no_grad():
             parts["loss"] = loss.detach()
             parts["entropy"] = spread.sum()
@@ -284,14 +343,6 @@ class Learner:
         # One transfer for all: on a GPU each number fetched alone would wait for the device.
         values = torch.stack([value.float() for value in parts.values()]).tolist()
         return loss, dict(zip(parts, values, strict=True)) | {"tokens": float(len(logprobs))}
-
-
-def _attempt(episode: Episode, advantages_T: NDArray[np.float64], group: int) -> _Attempt:
-    rows = tuple(
-        Row.from_history(history, advantages_T=advantages_T, weight=0.0, group=group)
-        for history in episode.histories
-    )
-    return _Attempt(rows, sum(row.targets.size for row in rows))
 
 
 def _correction(

@@ -11,7 +11,9 @@ else to the policy that sampled), ``trained_tokens`` and ``skipped_updates``. Wh
 against the learner, ``sampling/sampling_logp_difference/{mean,max}`` (nats, without sign) and
 ``sampling/importance_sampling_ratio/{min,mean,max}`` (as used, within its bounds). With dynamic sampling
 ``resampled_groups``, and what comes from episodes is over all that were played: those kept were chosen by
-their rewards.
+their rewards. With a value head ``value`` (mean over turns, before the update), ``explained_variance`` (of
+the returns, by the values before the update), ``value_loss`` (half the squared error a turn, in units of the
+returns' variance, part of ``loss``) and ``value_clip_ratio`` (share of turns whose value the clip held).
 """
 
 from __future__ import annotations
@@ -120,7 +122,13 @@ class UpdateTotals:
         def per_token(name: str) -> float:
             return self._sums.get(name, 0.0) / tokens
 
-        return {
+        turns = self._sums.get("value_turns", 0.0)
+        critic = {
+            name: self._sums[summed] / turns
+            for name, summed in (("value_loss", "value_loss"), ("value_clip_ratio", "value_clipped"))
+            if turns
+        }
+        return critic | {
             "loss": self._sums.get("loss", 0.0) / steps,
             "policy_loss": self._sums.get("policy_loss", 0.0) / steps,
             "kl": per_token("kl" if config.beta else "sampling_kl"),

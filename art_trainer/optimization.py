@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from art_trainer.config import Schedule
+from art_trainer.config import Optim, Schedule
 from art_trainer.errors import UnsupportedModelError
+from art_trainer.loading import require_bitsandbytes
+
+_BLOCK = 256
+"""Moments of 8 bits share a float32 scale in blocks of so many."""
+_SMALLEST_8BIT = 4096
+"""Smaller weights keep float32 moments, bitsandbytes' default."""
 
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -30,17 +38,44 @@ def make_optimizer(
     weight_decay: float = 0.0,
     betas: tuple[float, float] = (0.9, 0.999),
     epsilon: float = 1e-8,
-) -> torch.optim.AdamW:
-    """Return AdamW over the trained parameters; vectors (norms, biases) are not decayed."""
+    optim: Optim = "adamw",
+) -> torch.optim.Optimizer:
+    """Return AdamW over the trained parameters; vectors (norms, biases) are not decayed.
+
+    Raises:
+        ConfigError: Where 8-bit moments are asked for and bitsandbytes is not installed.
+    """
     parameters = list(trained_parameters(model).values())
     groups = [
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay},
         {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
     ]
+    groups = [group for group in groups if group["params"]]
+    if optim == "adamw_8bit":
+        require_bitsandbytes("optim='adamw_8bit'")
+        eight_bit: Any = importlib.import_module("bitsandbytes.optim").AdamW8bit
+        optimizer: torch.optim.Optimizer = eight_bit(groups, lr=learning_rate, betas=betas, eps=epsilon)
+        return optimizer
     # Fused: one call for all weights. For a tiny model on a CPU the loop over weights is most of a step.
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]], lr=learning_rate, betas=betas, eps=epsilon, fused=True
-    )
+    return torch.optim.AdamW(groups, lr=learning_rate, betas=betas, eps=epsilon, fused=True)
+
+
+def optimizer_bytes(model: nn.Module, optim: Optim = "adamw") -> int:
+    """Return what :func:`make_optimizer` will hold once it has stepped, in bytes.
+
+    PyTorch's AdamW: two moments of the weight's type and a float32 count of steps for each tensor. With 8
+    bits: two bytes a weight and two float32 scales a block of 256; 8 bytes a weight in tensors below 4,096.
+    """
+    total = 0
+    for parameter in trained_parameters(model).values():
+        count = parameter.numel()
+        if optim == "adamw":
+            total += 2 * count * parameter.dtype.itemsize + 4
+        elif count < _SMALLEST_8BIT:
+            total += 8 * count
+        else:
+            total += 2 * (count + 4 * -(-count // _BLOCK))
+    return total
 
 
 def schedule_factor(

@@ -43,6 +43,9 @@ class Row:
         group: Rows of equal group may have a prompt in common.
         reference_logprobs: The sampled tokens' log-probs under a reference, where one is used.
         corrections: What each sampled token's loss is multiplied by, where the sampler is another program.
+        values: Where there is a value head, what it said before the update at the first token of each turn,
+            in the head's units; ``nan`` at the other tokens.
+        returns: In the same places what it should learn to say.
     """
 
     token_ids: NDArray[np.int64]
@@ -53,6 +56,8 @@ class Row:
     group: int
     reference_logprobs: NDArray[np.float32] | None = None
     corrections: NDArray[np.float32] | None = None
+    values: NDArray[np.float32] | None = None
+    returns: NDArray[np.float32] | None = None
 
     @classmethod
     def from_history(
@@ -106,6 +111,8 @@ class Batch:
         sequences_N: The row each of them is in.
         reference_logprobs_N: Their log-probs under the reference, where there is one.
         corrections_N: Their corrections, where there are any.
+        values_N: Their values before the update, where there is a value head; see :class:`Row`.
+        returns_N: What those should be.
         rows: The rows, in the order of B.
     """
 
@@ -121,6 +128,8 @@ class Batch:
     sequences_N: Tensor
     reference_logprobs_N: Tensor | None
     corrections_N: Tensor | None
+    values_N: Tensor | None
+    returns_N: Tensor | None
     rows: tuple[Row, ...]
 
 
@@ -239,5 +248,7 @@ def _to_batch(bundles: Sequence[_Bundle], device: torch.device) -> Batch:
         sequences_N=tensor(np.repeat(np.arange(len(rows)), sizes)),
         reference_logprobs_N=column([row.reference_logprobs for row in rows]),
         corrections_N=column([row.corrections for row in rows]),
+        values_N=column([row.values for row in rows]),
+        returns_N=column([row.returns for row in rows]),
         rows=tuple(rows),
     )

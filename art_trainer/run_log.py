@@ -31,13 +31,16 @@ class RunLog:
         return self.folder / "checkpoints"
 
     def begin(self, config: Mapping[str, Any], step: int) -> None:
-        """Write the settings, and forget metrics of steps that a resumed run does again."""
+        """Write the settings, and forget metrics of steps that a resumed run does again.
+
+        A run that begins at step 0 also evaluates again.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         _replace(self.folder / "config.json", json.dumps(config, indent=1) + "\n")
         metrics = self.folder / "metrics.jsonl"
         if metrics.exists():
             lines = metrics.read_text(encoding="utf-8").splitlines(keepends=True)
-            _replace(metrics, "".join(line for line in lines if _step_of(line) <= step))
+            _replace(metrics, "".join(line for line in lines if 0 < step >= _step_of(line)))
 
     def write_metrics(self, metrics: Mapping[str, float]) -> None:
         """Append one line."""

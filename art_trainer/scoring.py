@@ -58,8 +58,10 @@ class Scorer:
             base = base.get_base_model()
         self._decoder: Any = base.get_decoder()
         self._head: Any = base.get_output_embeddings()
+        self._has_decoder = self._decoder is not base
         self._temperature = temperature
         self.device = next(model.parameters()).device
+        self.hidden_size = int(base.config.get_text_config(decoder=True).hidden_size)
         self.shares_prefixes = False
         self._splits_head = False
         self.prunes = False
@@ -77,7 +79,7 @@ class Scorer:
         self._model.eval()
         wanted = self.score(batches[False])[0].sum()
         tolerance = 0.1 if next(base.parameters()).dtype in _HALF else 1e-3
-        self._splits_head = self._head is not None and self._decoder is not base
+        self._splits_head = self._head is not None and self._has_decoder
         if self._splits_head:
             found = self.score(batches[False])[0].sum()
             self._splits_head = bool((found - wanted).abs() < tolerance)
@@ -91,12 +93,29 @@ class Scorer:
             self.shares_prefixes = bool((found - wanted).abs() < tolerance)
         self._model.train(training)
 
-    def score(self, batch: Batch, *, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
+    def hidden(self, batch: Batch) -> Tensor:
+        """Return the last hidden states of the positions that predict the sampled tokens, shape [N, H].
+
+        Raises:
+            UnsupportedModelError: Where the model has no decoder apart from its head.
+        """
+        if not self._has_decoder:
+            raise UnsupportedModelError(
+                f"{type(self._model).__name__} does not part decoder and head, so there is no hidden state "
+                "to read a value from: set advantage_estimator to one without a value head, such as 'group'"
+            )
+        return self._hidden(batch)
+
+    def score(
+        self, batch: Batch, *, entropy_gradient: bool = False, hidden: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return each sampled token's log-prob and the entropy of the distribution it is scored under.
 
         Args:
             batch: The batch; a shared one only where :attr:`shares_prefixes`.
             entropy_gradient: Whether the entropies need a gradient, which costs memory.
+            hidden: What :meth:`hidden` returned for the batch, where it was asked: the decoder does not run
+                again then, but for a model whose logits are not its head of them alone.
 
         Returns:
             Log-probs and entropies in nats, shapes [N], float32 or the model's dtype where that is more.
@@ -104,7 +123,8 @@ class Scorer:
         if not self._splits_head:
             logits = self._forward(self._model, batch).logits.flatten(0, 1)
             return self._pick(logits[batch.positions_N], batch.targets_N, entropy_gradient)
-        hidden = self._hidden(batch)
+        if hidden is None:
+            hidden = self._hidden(batch)
         size = max(LOGITS_PER_CHUNK // self._head.weight.shape[0], 1)
         if len(hidden) <= size:
             return self._pick(self._head(hidden), batch.targets_N, entropy_gradient)

@@ -226,6 +226,7 @@ class GRPOTrainer:
             tokenizer=self.policy.tokenizer,
             optimizer=self.learner.optimizer,
             reference=self.learner.reference,
+            critic=self.learner.critic,
             state=state,
         )
 
@@ -240,6 +241,7 @@ class GRPOTrainer:
             model=self.policy.model,
             optimizer=self.learner.optimizer,
             reference=self.learner.reference,
+            critic=self.learner.critic,
         )
         self.learner.restore(state["learner"])
         self.collected = self._learned_from = int(state["collected"])

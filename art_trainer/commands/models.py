@@ -6,11 +6,13 @@ import difflib
 from pathlib import Path
 
 import transformers
-from peft import LoraConfig
+from transformers import AutoTokenizer
 
-from art_trainer import art_tiny
+from art_trainer import art_tiny, scratch
 from art_trainer.checkpoint import list_checkpoints
+from art_trainer.commands.settings import RunSettings
 from art_trainer.errors import ConfigError
+from art_trainer.loading import AUTO, ModelOptions, load_model
 from art_trainer.run_folder import RunFolder
 from art_trainer.sampler import SamplingParams
 from art_trainer.transformers_policy import TransformersPolicy
@@ -23,6 +25,9 @@ def local_policy(
     max_batch: int = 256,
     device: str | None = None,
     lora: int | None = None,
+    dtype: str = AUTO,
+    load_in_4bit: bool = False,
+    gradient_checkpointing: bool = False,
     history_window: int | None = None,
     baselines: tuple[str, ...] = (),
 ) -> TransformersPolicy:
@@ -34,33 +39,48 @@ def local_policy(
         max_batch: Most conversations held at one time.
         device: Where the model lives; by default a GPU where there is one.
         lora: Rank of a new LoRA adapter on all linear layers.
+        dtype: What the weights are loaded as, see :class:`~art_trainer.loading.ModelOptions`.
+        load_in_4bit: Whether the frozen weights are loaded as 4-bit numbers.
+        gradient_checkpointing: Whether layers are computed again in the backward pass.
         history_window: How many turns the model sees; ``None`` for all.
         baselines: Names that were possible too, for the words of an error.
 
     Raises:
         ConfigError: Where there is no such model.
     """
-    _refuse_slips(words, (art_tiny.NAME, *baselines))
-    adapter = None
-    if lora is not None:
-        adapter = LoraConfig(r=lora, lora_alpha=2 * lora, target_modules="all-linear", task_type="CAUSAL_LM")
+    options = ModelOptions(dtype, lora, load_in_4bit, gradient_checkpointing, device)
+    path = model_path(words, baselines)
     # It would draw over what this command shows.
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
-        return TransformersPolicy.from_pretrained(
-            _model_path(words),
-            lora=adapter,
-            device=device,
+        return TransformersPolicy(
+            load_model(path, options),
+            AutoTokenizer.from_pretrained(path),
             sampling=sampling,
             max_batch=max_batch,
             history_window=history_window,
             name=words,
         )
+    except ConfigError:
+        raise
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"no policy {words!r}: no folder with a model, no baseline of the environment, and not found on "
             f"Hugging Face ({str(error).splitlines()[0]})"
         ) from error
+
+
+def model_options(run: RunSettings) -> ModelOptions:
+    """How a run's settings have its model loaded.
+
+    Raises:
+        ConfigError: For settings that do not go together.
+    """
+    if run.model == scratch.NAME and (run.lora is not None or run.load_in_4bit):
+        raise ConfigError(
+            "lora is set, but a scratch model's weights are random and not worth freezing: leave it out"
+        )
+    return ModelOptions(run.dtype, run.lora, run.load_in_4bit, run.gradient_checkpointing, run.device)
 
 
 def _refuse_slips(words: str, known: tuple[str, ...]) -> None:
@@ -80,8 +100,17 @@ def _refuse_slips(words: str, known: tuple[str, ...]) -> None:
         raise ConfigError(f"no policy {words!r}; did you mean `{near[0]}`?")
 
 
-def _model_path(words: str) -> str:
-    """What Transformers loads: of a run the latest checkpoint, of a checkpoint the model in it."""
+def model_path(words: str, baselines: tuple[str, ...] = ()) -> str:
+    """What Transformers loads: of a run the latest checkpoint, of a checkpoint the model in it.
+
+    Args:
+        words: ``art-tiny``, a folder, or a Hugging Face name.
+        baselines: Names that were possible too, for the words of an error.
+
+    Raises:
+        ConfigError: For a folder that does not exist, or almost the name of something known.
+    """
+    _refuse_slips(words, (art_tiny.NAME, *baselines))
     if words == art_tiny.NAME:
         return str(art_tiny.path())
     path = Path(words)

@@ -10,10 +10,11 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from art_trainer.commands.models import local_policy
+from art_trainer.commands.models import local_policy, model_options
 from art_trainer.commands.policies import MakeEnv, baseline_names, train_split
 from art_trainer.commands.settings import Settings
 from art_trainer.imitation import ImitationConfig
+from art_trainer.loading import equip
 from art_trainer.sampler import SamplingParams
 from art_trainer.scratch import NAME, ScratchSize, sample_texts, scratch_model
 from art_trainer.transformers_policy import TransformersPolicy
@@ -37,6 +38,7 @@ def prepare_policy(
         ConfigError: Where there is no such model.
     """
     run, config = settings.run, settings.config
+    options = model_options(run)
     torch.manual_seed(config.seed)  # a new LoRA adapter starts from torch's generator
     sampling = SamplingParams(
         temperature=config.temperature,
@@ -52,8 +54,11 @@ def prepare_policy(
             run.model if checkpoint is None or run.model != NAME else str(checkpoint),
             sampling=sampling,
             max_batch=run.max_batch,
-            device=run.device,
-            lora=run.lora,
+            device=options.device,
+            lora=options.lora,
+            dtype=options.dtype,
+            load_in_4bit=options.load_in_4bit,
+            gradient_checkpointing=options.gradient_checkpointing,
             history_window=run.history_window,
         )
     weights = sum(parameter.numel() for parameter in policy.model.parameters())
@@ -123,10 +128,8 @@ def env_texts(settings: Settings, make_env: MakeEnv) -> list[str]:
 def _scratch_policy(settings: Settings, texts: Sequence[str], sampling: SamplingParams) -> TransformersPolicy:
     run, config = settings.run, settings.config
     model, tokenizer = scratch_model(texts, size=ScratchSize(**run.scratch), seed=config.seed)
-    if run.device is not None:
-        model.to(run.device)  # type: ignore[arg-type]
     return TransformersPolicy(
-        model,
+        equip(model, model_options(run)),
         tokenizer,
         sampling=sampling,
         max_batch=run.max_batch,

@@ -140,6 +140,13 @@ class RunSettings:
     ``{budget: {max_cost: 5, prompt_price_per_million: 0.3, completion_price_per_million: 1}}``."""
     lora: int | None = None
     """Rank of the LoRA adapter to train; ``None`` trains all weights."""
+    dtype: str = "auto"
+    """What weights are loaded as: ``bfloat16``, ``float32``, or ``auto`` for what they were saved in. A new
+    adapter's are float32 in any case."""
+    load_in_4bit: bool = False
+    """Load the frozen weights below the adapter as 4-bit numbers (QLoRA); needs a GPU and bitsandbytes."""
+    gradient_checkpointing: bool = False
+    """Compute the layers' insides again in the backward pass: less memory, about a third more computation."""
     threads: int | None = None
     """CPU threads; ``None``: 2 for small models, all cores for large ones."""
     device: str | None = None
@@ -190,6 +197,9 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "judge": (str, type(None)),
     "judge_args": (dict,),
     "lora": (int, type(None)),
+    "dtype": (str,),
+    "load_in_4bit": (bool,),
+    "gradient_checkpointing": (bool,),
     "threads": (int, type(None)),
     "device": (str, type(None)),
     "max_batch": (int,),
@@ -261,7 +271,10 @@ def _check(source: str, name: str, value: Any) -> None:
     if name not in _RUN_NAMES and name not in _CONFIG_NAMES:
         hint = did_you_mean(name, (*_RUN_NAMES, *_CONFIG_NAMES))
         raise ConfigError(f"{source}: no setting `{name}`{hint}")
-    if name in _RUN_NAMES and (not isinstance(value, _KINDS[name]) or isinstance(value, bool)):
+    # A bool is an int to Python, but not to a reader.
+    if name in _RUN_NAMES and not (
+        isinstance(value, _KINDS[name]) and (bool in _KINDS[name] or not isinstance(value, bool))
+    ):
         wanted = " or ".join("null" if kind is type(None) else kind.__name__ for kind in _KINDS[name])
         raise ConfigError(f"{source}: {name} is {value!r}; set a value of type {wanted}")
 

@@ -16,12 +16,17 @@ from tests.art_trainer.made_episodes import made_episode
 turn_rewards = st.lists(st.lists(st.floats(-10, 10), max_size=6), min_size=1, max_size=5)
 SCALES: list[ScaleRewards] = ["none", "group", "batch"]
 ESTIMATORS: tuple[AdvantageEstimator, ...] = get_args(AdvantageEstimator)
-BY_GROUP = [name for name in ESTIMATORS if name != "reinforce_plus_plus"]
+BY_GROUP = [name for name in ESTIMATORS if name not in ("reinforce_plus_plus", "gae")]
 
 
 def states_of(rewards: Sequence[Sequence[Sequence[float]]]) -> list[list[list[int]]]:
     """States that recur: even and odd turns."""
     return [[[turn % 2 for turn in range(len(turns))] for turns in group] for group in rewards]
+
+
+def values_of(rewards: Sequence[Sequence[Sequence[float]]]) -> list[list[np.ndarray]]:
+    """A value function that expects one half of every turn."""
+    return [[np.full(len(turns), 0.5) for turns in group] for group in rewards]
 
 
 def of_single_turns(
@@ -92,7 +97,7 @@ def test_reinforce_plus_plus_has_mean_zero_and_at_most_unit_deviation(
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("scale", SCALES)
 def test_a_batch_without_groups_is_empty(estimator: AdvantageEstimator, scale: ScaleRewards) -> None:
-    assert batch_advantages([], estimator=estimator, scale_rewards=scale, states=[]) == []
+    assert batch_advantages([], estimator=estimator, scale_rewards=scale, states=[], values=[]) == []
 
 
 @pytest.mark.parametrize(
@@ -110,7 +115,12 @@ def test_every_turn_has_an_advantage(
     groups: list[list[list[float]]], estimator: AdvantageEstimator, scale: ScaleRewards
 ) -> None:
     found = batch_advantages(
-        groups, estimator=estimator, scale_rewards=scale, states=states_of(groups), gamma=0.9
+        groups,
+        estimator=estimator,
+        scale_rewards=scale,
+        states=states_of(groups),
+        values=values_of(groups),
+        gamma=0.9,
     )
     assert [[len(values) for values in group] for group in found] == [
         [len(turns) for turns in group] for group in groups

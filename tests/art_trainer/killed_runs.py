@@ -1,0 +1,117 @@
+"""Runs ``art-trainer train`` again and again in children of one process, and kills some of them.
+
+Called with the path of a JSON file, ``{"folder": …, "runs": [{"name": …, "arguments": […], "kill": …}]}``.
+What kills a run is null or one of
+
+- ``{"file": N}``: at the N-th change of a file below the folder, before it is made;
+- ``{"event": E, "path": P, "count": N}``: at the N-th change of kind E to a path that holds P;
+- ``{"call": "module:Class.method", "count": N}``: at the N-th call of a method.
+
+The process kills itself there with SIGKILL, so that nothing can tidy up. Prints a JSON list: of each run its
+exit status, the number of changed files, and what then lies among the checkpoints of the folder of its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+
+from art_trainer import charts, trainer  # noqa: F401 (imported once, before the children part)
+from art_trainer.cli import main
+from art_trainer.commands import models, training  # noqa: F401
+from tests.art_trainer.tiny_models import EchoEnv
+
+ENV = "toy/Words-v0"
+CHANGES = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir")
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Files:
+    """Counts changes of files below a folder, and dies at one of them."""
+
+    def __init__(self, folder: str, moment: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self.moment = moment
+        self.seen = 0
+        self.matching = 0
+
+    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event not in CHANGES or not arguments or not isinstance(arguments[0], str | os.PathLike):
+            return
+        paths = [os.fspath(x) for x in arguments[:2] if isinstance(x, str | os.PathLike)]
+        # Deleting a tree names its files relative to an open folder.
+        ours = paths[0].startswith(self.folder) or (
+            event in ("os.remove", "os.rmdir") and "/" not in paths[0]
+        )
+        if not ours or (event == "open" and not arguments[2] & (os.O_WRONLY | os.O_RDWR)):
+            return
+        self.seen += 1
+        if event == self.moment.get("event") and any(self.moment["path"] in path for path in paths):
+            self.matching += 1
+        if self.seen == self.moment.get("file") or 0 < self.matching == self.moment.get("count"):
+            die()
+
+
+def die_at_call(target: str, count: int) -> None:
+    """Replace a method by one that dies when it is called so many times."""
+    module, _, name = target.partition(":")
+    owner, _, method = name.partition(".")
+    holder = getattr(importlib.import_module(module), owner)
+    plain, calls = getattr(holder, method), []
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) == count:
+            die()
+        return plain(*arguments, **options)
+
+    setattr(holder, method, counted)
+
+
+def play(run: Mapping[str, Any], folder: str) -> tuple[int, int]:
+    """Run the command in a child; return its exit status and how many files it changed."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        moment = run["kill"] or {}
+        if "call" in moment:
+            die_at_call(moment["call"], moment["count"])
+        files = Files(folder, {} if "call" in moment else moment)
+        sys.addaudithook(files)
+        with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
+            try:
+                main(run["arguments"])
+            except SystemExit as exit_:
+                status = int(exit_.code or 0)
+        os.write(writer, str(files.seen).encode())
+        os._exit(status)
+    os.close(writer)
+    with os.fdopen(reader) as stream:
+        seen = stream.read()
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status), int(seen or 0)
+
+
+def told(run: Mapping[str, Any], folder: str) -> dict[str, Any]:
+    """Play a run and tell what came of it."""
+    status, changes = play(run, folder)
+    left = sorted(path.name for path in Path(folder, run["name"], "checkpoints").glob("*"))
+    return {"status": status, "changes": changes, "left": left}
+
+
+if __name__ == "__main__":
+    gym.register(ENV, entry_point=EchoEnv, order_enforce=False, disable_env_checker=True)
+    plan = json.loads(Path(sys.argv[1]).read_text())
+    print(json.dumps([told(run, plan["folder"]) for run in plan["runs"]]))

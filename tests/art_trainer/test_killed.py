@@ -1,0 +1,149 @@
+"""A run that is killed at any moment and gone on with is, bit for bit, the run that was never killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.art_trainer.killed_runs import ENV
+from tests.art_trainer.tiny_models import byte_tokenizer, tiny_model
+
+ROOT = Path(__file__).resolve().parents[2]
+SETTINGS = [
+    *("--env", ENV, "--max-steps", 3, "--groups-per-step", 2, "--num-generations", 2, "--threads", 1),
+    *("--eval-episodes", 2, "--eval-steps", 2, "--save-steps", 1, "--beta", 0.05, "--learning-rate", 0.01),
+    *("--set", "max_completion_length=4", "--set", "steps_per_generation=2", "--set", "save_total_limit=1"),
+    # Whatever the rewards are, there is something to learn from each group.
+    *("--set", "drop_zero_variance_groups=false", "--set", "entropy_coef=0.1"),
+]
+MOMENTS: dict[str, dict[str, Any]] = {
+    "the evaluation before": {"event": "os.rename", "path": "before.json", "count": 1},
+    "the settings are written": {"event": "os.rename", "path": "config.json", "count": 1},
+    "the first rollout": {"call": "art_trainer.trainer:GRPOTrainer._tell_episode", "count": 3},
+    "the first checkpoint has no manifest yet": {"event": "open", "path": "manifest.json", "count": 1},
+    "between the optimizer steps of step 2": {
+        "call": "art_trainer.optimization:UpdateGuard.step", "count": 4,
+    },
+    "the metrics of step 2 are written, its checkpoint is not": {
+        "event": "os.mkdir", "path": ".step-000002.partial", "count": 1,
+    },
+    "checkpoint 2 gets its name": {
+        "event": "os.rename", "path": "checkpoints/.step-000002.partial", "count": 1,
+    },
+    # The first of that name to be deleted is what the kill before left of checkpoint 2.
+    "checkpoint 1 is half deleted": {"event": "os.remove", "path": "model.safetensors", "count": 2},
+    "the evaluation after": {"event": "os.rename", "path": "after.episodes.jsonl", "count": 1},
+    "checkpoint 3 is written again, and moved away": {
+        "event": "os.rename", "path": "checkpoints/.step-000003.partial", "count": 1,
+    },
+}  # fmt: skip
+"""Where one run is killed, one after the other, each time it was gone on with."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was never killed, and one that was killed at every moment above."""
+    folder = tmp_path_factory.mktemp("killed")
+    tiny_model("qwen2", hidden=16).save_pretrained(folder / "tiny")
+    byte_tokenizer().save_pretrained(folder / "tiny")
+    runs = [
+        {"name": name, "arguments": arguments(folder, name, start), "kill": kill}
+        for name, start, kill in (
+            ("whole", True, None),
+            *(("killed", place == 0, moment) for place, moment in enumerate(MOMENTS.values())),
+            ("killed", False, None),
+        )
+    ]
+    (folder / "runs.json").write_text(json.dumps({"folder": str(folder), "runs": runs}))
+    command = [sys.executable, "-m", "tests.art_trainer.killed_runs", str(folder / "runs.json")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    (folder / "told.json").write_text(done.stdout.splitlines()[-1])
+    return folder
+
+
+def arguments(folder: Path, name: str, start: bool) -> list[str]:
+    """What a run is started with, or gone on with."""
+    if not start:
+        return ["train", "--resume", str(folder / name)]
+    given = ["train", "--model", folder / "tiny", "--output-dir", folder / name, *SETTINGS]
+    return [str(argument) for argument in given]
+
+
+def told(folder: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((folder / "told.json").read_text())
+    return found
+
+
+def metrics(run: Path) -> list[dict[str, float]]:
+    """What was logged, without how long it took."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [
+        {key: value for key, value in line.items() if not key.startswith(("time/", "tokens_per_second"))}
+        for line in lines
+    ]
+
+
+def test_it_was_killed_at_every_moment_and_finished_in_the_end(folder: Path) -> None:
+    whole, *others = told(folder)
+    statuses = dict(zip([*MOMENTS, "the end"], (run["status"] for run in others), strict=True))
+    assert statuses == {**dict.fromkeys(MOMENTS, -signal.SIGKILL), "the end": 0}
+    assert whole["status"] == 0
+
+
+def test_the_weights_moments_and_counters_are_those_of_the_whole_run(folder: Path) -> None:
+    whole, killed = (folder / name / "checkpoints" / "step-000003" for name in ("whole", "killed"))
+    for file in ("model/model.safetensors", "optimizer.safetensors", "reference.safetensors"):
+        assert (killed / file).read_bytes() == (whole / file).read_bytes(), file
+    states = [json.loads((one / "state.json").read_text()) for one in (whole, killed)]
+    for state in states:
+        del state["config"]["output_dir"]
+    assert states[0] == states[1]
+    assert (whole / "model/model.safetensors").read_bytes() != (
+        folder / "tiny/model.safetensors"
+    ).read_bytes()
+
+
+def test_metrics_and_evaluations_are_those_of_the_whole_run(folder: Path) -> None:
+    lines = metrics(folder / "whole")
+    # The evaluation at step 0 was made again, and is there once.
+    assert [line["step"] for line in lines] == [0, 1, 2, 3]
+    assert all(line["grad_norm"] > 0 for line in lines[1:])
+    assert lines[3]["kl"] > 0
+    assert metrics(folder / "killed") == lines
+    for when in ("before", "after"):
+        files = [folder / name / "evaluations" / f"{when}.json" for name in ("whole", "killed")]
+        whole, killed = (json.loads(file.read_text())["results"] for file in files)
+        assert killed == whole
+    for step in (1, 2, 3):
+        files = [folder / name / "episodes" / f"step-{step:06d}.jsonl" for name in ("whole", "killed")]
+        assert files[0].read_text() == files[1].read_text()
+
+
+def test_no_kill_leaves_less_than_the_newest_whole_checkpoint(folder: Path) -> None:
+    left = {moment: run["left"] for moment, run in zip(MOMENTS, told(folder)[1:-1], strict=True)}
+    assert left["the first rollout"] == []
+    assert left["the first checkpoint has no manifest yet"] == [".step-000001.partial"]
+    assert left["between the optimizer steps of step 2"] == ["step-000001"]
+    assert left["checkpoint 2 gets its name"] == [".step-000002.partial", "step-000001"]
+    assert left["checkpoint 1 is half deleted"] == [".step-000001.deleted", "step-000002"]
+    moved = left["checkpoint 3 is written again, and moved away"]
+    assert moved == [".step-000003.partial", ".step-000003.retired"]
+
+
+def test_nothing_half_done_is_left_in_the_end(folder: Path) -> None:
+    whole, *_, last = told(folder)
+    assert whole["left"] == last["left"] == ["step-000003"]
+
+
+def test_steps_that_were_saved_are_not_done_again(folder: Path) -> None:
+    # The last time it was gone on with, from a checkpoint that was being replaced, nothing was left to train.
+    killed = folder / "killed"
+    started = (killed / "config.json").stat().st_mtime_ns
+    assert (killed / "episodes" / "step-000003.jsonl").stat().st_mtime_ns < started
