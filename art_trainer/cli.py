@@ -113,7 +113,7 @@ def train(
         str | None,
         typer.Option(
             help="What training pays: env, rubric, ruler (a judge model), or a mix such as "
-            "0.7*ruler+0.3*env. [default: env]"
+            "`0.7*ruler+0.3*env`. [default: env]"
         ),
     ] = None,
     judge: Annotated[

@@ -72,6 +72,20 @@ def test_a_value_is_read_where_the_turns_first_token_is_predicted(family: str) -
             assert values_T == pytest.approx(learner.critic.head.unscaled(wanted), abs=1e-5)
 
 
+def test_what_a_value_should_be_is_the_lambda_return() -> None:
+    groups = made_groups(tiny_model())
+    one_step = ppo_learner(tiny_model(), gamma=0.9, lam=0.0)._assess(groups)
+    whole = ppo_learner(tiny_model(), gamma=0.9, lam=1.0)._assess(groups)
+    assert one_step is not None
+    assert whole is not None
+    for i, group in enumerate(groups):
+        for j, episode in enumerate(group.episodes):
+            rewards = [turn.reward for turn in episode.turns]
+            after = np.append(one_step.values[i][j][1:], 0.0)
+            assert one_step.returns[i][j] == pytest.approx(np.array(rewards) + 0.9 * after)
+            assert whole.returns[i][j] == pytest.approx(rewards_to_go(rewards, 0.9))
+
+
 def textbook_gradients(
     learner: Learner, groups: Sequence[Group], advantages: Any, returns: Any, values: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
