@@ -1,15 +1,15 @@
 """How long does one step of GRPO take, and where does the time go? Ours, TRL's, and the plain loop.
 
-The same model, group and number of tokens (``learner_workload.py``) through three trainers, in turn, each in a
-process of its own: this project's ``GRPOTrainer``; TRL's with its ``environment_factory``; and the plain
+The same model, group and number of tokens (``learner_workload.py``) through three trainers, in turn, each in
+a process of its own: this project's ``GRPOTrainer``; TRL's with its ``environment_factory``; and the plain
 loop, which calls ``model.generate`` on the whole conversation at every turn and pads one sequence an attempt.
 Times are CPU-seconds of the process, medians over the steps after the first.
 
     python benchmarks/bench_learner.py                        # the workloads W, W-long and single
     python benchmarks/bench_learner.py --workloads W --steps 9
-    python benchmarks/bench_learner.py --curves curves.svg    # cost against turns played and group size
+    python benchmarks/bench_learner.py --curves --json FILE   # cost against turns played and group size
     python benchmarks/bench_learner.py --check                # exits 1 where a claim does not hold
-    python benchmarks/bench_learner.py --quick                # two steps of W each: shows that it works
+    python benchmarks/bench_learner.py --quick                # two steps of W, once each: it works
 """
 
 from __future__ import annotations
@@ -300,10 +300,12 @@ def _import_all() -> None:
     import art_trainer.trainer  # noqa: F401
 
 
-def measure(workload: Workload, steps: int, threads: int, ways: tuple[str, ...]) -> list[Result]:
+def measure(
+    workload: Workload, steps: int, threads: int, ways: tuple[str, ...], rounds: int = _ROUNDS
+) -> list[Result]:
     """All ways, taking turns, each time in a process of its own."""
     found: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
-    for _ in range(_ROUNDS):
+    for _ in range(rounds):
         for way in ways:
             order = json.dumps({"workload": asdict(workload), "way": way, "steps": steps, "threads": threads})
             command = [sys.executable, __file__, "--child", order]
@@ -356,8 +358,8 @@ def show(results: list[Result], workload: Workload, threads: int) -> None:
     floors = gflop_floor(workload)
     print(
         f"\n{workload.name}: prompt {workload.prompt}, {workload.turns} turns of {workload.action} + "
-        f"{workload.observation} tokens, group {workload.group}; matrix product {rate:.0f} GFLOP/CPU-s, floor "
-        f"{floors[0] / rate:.2f} + {floors[1] / rate:.2f} s ({floors[0]:.0f} + {floors[1]:.0f} GFLOP)"
+        f"{workload.observation} tokens, group {workload.group}; matrix product {rate:.0f} GFLOP/CPU-s, "
+        f"floor {floors[0] / rate:.2f} + {floors[1] / rate:.2f} s ({floors[0]:.0f} + {floors[1]:.0f} GFLOP)"
     )
     columns = ("step", "generation", "forward", "backward", "optimizer")
     print(f"{'way':6}" + "".join(f"{name:>12}" for name in columns) + f"{'memory MB':>12}{'of floor':>10}")
@@ -436,7 +438,8 @@ def main() -> int:
     else:
         results = []
         for name in arguments.workloads:
-            part = measure(WORKLOADS[name], arguments.steps, arguments.threads, WAYS)
+            rounds = 1 if arguments.quick else _ROUNDS
+            part = measure(WORKLOADS[name], arguments.steps, arguments.threads, WAYS, rounds)
             show(part, WORKLOADS[name], arguments.threads)
             results += part
         facts |= {"results": [asdict(r) for r in results], "ratios": ratios(results)}
