@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from html import escape
 
 _WIDTH, _HEIGHT = 640, 400
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 130, 40, 48
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 150, 40, 48
 _COLOURS = ("#b4552d", "#2d6cb4", "#3f8f4f", "#7a4fa3", "#8a8a3a")
 
 
@@ -37,14 +37,19 @@ def growth_chart(title: str, lines: Mapping[str, Mapping[int, float]]) -> str:
         if round(math.log2(count)) % 2 == 0:
             y = _HEIGHT - _BOTTOM + 16
             parts.append(f'<text x="{x:.1f}" y="{y}" text-anchor="middle">{_short(count)}</text>')
+    labels: list[tuple[float, float, str, str]] = []
     for number, (name, line) in enumerate(lines.items()):
         colour = _COLOURS[number % len(_COLOURS)]
         points = [(across.place(count), up.place(rate)) for count, rate in sorted(line.items())]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in points]
-        x, y = points[-1]
-        parts.append(f'<text x="{x + 8:.1f}" y="{y + 4:.1f}" fill="{colour}">{escape(name)}</text>')
+        labels.append((points[-1][1], points[-1][0], name, colour))
+    lowest = -math.inf
+    for y, x, name, colour in sorted(labels):
+        # Lines that end close to each other have their names one below the other.
+        lowest = max(y, lowest + 12)
+        parts.append(f'<text x="{x + 8:.1f}" y="{lowest + 4:.1f}" fill="{colour}">{escape(name)}</text>')
     return "\n".join([*parts, "</svg>\n"])
 
 
