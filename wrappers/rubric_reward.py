@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, SupportsFloat, get_args
 
 import gymnasium as gym
@@ -17,6 +17,25 @@ from art_gym.wrappers.judging.rubrics import Score
 
 RewardMode = Literal["replace", "add", "weighted"]
 """What becomes of the environment's own reward."""
+
+
+def mixed_terms(
+    own: Mapping[str, float], judged: Mapping[str, float] | None, mode: RewardMode, weight: float
+) -> dict[str, float]:
+    """The named parts of what a step pays.
+
+    Args:
+        own: The environment's.
+        judged: The judge's; ``None`` before the last step.
+        mode: What becomes of the environment's.
+        weight: The judge's share with ``mode="weighted"``.
+    """
+    own_share = {"replace": 0.0, "add": 1.0, "weighted": 1 - weight}[mode]
+    terms = {name: own_share * value for name, value in own.items()} if own_share else {}
+    for name, value in (judged or {}).items():
+        terms[name] = terms.get(name, 0.0) + (weight if mode == "weighted" else 1.0) * value
+    return terms
+
 
 _TERM = "rubric"
 _OWN = "environment"  # the environment's reward as a term, where it names none
@@ -96,7 +115,8 @@ class RubricReward(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         if terminated or truncated:
             attempt = self._recorder.attempt("attempt")
             score = judge_group(self.judge, [attempt])[attempt.id]
-        terms = self._terms(info.get("score_terms", {_OWN: own}), score)
+        judged = None if score is None else {_TERM: score.value}
+        terms = mixed_terms(info.get("score_terms", {_OWN: own}), judged, self.mode, self.weight)
         info = {**info, "independent_reward": own, "score_terms": terms}
         if score is not None:
             info["rubric"] = {
@@ -105,15 +125,6 @@ class RubricReward(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
                 "parts": {name: float(value) for name, value in score.parts.items()},
             }
         return observation, sum(terms.values(), 0.0), terminated, truncated, info
-
-    def _terms(self, own: dict[str, float], score: Score | None) -> dict[str, float]:
-        """The named parts of the reward that is paid."""
-        own_share = {"replace": 0.0, "add": 1.0, "weighted": 1 - self.weight}[self.mode]
-        terms = {name: own_share * value for name, value in own.items()} if own_share else {}
-        if score is not None:
-            share = self.weight if self.mode == "weighted" else 1.0
-            terms[_TERM] = terms.get(_TERM, 0.0) + share * score.value
-        return terms
 
     def _seconds_since(self) -> float | None:
         """The time since the latest observation was handed out."""

@@ -15,7 +15,7 @@ from art_gym.wrappers.judging.errors import JudgeFailed, JudgingError
 from art_gym.wrappers.judging.judges import Judge, judge_group
 from art_gym.wrappers.judging.recording import AttemptRecorder
 from art_gym.wrappers.judging.rubrics import Rubric, Score
-from art_gym.wrappers.rubric_reward import RewardMode
+from art_gym.wrappers.rubric_reward import RewardMode, mixed_terms
 
 WAITING: Final = "This attempt is over and waits for the others of its group. What you reply has no effect."
 """What an attempt observes while its last step is held back."""
@@ -98,10 +98,8 @@ class Scoring:
     def paid(self, transition: Transition, score: float | None = None) -> Transition:
         """A step with what is paid for it; ``score`` is ``None`` before the last one."""
         own = transition.info.get("score_terms", {_OWN: transition.reward})
-        share = {"replace": 0.0, "add": 1.0, "weighted": 1 - self.weight}[self.mode]
-        terms = {name: share * value for name, value in own.items()} if share else {}
-        if score is not None:
-            terms[_TERM] = terms.get(_TERM, 0.0) + score * (self.weight if self.mode == "weighted" else 1.0)
+        judged = None if score is None else {_TERM: score}
+        terms = mixed_terms(own, judged, self.mode, self.weight)
         info = transition.info | {"independent_reward": transition.reward, "score_terms": terms}
         return transition._replace(reward=sum(terms.values(), 0.0), info=info)
 
