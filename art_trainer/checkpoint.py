@@ -20,26 +20,34 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
-from transformers.utils import logging as hf_logging
+from torch import nn
 
+from art_trainer.checkpoint_tensors import (
+    load_model,
+    load_optimizer,
+    load_state,
+    optimizer_tensors,
+    unshared,
+    without_progress_bars,
+)
 from art_trainer.critic import Critic
+from art_trainer.disk import fsync
 from art_trainer.errors import CheckpointError
 from art_trainer.optimization import trained_parameters
 
 FORMAT = 1
 _NAME = re.compile(r"step-(\d{6,})")
 _PARTIAL, _RETIRED, _DELETED = ".partial", ".retired", ".deleted"
+_OPTIMIZER, _REFERENCE, _CRITIC = "optimizer.safetensors", "reference.safetensors", "critic.safetensors"
 
 
 def write_checkpoint(
@@ -65,27 +73,58 @@ def write_checkpoint(
 
     Returns:
         ``path``.
+
+    Raises:
+        CheckpointError: Where it cannot be written, as on a full disk; an older one at ``path`` is as it was.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = _hidden(path, _PARTIAL)
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    hugging_face: Any = model
-    with _without_progress_bars():
-        hugging_face.save_pretrained(partial / "model")
-    tokenizer.save_pretrained(partial / "model")
-    save_file(_optimizer_tensors(model, optimizer), partial / "optimizer.safetensors")
-    if reference is not None:
-        save_file(_unshared(reference), partial / "reference.safetensors")
-    if critic is not None:
-        save_file(critic.tensors(), partial / "critic.safetensors")
-    (partial / "state.json").write_text(json.dumps({"format": FORMAT, **state}), encoding="utf-8")
-    manifest = {str(file.relative_to(partial)): _fingerprint(file) for file in _files(partial)}
-    (partial / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-    _flush(partial)
-    _swap_in(partial, path)
+    try:
+        partial.mkdir()
+        _write_files(partial, model, tokenizer, optimizer, reference, critic)
+        (partial / "state.json").write_text(json.dumps({"format": FORMAT, **state}), encoding="utf-8")
+        manifest = {str(file.relative_to(partial)): _fingerprint(file) for file in _files(partial)}
+        (partial / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        _flush(partial)
+        _swap_in(partial, path)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path} cannot be written: {error}{_whole_ones(path.parent)}") from error
+    finally:
+        # Half a checkpoint must not take the room that the disk has no more.
+        shutil.rmtree(partial, ignore_errors=True)
     return path
+
+
+def _write_files(
+    folder: Path,
+    model: nn.Module,
+    tokenizer: Any,
+    optimizer: torch.optim.Optimizer,
+    reference: nn.Module | None,
+    critic: Critic | None,
+) -> None:
+    """Write everything that is made of tensors, and what a Hugging Face folder has beside them."""
+    hugging_face: Any = model
+    with without_progress_bars():
+        hugging_face.save_pretrained(folder / "model")
+    _save_tokenizer(tokenizer, folder / "model")
+    save_file(optimizer_tensors(model, optimizer), folder / _OPTIMIZER)
+    if reference is not None:
+        save_file(unshared(reference), folder / _REFERENCE)
+    if critic is not None:
+        save_file(critic.tensors(), folder / _CRITIC)
+
+
+def _save_tokenizer(tokenizer: Any, folder: Path) -> None:
+    try:
+        tokenizer.save_pretrained(folder)
+    except Exception as error:
+        # Where the disk is full, the tokenizers library raises this very class.
+        if type(error) is Exception:
+            raise OSError(str(error)) from error
+        raise
 
 
 def read_checkpoint(
@@ -102,35 +141,36 @@ def read_checkpoint(
         The ``state`` it was written with.
 
     Raises:
-        CheckpointError: Where it is incomplete, damaged or of another model; nothing is loaded then.
+        CheckpointError: Where it is incomplete, damaged or of another model; nothing is loaded then, and the
+            message names the newest whole one beside it.
     """
     path = Path(path)
     verify_checkpoint(path)
     state: dict[str, Any] = json.loads((path / "state.json").read_text(encoding="utf-8"))
     if state.pop("format") != FORMAT:
         raise CheckpointError(f"{path} was written in another format; this version reads format {FORMAT}")
-    tensors = load_file(path / "optimizer.safetensors")
+    tensors = load_file(path / _OPTIMIZER)
     names = list(trained_parameters(model))
     found = {name.rpartition("/")[0] for name in tensors}
     if found and found != set(names):
         odd = sorted(found ^ set(names))[:3]
         raise CheckpointError(f"{path} is of another model: other trained weights ({', '.join(odd)}, …)")
-    if (path / "reference.safetensors").exists() != (reference is not None):
+    if (path / _REFERENCE).exists() != (reference is not None):
         raise CheckpointError(
             f"{path} was written with{'' if reference is None else 'out'} a reference model: "
             "set beta as it was in that run"
         )
-    if (path / "critic.safetensors").exists() != (critic is not None):
+    if (path / _CRITIC).exists() != (critic is not None):
         raise CheckpointError(
             f"{path} was written with{'' if critic is None else 'out'} a value head: "
             "set advantage_estimator as it was in that run"
         )
-    _load_model(model, path)
-    _load_optimizer(model, optimizer, tensors)
+    load_model(model, path)
+    load_optimizer(model, optimizer, tensors)
     if critic is not None:
-        critic.load_tensors(load_file(path / "critic.safetensors"))
+        critic.load_tensors(load_file(path / _CRITIC))
     if reference is not None:
-        _load_state(reference, load_file(path / "reference.safetensors"), path)
+        load_state(reference, load_file(path / _REFERENCE), path)
     return state
 
 
@@ -138,27 +178,54 @@ def verify_checkpoint(path: Path) -> None:
     """Compare every file with the manifest.
 
     Raises:
-        CheckpointError: Naming the file that is missing or damaged.
+        CheckpointError: Naming the file that is missing or damaged, and the newest checkpoint beside it that
+            is whole.
     """
+    fault = _fault(path)
+    if fault is not None:
+        raise CheckpointError(f"{fault}{_whole_ones(path.parent)}")
+
+
+def _fault(path: Path) -> str | None:
+    """Return what is wrong with a checkpoint's files, ``None`` where they are the manifest's."""
     manifest_file = path / "manifest.json"
     if not manifest_file.exists():
         known = "no such folder" if not path.exists() else "manifest.json is missing"
-        raise CheckpointError(f"{path} is not a complete checkpoint: {known}")
+        return f"{path} is not a complete checkpoint: {known}"
     try:
         manifest = json.loads(manifest_file.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise CheckpointError(f"{manifest_file} is damaged: {error}") from error
+        return f"{manifest_file} is damaged: {error}"
     for name, wanted in manifest.items():
         file = path / name
         if not file.exists():
-            raise CheckpointError(f"{path} is not a complete checkpoint: {name} is missing")
+            return f"{path} is not a complete checkpoint: {name} is missing"
         if _fingerprint(file) != wanted:
-            raise CheckpointError(f"{file} is damaged: its size or sha256 is not the manifest's")
+            return f"{file} is damaged: its size or sha256 is not the manifest's"
+    return None
+
+
+def _whole_ones(folder: Path) -> str:
+    """Name the newest whole checkpoint of a folder, for the end of an error."""
+    whole = next((path for path in reversed(list_checkpoints(folder)) if _fault(path) is None), None)
+    return "" if whole is None else f"; the newest whole one is {whole} (step {checkpoint_step(whole)})"
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
     """Return where the checkpoint of a step belongs."""
     return folder / f"step-{step:06d}"
+
+
+def checkpoint_step(path: Path) -> int:
+    """Return the step that a checkpoint's name says.
+
+    Raises:
+        ValueError: For another name than :func:`checkpoint_path` and :func:`list_checkpoints` give.
+    """
+    match = _NAME.fullmatch(path.name.removeprefix(".").removesuffix(_RETIRED))
+    if match is None:
+        raise ValueError(f"{path.name} is not the name of a checkpoint, as in step-000100")
+    return int(match[1])
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
@@ -179,97 +246,51 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return [found[step] for step in sorted(found)]
 
 
-def prune_checkpoints(folder: Path, keep: int | None) -> None:
-    """Delete all but the ``keep`` newest checkpoints of a folder, and what killed processes left there.
+def checkpoint_to_resume(folder: Path, step: int | None = None) -> Path | None:
+    """Return what a run goes on from.
+
+    Args:
+        folder: The checkpoints' folder.
+        step: Go on from this step's checkpoint; ``None`` from the newest, which must then be whole: nobody
+            goes back to an older one without being told.
+
+    Returns:
+        The checkpoint, ``None`` where there is none and none was asked for.
+
+    Raises:
+        CheckpointError: Where there is no checkpoint of that step.
+    """
+    found = {checkpoint_step(path): path for path in list_checkpoints(folder)}
+    if step is None:
+        return found[max(found)] if found else None
+    if step not in found:
+        have = f"there are those of {', '.join(map(str, sorted(found)))}" if found else "there is none at all"
+        raise CheckpointError(f"{folder} has no checkpoint of step {step}: {have}")
+    return found[step]
+
+
+def discard_checkpoints_after(folder: Path, step: int) -> None:
+    """Delete the checkpoints of later steps, which a run that went back to this one does again."""
+    for path in list_checkpoints(folder):
+        if checkpoint_step(path) > step:
+            _delete(path)
+
+
+def prune_checkpoints(folder: Path, keep_last: int | None, best: int | None = None) -> None:
+    """Delete all but the newest checkpoints of a folder and the best, and what killed processes left there.
 
     Args:
         folder: The checkpoints' folder; nothing else may be writing there.
-        keep: How many to keep; ``None`` keeps all.
+        keep_last: How many of the newest to keep; ``None`` keeps all.
+        best: The step of one that is kept in any case.
     """
     for ending in (_PARTIAL, _DELETED):
         for path in folder.glob(f".step-*{ending}"):
             shutil.rmtree(path)
-    if keep is not None:
-        for path in list_checkpoints(folder)[:-keep]:
-            _delete(path)
-
-
-def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    # Some optimizers count their steps in a plain int.
-    return {
-        f"{name}/{key}": torch.as_tensor(value).detach().cpu().contiguous()
-        for name, parameter in trained_parameters(model).items()
-        for key, value in optimizer.state[parameter].items()
-    }
-
-
-def _load_optimizer(
-    model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]
-) -> None:
-    parameters = trained_parameters(model)
-    optimizer.state.clear()
-    for name, value in tensors.items():
-        parameter_name, _, key = name.rpartition("/")
-        parameter = parameters[parameter_name]
-        # AdamW keeps its step counts where it was told to: beside the weights for the fused kernel.
-        whole = value.ndim == 0 and value.dtype == torch.int64
-        optimizer.state[parameter][key] = int(value) if whole else value.to(parameter.device)
-
-
-def _load_model(model: nn.Module, path: Path) -> None:
-    """Copy the saved weights into the model; tensors are read by the library that wrote them."""
-    source = path / "model"
-    if hasattr(model, "peft_config"):
-        from peft import set_peft_model_state_dict
-        from peft.utils import load_peft_weights
-
-        set_peft_model_state_dict(model, load_peft_weights(str(source), device="cpu"))
-        return
-    hugging_face: Any = type(model)
-    dtype = next(model.parameters()).dtype
-    with _without_progress_bars():
-        saved = hugging_face.from_pretrained(source, dtype=dtype)
-    _load_state(model, saved.state_dict(), path)
-
-
-@contextmanager
-def _without_progress_bars() -> Iterator[None]:
-    """Keep Transformers' bars out of the display of a run."""
-    shown = hf_logging.is_progress_bar_enabled()
-    hf_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        if shown:
-            hf_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
-
-
-def _load_state(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
-    own = model.state_dict()
-    tied = set(getattr(model, "all_tied_weights_keys", None) or ())
-    for name, value in own.items():
-        if name not in tensors:
-            if name in tied:
-                continue
-            raise CheckpointError(f"{path} is of another model: it has no weight {name}")
-        if tensors[name].shape != value.shape:
-            shapes = f"{tuple(tensors[name].shape)}, the model's {tuple(value.shape)}"
-            raise CheckpointError(f"{path} is of another model: {name} has shape {shapes}")
-    with torch.no_grad():
-        for name, value in own.items():
-            if name in tensors:
-                value.copy_(tensors[name])
-
-
-def _unshared(model: nn.Module) -> dict[str, Tensor]:
-    """Return the weights, each stored once: safetensors refuses two names for one tensor."""
-    seen: dict[int, str] = {}
-    tensors = {}
-    for name, value in model.state_dict().items():
-        tensors[name] = value.detach().cpu().contiguous()
-        if seen.setdefault(value.data_ptr(), name) != name:
-            tensors[name] = tensors[name].clone()
-    return tensors
+    if keep_last is not None:
+        for path in list_checkpoints(folder)[:-keep_last]:
+            if checkpoint_step(path) != best:
+                _delete(path)
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -285,15 +306,7 @@ def _fingerprint(file: Path) -> dict[str, Any]:
 def _flush(folder: Path) -> None:
     """Force a folder's files to the disk, so that the rename cannot overtake them."""
     for path in (*_files(folder), *(sub for sub in folder.rglob("*") if sub.is_dir()), folder):
-        _fsync(path)
-
-
-def _fsync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        fsync(path)
 
 
 def _swap_in(partial: Path, path: Path) -> None:
@@ -303,7 +316,7 @@ def _swap_in(partial: Path, path: Path) -> None:
         shutil.rmtree(retired, ignore_errors=True)
         path.rename(retired)
     partial.rename(path)
-    _fsync(path.parent)
+    fsync(path.parent)
     if retired.exists():
         _delete(retired)
 

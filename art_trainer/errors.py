@@ -21,3 +21,29 @@ class UnsupportedModelError(TrainerError, TypeError):
 
 class DivergedError(TrainerError, ArithmeticError):
     """Too many updates in a row had a loss or gradient that is not finite."""
+
+
+class RecordError(TrainerError, ValueError):
+    """Recorded episodes that are damaged, missing or of a newer version; the message names the file."""
+
+
+class ReplayError(TrainerError, RuntimeError):
+    """An update that cannot be done again from what a run left; the message says what is missing."""
+
+
+class EngineError(TrainerError, RuntimeError):
+    """An engine that cannot give what training needs, or does not take new weights; says what to set."""
+
+
+class EngineRequestError(TrainerError, ConnectionError):
+    """One request to an engine that failed for good.
+
+    Attributes:
+        status: The HTTP status the server answered with; ``None`` where it did not answer.
+        retry_after: Seconds after which the server says it can be asked again, where it does.
+    """
+
+    def __init__(self, message: str, status: int | None = None, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +12,8 @@ from art_trainer.episodes import Episode, Group
 from art_trainer.errors import ConfigError
 from art_trainer.evaluation import evaluation_starts
 from art_trainer.policy import Conversation, Policy
+from art_trainer.records.reader import iter_steps
+from art_trainer.records.writer import FILE
 from art_trainer.rollout import EnvPool, MakeEnv, Start, rollout
 from art_trainer.scripted_policy import Player, ScriptedPolicy, find_player
 
@@ -141,33 +142,33 @@ def _begun(start: Start, group: int, member: int) -> Start:
     return Start(start.seed, start.options, group, (*words, member))
 
 
-def recorded_groups(folder: Path) -> list[PlayedGroup]:
-    """The groups of a run's recorded training episodes, ``episodes/step-*.jsonl``.
+def recorded_groups(folder: Path, limit: int | None = None) -> list[PlayedGroup]:
+    """The first groups that a run recorded and learned from.
 
     Every attempt's player is the step it was sampled at. What judges paid is taken off: the environment's own
     reward comes back, with the last turn.
 
     Args:
         folder: The run's folder.
+        limit: Most groups; ``None`` for all, which may be more than the memory holds.
 
     Raises:
         ConfigError: Where it holds no such episodes, or no two of one group.
-        ValueError: Where a line is no episode.
+        RecordError: Where they are damaged.
     """
-    files = sorted((folder / "episodes").glob("step-*.jsonl"))
-    if not files:
-        raise ConfigError(f"{folder} holds no recorded episodes (episodes/step-*.jsonl)")
-    groups = []
-    for file in files:
-        members: dict[tuple[str, int], list[Episode]] = {}
-        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
-            episode = _episode(line, f"{file}, line {number}")
-            members.setdefault((episode.task_id, episode.seed), []).append(episode)
-        groups += [
-            PlayedGroup(Group(tuple(found)), (file.stem,) * len(found))
-            for found in members.values()
-            if len(found) > 1
-        ]
+    groups: list[PlayedGroup] = []
+    records = 0
+    for record in iter_steps(folder):
+        records += 1
+        name = f"step-{record.step:06d}"
+        for group in record.groups:
+            members = tuple(map(_with_own_reward, group.episodes))
+            if len(members) > 1:
+                groups.append(PlayedGroup(Group(members), (name,) * len(members)))
+        if limit is not None and len(groups) >= limit:
+            return groups[:limit]
+    if not records:
+        raise ConfigError(f"{folder} holds no recorded episodes ({FILE})")
     if not groups:
         raise ConfigError(
             f"{folder} holds no two recorded episodes of one group: record more by log_episodes"
@@ -175,11 +176,7 @@ def recorded_groups(folder: Path) -> list[PlayedGroup]:
     return groups
 
 
-def _episode(line: str, where: str) -> Episode:
-    try:
-        episode = Episode.from_json(json.loads(line))
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{where}: not an episode ({error})") from error
+def _with_own_reward(episode: Episode) -> Episode:
     if episode.independent_reward is None or not episode.turns:
         return episode
     turns = [replace(turn, reward=0.0, score_terms={}) for turn in episode.turns]

@@ -7,18 +7,15 @@ template escapes it, and the page's policy lets a browser run no script and load
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-
-from art_trainer.charts import Chart, line_chart, short
-from art_trainer.display import duration, number, percent, points, visible
+from art_trainer.analysis import analyze
+from art_trainer.analysis.page import analysis_charts, render_page
+from art_trainer.charts import Chart, line_chart
+from art_trainer.display import duration, number, percent, points
 from art_trainer.episodes import Episode
 from art_trainer.evaluation import Evaluation, compare
 from art_trainer.run_folder import AFTER, BEFORE, Lines, RunFolder
@@ -98,19 +95,11 @@ def render(folder: RunFolder) -> str:
     samples = choose_samples(folder.transcripts(BEFORE), folder.transcripts(AFTER))
     rows = _rows(before, after, folder.baselines())
     shared = shared_instructions([e for sample in samples for _, e in sample.sides])
-    environment = Environment(
-        loader=PackageLoader("art_trainer"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=lambda value: visible(value) if type(value) is str else value,
-    )
-    environment.filters.update(percent=percent, number=number, short=short)
-    style = environment.loader.get_source(environment, "report.css")[0] if environment.loader else ""
-    return environment.get_template("report.html.j2").render(
-        style=Markup(style),
-        style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
+    analysis = analyze(folder.path).runs[0]
+    return render_page(
+        "report.html.j2",
+        analysis=analysis,
+        analysis_charts=analysis_charts(analysis),
         model=str(settings.get("model", "A model")),
         env_id=str(settings.get("env") or (before.env_id if before else "an environment")),
         facts=_facts(settings, metrics),

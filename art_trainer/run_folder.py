@@ -7,7 +7,7 @@
     evaluations/before.json          the same policy before training (a file per evaluation)
     evaluations/before.episodes.jsonl    and its transcripts, without tokens
     checkpoints/                     what a resumed run starts from
-    episodes/                        transcripts of some training episodes
+    episodes.jsonl.zst               every training episode with its tokens, see art_trainer/records
     report.html                      all of the above for a reader
 """
 

@@ -161,7 +161,7 @@ def _model_judge(words: str, arguments: Mapping[str, Any], judges: contextlib.Ex
 def _groups(request: JudgeEvalRequest, console: Console) -> list[PlayedGroup]:
     """The groups to judge: those of a recorded run, or played now."""
     if request.recorded is not None:
-        return recorded_groups(request.recorded)[: request.groups]
+        return recorded_groups(request.recorded, request.groups)
     if request.size < 2:
         raise ConfigError(f"--size is {request.size}: an order needs at least two attempts")
     make_env = env_maker(request.env, request.env_args)

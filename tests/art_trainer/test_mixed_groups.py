@@ -99,9 +99,9 @@ class TestRecorded:
     def test_an_attempt_that_was_recorded_alone_has_no_order(self, tmp_path):
         self.record(tmp_path, played([ScriptedPolicy("random")], groups=2), limit=5)
         assert [len(one.group.episodes) for one in recorded_groups(tmp_path)] == [4]
-        self.record(tmp_path, played([ScriptedPolicy("random")], groups=1), limit=1)
+        self.record(tmp_path / "alone", played([ScriptedPolicy("random")], groups=1), limit=1)
         with pytest.raises(ConfigError, match="no two recorded episodes of one group"):
-            recorded_groups(tmp_path)
+            recorded_groups(tmp_path / "alone")
 
     def test_says_what_is_missing_or_broken(self, tmp_path):
         with pytest.raises(ConfigError, match="no recorded episodes"):

@@ -99,6 +99,25 @@ def test_the_result_stands_in_one_sentence(run):
     assert "had not finished" not in text
 
 
+def test_the_verdict_stands_above_everything_else(run):
+    text, _ = page_of(run)
+    answers = [
+        text.index(words)
+        for words in (
+            "Did it learn?",
+            "Yes: held-out success went from 25% to 90%",
+            "Where does it fail?",
+            "10% of the 40 evaluated attempts fail",
+            "Does it cheat?",
+        )
+    ]
+    assert answers == sorted(answers)
+    assert answers[-1] < text.index("Before and after, beside policies")
+    assert "No sign of it" in text
+    assert "Signs, the surest first" in text
+    assert "Starts won 30, lost 4" in text
+
+
 def test_the_page_loads_nothing_and_allows_nothing(run):
     text, page = page_of(run)
     assert page.links == []

@@ -1,0 +1,182 @@
+"""Weights & Biases: metrics, tables of episodes and actions, checkpoints as artifacts.
+
+With a key it is online, without one offline: everything then lies in ``RUN/wandb``, and once there is a key
+``art-trainer sync RUN --to wandb`` sends the run from its folder (W&B's own ``wandb sync`` works too).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Self
+
+import wandb
+import wandb.errors
+
+from art_trainer.monitoring.events import (
+    CheckpointSaved,
+    EpisodesPlayed,
+    Event,
+    Outcome,
+    RunInfo,
+    SinkUnavailableError,
+    StepDone,
+)
+from art_trainer.monitoring.shown import ActionRow, EpisodeRow, action_rows, episode_rows, shown_metrics
+
+OFFLINE = "offline"
+_STEP = "step"
+_EXIT_CODES = {"finished": 0, "interrupted": 130, "failed": 1}
+_HEADROOM = 0.8
+"""Share of the time to end that W&B may use to upload."""
+
+
+class WandbSink:
+    """Logs into one W&B run, the same one when the training run is resumed.
+
+    Every row has the training step as ``step``, and curves are drawn over it: W&B's own count of rows is
+    another, since tables are rows too.
+
+    Args:
+        key: The API key; without one the run is offline, unless ``mode`` says otherwise.
+        mode: As W&B has it, such as ``"online"`` where ``wandb login`` has left a key.
+        base_url: Address of a server of one's own.
+        entity: Whose project it is.
+        project: The project; ``None``: the run's.
+        close_seconds: How long the end of the run may take.
+    """
+
+    name = "wandb"
+
+    def __init__(
+        self,
+        key: str | None = None,
+        *,
+        mode: str | None = None,
+        base_url: str | None = None,
+        entity: str | None = None,
+        project: str | None = None,
+        close_seconds: float = 5.0,
+    ) -> None:
+        self._key = key
+        self._mode = mode or ("online" if key else OFFLINE)
+        self._base_url = base_url
+        self._entity = entity
+        self._project = project
+        self._close_seconds = close_seconds
+        self._id = ""
+        self._info: RunInfo | None = None
+        self._run: Any = None
+        self._episodes: Any = None
+        self._actions: Any = None
+        self._tabled = -1
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, str]) -> Self:
+        """``WANDB_API_KEY``, ``WANDB_MODE``, ``WANDB_BASE_URL``, ``WANDB_ENTITY``, ``WANDB_PROJECT``."""
+        return cls(
+            settings.get("WANDB_API_KEY"),
+            mode=settings.get("WANDB_MODE"),
+            base_url=settings.get("WANDB_BASE_URL"),
+            entity=settings.get("WANDB_ENTITY"),
+            project=settings.get("WANDB_PROJECT"),
+            close_seconds=float(settings.get("ART_LOG_CLOSE_SECONDS", 5.0)),
+        )
+
+    def open(self, run: RunInfo, *, resume: Mapping[str, Any] | None) -> None:
+        """Begin a W&B run, or go on with that of an earlier process."""
+        self._info = run
+        self._id = str(resume["id"]) if resume else uuid.uuid4().hex[:12]
+        run.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._run = wandb.init(
+                project=self._project or run.project,
+                entity=self._entity,
+                name=run.name,
+                id=self._id,
+                resume="allow",
+                reinit="create_new",
+                dir=str(run.folder),
+                config=dict(run.config),
+                tags=list(run.tags),
+                settings=self._settings(),
+            )
+        except (wandb.errors.UsageError, wandb.errors.AuthenticationError) as refused:
+            raise SinkUnavailableError(str(refused)) from refused
+        self._run.define_metric(_STEP, hidden=True)
+        self._run.define_metric("*", step_metric=_STEP)
+        self._episodes = _table(EpisodeRow._fields, (int, str, float, int, bool, float, float))
+        self._actions = _table(ActionRow._fields, (int, str, int, str, float, str))
+
+    def deliver(self, event: Event) -> None:
+        """Log a row of metrics, the new rows of both tables, or a checkpoint's model as an artifact."""
+        assert self._info is not None
+        if isinstance(event, StepDone):
+            self._run.log({_STEP: event.step, **shown_metrics(event.metrics)})
+        elif isinstance(event, EpisodesPlayed):
+            self._add_rows(event)
+            self._run.log({_STEP: event.step, "episodes": self._episodes, "actions": self._actions})
+        elif isinstance(event, CheckpointSaved):
+            self._log_model(event)
+
+    def flush(self) -> None:
+        """Each delivery is in W&B's own process and log, which outlive this one."""
+
+    def state(self) -> dict[str, Any]:
+        """The run's id, and where it is."""
+        online = self._base_url or "https://api.wandb.ai"
+        return {"id": self._id, "destination": OFFLINE if self._mode == OFFLINE else online}
+
+    def close(self, outcome: Outcome) -> None:
+        """End the W&B run.
+
+        Raises:
+            TimeoutError: Where not everything was uploaded in time; the rest is in ``RUN/wandb``.
+        """
+        self._run.finish(exit_code=_EXIT_CODES[outcome])
+
+    def _settings(self) -> Any:
+        given: dict[str, Any] = {"api_key": self._key, "base_url": self._base_url, "mode": self._mode}
+        return wandb.Settings(
+            **{name: value for name, value in given.items() if value is not None},
+            silent=True,
+            console="off",
+            disable_git=True,
+            disable_code=True,
+            save_code=False,
+            init_timeout=30,
+            finish_timeout=_HEADROOM * self._close_seconds,
+            finish_timeout_raises=True,
+        )
+
+    def _add_rows(self, event: EpisodesPlayed) -> None:
+        assert self._info is not None
+        if event.step == self._tabled:  # it comes again, because logging the tables failed
+            return
+        _extend(self._episodes, episode_rows(event, self._info))
+        _extend(self._actions, action_rows(event))
+        self._tabled = event.step
+
+    def _log_model(self, event: CheckpointSaved) -> None:
+        assert self._info is not None
+        metadata = {"step": event.step, "env": self._info.env_id, "model": self._info.model}
+        artifact = wandb.Artifact(f"{self._info.name}-model", "model", metadata=metadata)
+        weights = event.folder / "model"
+        root = weights if weights.is_dir() else event.folder
+        # W&B copies each file, so that it may be pruned afterwards; add_dir would print.
+        for file in sorted(path for path in root.rglob("*") if path.is_file()):
+            artifact.add_file(str(file), name=str(file.relative_to(root)))
+        self._run.log_artifact(artifact, aliases=[*event.aliases, f"step-{event.step}"])
+
+
+def _table(columns: Sequence[str], types: Sequence[type]) -> Any:
+    """A table that grows; each log sends its new rows."""
+    return wandb.Table(columns=list(columns), dtype=list(types), optional=True, log_mode="INCREMENTAL")
+
+
+def _extend(table: Any, rows: Iterable[Sequence[Any]]) -> None:
+    """Add rows of the table's types; W&B's own way infers the types of every row again, for 50 µs each."""
+    rows = iter(rows)
+    for first in rows:
+        table.add_data(*first)
+        table.data.extend(list(row) for row in rows)

@@ -1,0 +1,168 @@
+"""Weights & Biases: real offline runs, read back and compared with the run's folder."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from art_trainer.monitoring.events import EpisodesPlayed, SinkUnavailableError
+from art_trainer.monitoring.monitor import Monitor
+from art_trainer.monitoring.shown import action_rows, episode_rows, shown_metrics
+from art_trainer.monitoring.source import events_after
+from art_trainer.monitoring.sync import sync_run
+from art_trainer.monitoring.wandb_sink import WandbSink
+from tests.art_trainer.monitoring.sink_runs import QUICK, MadeRun
+from tests.art_trainer.monitoring.wandb_files import WandbRun, read_wandb
+
+pytestmark = [
+    # W&B's own temporary folders are removed when the interpreter ends, not before.
+    pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning"),
+]
+_OWN = ("_step", "_runtime", "_timestamp")
+
+
+@pytest.fixture(autouse=True)
+def _no_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL", "WANDB_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("WANDB_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def _played(run: MadeRun, first: int, last: int, *, outcome: str = "finished") -> None:
+    monitor = Monitor(run.info, [WandbSink()], say=pytest.fail, limits=QUICK, close_seconds=60.0)
+    run.begin(monitor, step=first - 1)
+    run.play(monitor, first=first, last=last)
+    monitor.on_end(outcome)  # type: ignore[arg-type]
+    assert monitor.statuses[0].complete
+
+
+def _check_against_folder(run: MadeRun, found: WandbRun) -> None:
+    """Whatever the folder has is there once, and nothing else."""
+    rows = [row for row in found.history if "episodes" not in row]
+    plain = [{name: value for name, value in row.items() if name not in _OWN} for row in rows]
+    assert plain == [{"step": line["step"], **shown_metrics(line)} for line in run.metrics()]
+    played = [event for event in events_after(run.folder) if isinstance(event, EpisodesPlayed)]
+    assert found.tables["episodes"] == [list(row) for e in played for row in episode_rows(e, run.info)]
+    assert found.tables["actions"] == [list(row) for e in played for row in action_rows(e)]
+
+
+def test_a_run_is_there_whole_and_a_resumed_one_goes_on_in_the_same_wandb_run(tmp_path: Path) -> None:
+    run = MadeRun(tmp_path / "mail-run")
+    _played(run, 1, 3, outcome="interrupted")
+    _played(run, 4, 6)
+    found = read_wandb(run.folder)
+    assert len(found.ids) == 1
+    assert (found.projects, found.names, found.tags) == (
+        {"art-tests"},
+        {"mail-run"},
+        {"ART", "GRPO", "art-tiny"},
+    )
+    assert {k: v for k, v in found.config.items() if k != "_wandb"} == dict(run.info.config)
+    _check_against_folder(run, found)
+    assert found.columns["episodes"][1:] == [
+        "episode_id",
+        "total_reward",
+        "steps",
+        "success",
+        "accuracy",
+        "efficiency",
+    ]
+    assert found.models == [
+        ("mail-run-model", frozenset({"latest", "step-3"}), ("weights",)),
+        ("mail-run-model", frozenset({"latest", "step-6"}), ("weights",)),
+    ]
+    assert found.exits == [130, 0]
+
+
+def test_a_finished_run_can_be_sent_later(tmp_path: Path) -> None:
+    run = MadeRun(tmp_path / "run", steps=3)
+    run.begin()
+    run.play()
+    assert sync_run(run.folder, WandbSink(), say=pytest.fail).status.complete
+    found = read_wandb(run.folder)
+    assert [row["step"] for row in found.history] == [1, 1, 2, 2, 3, 3]
+    # Nothing in the folder says how many turns were allowed.
+    efficiency = found.columns["episodes"].index("efficiency")
+    assert {row[efficiency] for row in found.tables["episodes"]} == {None}
+
+
+def test_tables_that_failed_to_be_logged_are_not_doubled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = MadeRun(tmp_path / "run", steps=2)
+    run.begin()
+    run.play()
+    sink = WandbSink()
+    sink.open(run.info, resume=None)
+    events = list(events_after(run.folder))
+    log, failed = sink._run.log, []
+
+    def log_badly(row: dict[str, object]) -> None:
+        if "episodes" in row and not failed:
+            failed.append(row)
+            raise OSError("no space left on device")
+        log(row)
+
+    monkeypatch.setattr(sink._run, "log", log_badly)
+    for event in events:
+        try:
+            sink.deliver(event)
+        except OSError:
+            sink.deliver(event)
+    sink.close("finished")
+    assert failed
+    _check_against_folder(run, read_wandb(run.folder))
+
+
+def test_a_key_means_online_and_none_means_offline() -> None:
+    offline = WandbSink.from_settings({"WANDB_PROJECT": "p"})
+    assert offline.state()["destination"] == "offline"
+    online = WandbSink.from_settings({"WANDB_API_KEY": "k" * 40, "WANDB_BASE_URL": "http://localhost:1"})
+    assert online.state()["destination"] == "http://localhost:1"
+    assert "k" * 40 not in f"{vars(offline)}{online.state()}{online!r}"
+
+
+def test_a_key_that_is_none_is_refused_for_good(tmp_path: Path) -> None:
+    run = MadeRun(tmp_path / "run")
+    sink = WandbSink(None, mode="online", base_url="http://127.0.0.1:9")
+    with pytest.raises(SinkUnavailableError):
+        sink.open(run.info, resume=None)
+
+
+_DEAD_SERVER = """
+import sys, time
+from pathlib import Path
+from art_trainer.monitoring.monitor import Monitor
+from art_trainer.monitoring.wandb_sink import WandbSink
+from tests.art_trainer.monitoring.sink_runs import QUICK, MadeRun
+
+run = MadeRun(Path(sys.argv[1]))
+sink = WandbSink("k" * 40, base_url="http://127.0.0.1:9", close_seconds=1.0)
+monitor = Monitor(run.info, [sink], say=print, limits=QUICK, close_seconds=1.0)
+run.begin(monitor)
+run.play(monitor)
+began = time.monotonic()
+monitor.on_end("finished")
+assert time.monotonic() - began < 10
+assert not monitor.statuses[0].complete
+print("ended")
+"""
+
+
+def test_a_dead_server_ends_the_process_in_time_and_sync_sends_all(tmp_path: Path) -> None:
+    began = time.monotonic()
+    command = [sys.executable, "-c", _DEAD_SERVER, str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert "ended" in done.stdout, done.stderr
+    assert done.returncode == 0
+    assert time.monotonic() - began < 110
+    assert "k" * 40 not in done.stdout + done.stderr
+    run = MadeRun(tmp_path / "run")
+    assert sync_run(run.folder, WandbSink(), say=pytest.fail).status.complete
+    _check_against_folder(run, read_wandb(run.folder))
