@@ -36,10 +36,24 @@ _ASK, _SAID, _SEEN = "first words asked", "placeholder reply said", "next words 
 _SAID_AGAIN, _SEEN_AGAIN = "second reply said", "last words seen"
 
 
+PROMPT_DATE = "26 Jul 2024"
+"""Today, to templates that name a date and take it as ``date_string`` (Llama 3.1 and 3.2): what Llama's own
+fall back to. With the clock's date a run stopped and resumed a day later would read other prompts."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Glue:
-    """What a template puts around an observation: from the end of a reply to the start of the next one."""
+    """What a template writes around the second turn of a conversation.
 
+    Attributes:
+        head: All before the reply.
+        end: What ends the reply, as far as it is the end-of-turn token.
+        before: From there to the observation.
+        after: From the observation to the start of the next reply.
+    """
+
+    head: str
+    end: str
     before: str
     after: str
 
@@ -86,11 +100,11 @@ class ChatFormat:
         self._omits_system = bool(tokenizer.init_kwargs.get("omit_system", False))
         self._folds_system = False
         self._folds_system = not (self._omits_system or self._writes_system())
-        self._trims = f" {_ASK} " not in self.render([_user(f" {_ASK} ")])
         self.end_of_turn, self._end_text = self._find_end_of_turn()
         self._last_prompt: tuple[list[Message], Tools, list[int]] | None = None
         self._glue = lru_cache(maxsize=4)(self._find_glue)
         self._keeps = lru_cache(maxsize=4096)(self._keeps_verbatim)
+        self._shown = lru_cache(maxsize=4096)(self._show)
         # The attempts of a group often see the same observation.
         self._encode_again = lru_cache(maxsize=4096)(self.encode)
 
@@ -108,12 +122,18 @@ class ChatFormat:
         self._last_prompt = [dict(message) for message in messages], tools, token_ids
         return list(token_ids)
 
-    def continuation(self, messages: Sequence[Message], tools: Tools = ()) -> list[int] | None:
+    def continuation(
+        self, messages: Sequence[Message], tools: Tools = (), *, appended_only: bool = False
+    ) -> list[int] | None:
         """The tokens between the last reply's end-of-turn token and the start of the next reply.
+
+        Space around a reply that the template drops does not count as rewriting: the reply stays as sampled.
 
         Args:
             messages: The conversation, ending with a reply and the observation after it.
             tools: The same as in :meth:`prompt`.
+            appended_only: Whether every earlier turn was appended by this method, none rewritten. Then only
+                the newest is looked at; else the whole conversation is rendered, with and without it.
 
         Returns:
             The tokens to append; ``None`` where the template would rewrite what came before, or the window
@@ -127,10 +147,19 @@ class ChatFormat:
             raise ValueError(f"a continuation follows a reply (assistant) and a user message, got {roles}")
         has_system = messages[0]["role"] == "system" and not (self._folds_system or self._omits_system)
         glue = self._glue(has_system, bool(tools))
-        if glue is None or not self._keeps(reply["content"]):
+        if glue is None or not self._keeps(has_system, bool(tools), str(reply["content"])):
             return None
-        text = str(observation["content"])
-        return list(self._encode_again(glue.before + (text.strip() if self._trims else text) + glue.after))
+        shown = self._shown(has_system, bool(tools), str(observation["content"]))
+        if shown is None:
+            return None
+        new = glue.before + shown + glue.after
+        if not appended_only:
+            past = self.render(messages[:-2], tools, add_generation_prompt=True)
+            now = self.render(messages, tools, add_generation_prompt=True)
+            said = _between(now, past.rstrip(), glue.end + new)
+            if said is None or said.strip() != str(reply["content"]).strip():
+                return None
+        return list(self._encode_again(new))
 
     def reply(self, text: str) -> list[int]:
         """A reply as a model that imitates it should sample it: its tokens and the end-of-turn token."""
@@ -146,6 +175,7 @@ class ChatFormat:
             chat_template=self._template,
             add_generation_prompt=add_generation_prompt,
             tokenize=False,
+            date_string=PROMPT_DATE,
         )
         assert isinstance(rendered, str)
         return rendered
@@ -185,8 +215,8 @@ class ChatFormat:
 
     def _find_glue(self, has_system: bool, has_tools: bool) -> _Glue | None:
         """What stands around observations, or ``None`` where two turns show that the template rewrites."""
-        tools = [_PROBE_TOOL] if has_tools else []
-        messages = [*([_system("standing words")] if has_system else []), _user(_ASK)]
+        tools = _PROBE_TOOLS if has_tools else ()
+        messages = _probe(has_system)
         prompt = self.render(messages, tools, add_generation_prompt=True)
         messages += [_assistant(_SAID), _user(_SEEN)]
         second = self.render(messages, tools, add_generation_prompt=True)
@@ -201,25 +231,50 @@ class ChatFormat:
         same_glue = next_tail == before + _SEEN_AGAIN + after and before.startswith(self._end_text)
         if not (same_past and same_glue):
             return None
-        return _Glue(before.removeprefix(self._end_text), after)
+        return _Glue(head, self._end_text, before.removeprefix(self._end_text), after)
 
-    def _keeps_verbatim(self, reply: str) -> bool:
+    def _keeps_verbatim(self, has_system: bool, has_tools: bool, reply: str) -> bool:
         """Whether the template writes this reply into the past as it is, apart from space around it."""
-        head, _, tail = self.render([_user(_ASK), _assistant(_SAID), _user(_SEEN)]).partition(_SAID)
-        rendered = self.render([_user(_ASK), _assistant(reply), _user(_SEEN)])
-        if not (rendered.startswith(head) and rendered.endswith(tail)):
-            return False
-        return rendered[len(head) : len(rendered) - len(tail)].strip() == reply.strip()
+        said = self._probed(has_system, has_tools, reply, _SEEN)
+        glue = self._glue(has_system, has_tools)
+        assert glue is not None
+        written = _between(said, glue.head, glue.end + glue.before + _SEEN + glue.after)
+        return written is not None and written.strip() == reply.strip()
+
+    def _show(self, has_system: bool, has_tools: bool, observation: str) -> str | None:
+        """An observation as the template writes it; ``None`` where that changes more than space around it."""
+        seen = self._probed(has_system, has_tools, _SAID, observation)
+        glue = self._glue(has_system, has_tools)
+        assert glue is not None
+        written = _between(seen, glue.head + _SAID + glue.end + glue.before, glue.after)
+        return written if written is not None and written.strip() == observation.strip() else None
+
+    def _probed(self, has_system: bool, has_tools: bool, reply: str, observation: str) -> str:
+        """A conversation of two turns whose second is the one to look at."""
+        messages = [*_probe(has_system), _assistant(reply), _user(observation)]
+        return self.render(messages, _PROBE_TOOLS if has_tools else (), add_generation_prompt=True)
 
 
-_PROBE_TOOL: Mapping[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": "probe",
-        "description": "Stands for any tool.",
-        "parameters": {"type": "object", "properties": {}, "required": []},
+_PROBE_TOOLS: Tools = (
+    {
+        "type": "function",
+        "function": {
+            "name": "probe",
+            "description": "Stands for any tool.",
+            "parameters": {"type": "object", "properties": {}, "required": []},
+        },
     },
-}
+)
+
+
+def _probe(has_system: bool) -> list[Message]:
+    return [*([_system("standing words")] if has_system else []), _user(_ASK)]
+
+
+def _between(text: str, start: str, end: str) -> str | None:
+    """What stands between a start and an end, or ``None`` where the text has not both."""
+    fits = len(start) + len(end) <= len(text) and text.startswith(start) and text.endswith(end)
+    return text[len(start) : len(text) - len(end)] if fits else None
 
 
 def _system(content: str) -> Message:

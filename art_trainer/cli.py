@@ -12,7 +12,12 @@ try:
 except ModuleNotFoundError as missing:
     raise SystemExit(f'art-trainer needs {missing.name}: pip install "art-gym[train]"') from missing
 
+from art_trainer.cli_analysis import add_analyze_command
+from art_trainer.cli_eval import add_eval_command
 from art_trainer.cli_judge import judge_app
+from art_trainer.cli_monitoring import add_monitoring_commands
+from art_trainer.cli_records import add_records_commands
+from art_trainer.cli_suites import add_suite_commands
 
 _TRAIN_EPILOG = (
     "Examples:\n\n`art-trainer train` trains the embedded model on the embedded mailbox.\n\n"
@@ -25,6 +30,12 @@ _EXPORT_EPILOG = (
     "`art-trainer export runs/Email-v0-art-tiny-1 mail-agent --push-to-hub me/mail-agent`."
 )
 _SELF_PLAY_EPILOG = (
+    "Examples:\n\n`art-trainer self-play` trains both seats of 2048Duel with one small model.\n\n"
+    "`art-trainer self-play --env-args board_size=3 --env-args target=64 --opponent copy`: one model a seat."
+    "\n\n"
+    "`art-trainer self-play --opponent greedy --seat placer_1` against a scripted player."
+)
+_PLAY_EPILOG = (
     "Examples:\n\n`art-trainer self-play` trains both seats of 2048Duel with one small model.\n\n"
     "`art-trainer self-play --env-args board_size=3 --env-args target=64 --opponent copy`: one model a seat."
     "\n\n"
@@ -48,6 +59,10 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 app.add_typer(judge_app, name="judge")
+add_analyze_command(app)
+add_monitoring_commands(app)
+add_records_commands(app)
+add_suite_commands(app)
 
 EnvOption = Annotated[str, typer.Option("--env", help="Id of a Gymnasium environment with text in and out.")]
 EnvArgsOption = Annotated[
@@ -57,10 +72,6 @@ EnvArgsOption = Annotated[
         metavar="KEY=VALUE",
         help="Argument of the environment; a JSON value or text. Repeatable.",
     ),
-]
-SplitOption = Annotated[
-    str | None,
-    typer.Option(help="Split of the tasks. Without it: test where there is one.", show_default=False),
 ]
 SeedOption = Annotated[
     int, typer.Option(min=0, help="The same seed gives the same tasks and the same episodes.")
@@ -120,6 +131,14 @@ def train(
         str | None,
         typer.Option(metavar="openai:MODEL@URL", help="The judge model of the reward ruler."),
     ] = None,
+    log: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SINKS",
+            help="Where else to show the run, with commas: wandb, langfuse, tensorboard, trackio, mlflow, "
+            "otel, openpipe. Keys come from the environment or .env, see `art-trainer config`.",
+        ),
+    ] = None,
     max_steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
     num_generations: Annotated[
         int | None, typer.Option(help="Attempts at one task: the group's size.")
@@ -143,6 +162,12 @@ def train(
         Path | None,
         typer.Option(metavar="RUN", help="Go on with the run in this folder.", exists=True, file_okay=False),
     ] = None,
+    resume_step: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Go on from this step's checkpoint, not from the newest; later ones are deleted."
+        ),
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(metavar="FILE.yaml", help="Settings by name; flags override them.")
     ] = None,
@@ -160,7 +185,7 @@ def train(
     same tasks. Ctrl-C saves a checkpoint and a report. Everything lies in the run's folder.
     """
     flags = {name: value for name, value in locals().items() if value is not None}
-    for name in ("env_args", "train_env_args", "set_", "config", "resume", "dry_run"):
+    for name in ("env_args", "train_env_args", "set_", "config", "resume", "resume_step", "dry_run"):
         flags.pop(name, None)
     from art_trainer.commands.settings import parse_pairs
     from art_trainer.commands.training import TrainRequest, gather_settings, run_train
@@ -171,7 +196,7 @@ def train(
         flags["train_env_args"] = parse_pairs(train_env_args, "--train-env-args")
     if output_dir is not None:
         flags["output_dir"] = str(output_dir)
-    request = TrainRequest(flags, parse_pairs(set_, "--set", as_yaml=True), config, resume)
+    request = TrainRequest(flags, parse_pairs(set_, "--set", as_yaml=True), config, resume, resume_step)
     if not dry_run:
         run_train(request, Console())
         return
@@ -218,6 +243,12 @@ def self_play(
         Path | None,
         typer.Option(metavar="RUN", help="Go on with the run in this folder.", exists=True, file_okay=False),
     ] = None,
+    resume_step: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Go on from this step's checkpoint, not from the newest; later ones are deleted."
+        ),
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(metavar="FILE.yaml", help="Settings by name; flags override them.")
     ] = None,
@@ -245,58 +276,7 @@ def self_play(
     run_self_play(SelfPlayRequest(training, opponent, seat), Console())
 
 
-@app.command("eval", epilog=_EVAL_EPILOG)
-def eval_(
-    policy: Annotated[
-        list[str],
-        typer.Option(
-            help="What to evaluate: a run's or checkpoint's folder, a Hugging Face name or path, "
-            "openai:MODEL@URL (its key from OPENAI_API_KEY), a baseline's name (baseline:NAME where it is "
-            "ambiguous), or art-tiny. Repeatable."
-        ),
-    ],
-    env: EnvOption = "art/Email-v0",
-    env_args: EnvArgsOption = [],  # noqa: B006
-    split: SplitOption = None,
-    episodes: Annotated[
-        int | None,
-        typer.Option(min=1, help="How many. Without it: every task of the split once.", show_default=False),
-    ] = None,
-    greedy: Annotated[bool, typer.Option("--greedy", help="The same as --temperature 0.")] = False,
-    temperature: TemperatureOption = 0.0,
-    max_tokens: TokensOption = 256,
-    seed: SeedOption = 0,
-    max_batch: Annotated[
-        int, typer.Option(min=1, help="Most conversations a local model holds at once.")
-    ] = 256,
-    device: Annotated[str | None, typer.Option(help="Where a local model runs, such as cpu or cuda.")] = None,
-    compare: Annotated[
-        bool,
-        typer.Option("--compare", help="Also the paired difference of each policy to the one before it."),
-    ] = False,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write every episode's result here.")
-    ] = None,
-) -> None:
-    """Evaluate policies on the same tasks: success with its interval, reward and its parts, turns, tokens."""
-    from art_trainer.commands.evaluating import EvalRequest, run_eval
-    from art_trainer.commands.settings import parse_pairs
-
-    request = EvalRequest(
-        policies=policy,
-        env=env,
-        env_args=parse_pairs(env_args, "--env-args"),
-        split=split,
-        episodes=episodes,
-        seed=seed,
-        temperature=0.0 if greedy else temperature,
-        max_tokens=max_tokens,
-        max_batch=max_batch,
-        device=device,
-        compare=compare,
-        json_file=json_file,
-    )
-    run_eval(request, Console())
+add_eval_command(app)
 
 
 @app.command(epilog=_PLAY_EPILOG)

@@ -35,6 +35,7 @@ CorrectionMode = Literal["token_truncate", "token_mask", "sequence_truncate", "s
 StepStates = Literal["snapshot", "observation"]
 Schedule = Literal["linear", "cosine", "constant"]
 ReferenceDtype = Literal["model", "bfloat16", "float32"]
+Sharding = Literal["none", "fsdp2"]
 Optim = Literal["adamw", "adamw_8bit"]
 """Which AdamW: PyTorch's, or bitsandbytes' with moments of 8 bits (arXiv:2110.02861)."""
 
@@ -62,6 +63,9 @@ class GRPOConfig:
     """Most tokens of one reply. (TRL bounds the whole episode, observations included.)"""
     max_concurrent: int | None = None
     """Most episodes played at the same moment; ``None``: as many as the policy's batch takes."""
+    env_threads: int = 0
+    """Threads that step environments while the policy samples for other episodes; 0 steps them in between.
+    Pays where environments wait for something; they must allow to be stepped from any thread."""
     temperature: float = 1.0
     """Sampling temperature; the learner's log-probs are taken at the same temperature."""
     top_p: float = 1.0
@@ -70,6 +74,11 @@ class GRPOConfig:
     """Sample among the k most likely tokens; 0 switches it off."""
     min_p: float | None = None
     """Drop tokens less likely than this fraction of the likeliest; ``None`` switches it off."""
+    repetition_penalty: float = 1.0
+    """Above 1 makes tokens of the context less likely, see
+    :func:`art_trainer.sampler.penalize_repetition`; 1 switches it off. It counts as a filter."""
+    stop_strings: tuple[str, ...] = ()
+    """Texts that end a reply, such as ``</tool_call>``; they stay in it."""
     train_split: str | None = None
     """Split the training tasks come from; ``None``: ``"train"`` where the environment has it."""
 
@@ -101,7 +110,10 @@ class GRPOConfig:
     max_skipped_updates: int = 10
     """Optimizer steps in a row that may be skipped for a loss or gradient that is not finite."""
     tokens_per_microbatch: int = 4096
-    """Most padded tokens in one forward and backward; bounds memory, does not change the result."""
+    """Most tokens in one forward and backward, shared ones counted once; bounds memory, not the result."""
+    sharding: Sharding = "none"
+    """How weights and optimizer lie on several processes: each has all of them, or with ``"fsdp2"`` its piece
+    of those that are trained, see :mod:`art_trainer.sharding`. One process has all in any case."""
     share_prefixes: bool = True
     """Compute a group's common prompt once where the model allows it exactly and it saves tokens."""
 
@@ -182,7 +194,8 @@ class GRPOConfig:
     """Most groups a step plays in place of others; ``None``: ``groups_per_step``, so that a step costs at
     most twice its rollout."""
     mask_truncated_completions: bool = False
-    """Leave episodes cut off by a turn limit or a full context out of the loss (not out of the baseline)."""
+    """Leave episodes out of the loss (not out of the baseline) that were cut off by a turn limit or a full
+    context, or had a reply cut off by ``max_completion_length``."""
 
     logging_steps: int = 1
     """Write metrics every so many steps."""
@@ -198,8 +211,19 @@ class GRPOConfig:
     """Split of the evaluation tasks; ``None``: ``"validation"``, else ``"test"``, where there is one."""
     eval_temperature: float = 0.0
     """Sampling temperature in evaluation; 0 is greedy."""
-    log_episodes: int = 8
-    """Episodes per step whose transcripts are kept, whole groups first; 0: none."""
+    kl_warning: float = 0.2
+    """Warn where the divergence of an update from the policy that sampled is above so many nats per token;
+    0: never. Updates that go well stay below 0.1, mostly far below."""
+    ratio_warning: float = 100.0
+    """Warn where a token's probability changed by more than this factor, up or down, within an update;
+    0: never."""
+    entropy_warning: float = 0.05
+    """Warn where the entropy is below this share of what it was in the run's first steps; 0: never."""
+    grad_norm_warning: float = 10.0
+    """Warn where the gradient is longer than so many times the median of the last steps'; 0: never."""
+    log_episodes: int | None = None
+    """Episodes of a step that are kept with their tokens, those of the first groups; ``None``: all, which
+    ``art-trainer replay`` needs; 0: none."""
 
     def __post_init__(self) -> None:
         for name in _AT_LEAST_ONE:
@@ -212,6 +236,8 @@ class GRPOConfig:
         for name in ("max_concurrent", "save_total_limit"):
             value = getattr(self, name)
             _require(value is None or value >= 1, name, value, "at least 1, or null for no limit")
+        kept = self.log_episodes
+        _require(kept is None or kept >= 0, "log_episodes", kept, "0 or more, or null for all")
         for name in _ABOVE_ZERO_OR_NONE:
             value = getattr(self, name)
             _require(value is None or value > 0, name, value, "above 0, or null for no bound")
@@ -226,8 +252,8 @@ class GRPOConfig:
 
     @property
     def filters_sampling(self) -> bool:
-        """Whether tokens are sampled from less than the model's full distribution."""
-        return self.top_p < 1 or self.top_k > 0 or bool(self.min_p)
+        """Whether tokens are sampled from another distribution than the model's at the temperature."""
+        return self.top_p < 1 or self.top_k > 0 or bool(self.min_p) or self.repetition_penalty != 1
 
     @property
     def has_critic(self) -> bool:
@@ -267,7 +293,8 @@ class GRPOConfig:
 
     def to_mapping(self) -> dict[str, Any]:
         """All settings as a JSON-able dict, from which :meth:`from_mapping` rebuilds the config."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 _TYPES: dict[str, Any] = get_type_hints(GRPOConfig)
@@ -276,11 +303,12 @@ _AT_LEAST_ONE = (
     "steps_per_generation", "max_skipped_updates", "tokens_per_microbatch", "logging_steps", "eval_episodes",
 )  # fmt: skip
 _NOT_NEGATIVE = (
-    "seed", "temperature", "top_k", "learning_rate", "warmup_steps", "weight_decay", "max_grad_norm",
-    "epsilon", "adam_epsilon", "beta", "entropy_coef", "save_steps", "eval_steps", "eval_temperature",
-    "log_episodes", "step_advantage_weight", "vf_coef",
+    "seed", "env_threads", "temperature", "top_k", "learning_rate", "warmup_steps", "weight_decay",
+    "max_grad_norm", "epsilon", "adam_epsilon", "beta", "entropy_coef", "save_steps", "eval_steps",
+    "eval_temperature",
+    "step_advantage_weight", "vf_coef", "kl_warning", "ratio_warning", "grad_norm_warning",
 )  # fmt: skip
-_FRACTIONS = ("lr_final_ratio", "adam_beta1", "adam_beta2", "gamma", "lam")
+_FRACTIONS = ("lr_final_ratio", "adam_beta1", "adam_beta2", "gamma", "lam", "entropy_warning")
 _ABOVE_ZERO_OR_NONE = (
     "delta", "importance_sampling_clip_max", "importance_sampling_clip_min", "cliprange_value",
     "value_learning_rate",
@@ -302,6 +330,11 @@ def _require_choice(name: str, field_type: Any, value: object) -> None:
 
 def _converted(key: str, field_type: Any, value: object) -> object:
     """Return ``value`` as ``field_type``, or raise naming the type that is wanted."""
+    if get_origin(field_type) is tuple:
+        texts = [value] if isinstance(value, str) else value
+        if isinstance(texts, list | tuple) and all(isinstance(text, str) for text in texts):
+            return tuple(texts)
+        raise ConfigError(f"{key} is {value!r}, a {type(value).__name__}: set a text or a list of texts")
     wanted = get_args(field_type) if get_origin(field_type) in (Union, types.UnionType) else (field_type,)
     if value is None and types.NoneType in wanted:
         return None

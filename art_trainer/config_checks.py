@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING
 
 from art_trainer.errors import ConfigError
@@ -43,6 +44,13 @@ def _check_sampling(config: GRPOConfig) -> None:
         raise ConfigError(f"top_p is {config.top_p}: set it above 0 and at most 1 (1 switches it off)")
     if config.min_p is not None and not 0 <= config.min_p < 1:
         raise ConfigError(f"min_p is {config.min_p}: set it from 0 to below 1, or null to switch it off")
+    if not 0 < config.repetition_penalty < math.inf:
+        raise ConfigError(
+            f"repetition_penalty is {config.repetition_penalty}: set a finite number above 0 "
+            "(1 switches it off)"
+        )
+    if isinstance(config.stop_strings, str) or not all(config.stop_strings):
+        raise ConfigError(f"stop_strings is {config.stop_strings!r}: set a list of texts that are not empty")
 
 
 def _check_clipping(config: GRPOConfig) -> None:

@@ -1,8 +1,9 @@
 """Turning contexts into tokens: a batch of sequences is started together, then extended token by token.
 
-Two decoders do the same thing. :class:`SlotDecoder` keeps keys and values from turn to turn and serves every
-model whose cache is one entry a token. :class:`RecomputeDecoder` serves every other causal language model:
-it reads the whole context again each turn, with contexts of equal length together and so with no padding.
+Two decoders do the same thing. :class:`~art_trainer.slot_decoder.SlotDecoder` keeps keys and values from turn
+to turn and serves every model whose cache is one entry a token. :class:`RecomputeDecoder` serves every other
+causal language model: it reads the whole context again each turn, with contexts of equal length together and
+so with no padding.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from art_trainer.kv_cache import SlotCache, Window
 from art_trainer.pruning import can_prune, pruned
-from art_trainer.sampler import SamplingParams, sample
+from art_trainer.sampler import SamplingParams, penalize_repetition, sample
 
-# Idle rows between running ones are computed for nothing, but moving rows costs several steps: rows are moved
-# when the rows computed exceed the running ones by this factor.
-_COMPACT_AT = 1.5
+
+@dataclass(eq=False, slots=True)
+class SharedPrompt:
+    """A prompt that several sequences begin with, in a row of the cache's shared table."""
+
+    row: int
+    users: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -41,6 +45,10 @@ class TokenSequence:
     cached: int = 0
     """How many tokens, from the start, have keys and values in ``row``."""
     row: int = -1
+    prefix: SharedPrompt | None = None
+    """Where the first tokens are computed once for several sequences; ``row`` holds what follows them."""
+    prefix_used: int = 0
+    """How many tokens of the shared prompt belong to this sequence."""
 
     def begin_turn(self, uniforms: NDArray[np.float32]) -> None:
         """Forget the last turn's samples, and bring the randomness of the next."""
@@ -61,7 +69,7 @@ class Decoder(Protocol):
         """Give up what is kept for a sequence."""
 
 
-class _Forward:
+class Forward:
     """A causal language model's forward pass that gives the last position's logits."""
 
     def __init__(self, model: torch.nn.Module, params: SamplingParams) -> None:
@@ -69,6 +77,7 @@ class _Forward:
         self.params = params
         base: object = getattr(model, "get_base_model", lambda: model)()
         assert isinstance(base, PreTrainedModel)
+        self.base = base
         self.config = base.config
         accepted = inspect.signature(base.forward).parameters
         self.accepts_positions = "position_ids" in accepted
@@ -78,13 +87,16 @@ class _Forward:
 
     @property
     def device(self) -> torch.device:
+        """Where the model is."""
         return next(self.model.parameters()).device
 
     @property
     def dtype(self) -> torch.dtype:
+        """What its weights are."""
         return next(p.dtype for p in self.model.parameters() if p.is_floating_point())
 
     def __call__(self, **inputs: Any) -> tuple[torch.Tensor, Any]:
+        """Return the last position's logits ``[B, V]`` and the model's whole output."""
         rows, columns = inputs["input_ids"].shape
         if self._prunes and columns > 1:
             last = torch.arange(1, rows + 1, device=self.device) * columns - 1
@@ -114,171 +126,13 @@ class _Forward:
             uniforms = torch.zeros(len(sequences))
         else:
             uniforms = torch.tensor([float(s.uniforms[len(s.logprobs)]) for s in sequences])
+        if self.params.repetition_penalty != 1:
+            contexts = [s.tokens for s in sequences]
+            logits = penalize_repetition(logits, contexts, self.params.repetition_penalty)
         tokens, logprobs = sample(logits, uniforms.to(logits.device), self.params)
         for sequence, token, logprob in zip(sequences, tokens.tolist(), logprobs.tolist(), strict=True):
             sequence.tokens.append(token)
             sequence.logprobs.append(logprob)
-
-
-class SlotDecoder:
-    """Keeps every sequence's keys and values in a row of its own until it is freed.
-
-    Args:
-        model: A causal language model whose cache is one entry a token (see :meth:`serves`).
-        params: How to sample.
-        read_tokens: Most tokens, padding included, that one forward pass reads.
-    """
-
-    def __init__(self, model: torch.nn.Module, params: SamplingParams, *, read_tokens: int) -> None:
-        self._forward = _Forward(model, params)
-        layers = SlotCache.layer_count_for(self._forward.config)
-        assert layers is not None, "ask SlotDecoder.serves first"
-        self._cache = SlotCache(layers)
-        self._read_tokens = read_tokens
-        self._owners: list[TokenSequence | None] = []
-
-    @staticmethod
-    def serves(model: torch.nn.Module) -> bool:
-        """Whether the model's attention and cache can be driven with rows of unequal length."""
-        forward = _Forward(model, SamplingParams())
-        # Other attention kernels (flash, flex) do not take a mask of four dimensions.
-        plain_attention = forward.config._attn_implementation in ("sdpa", "eager")
-        layers = SlotCache.layer_count_for(forward.config)
-        return plain_attention and forward.accepts_positions and layers is not None
-
-    def start(self, sequences: Sequence[TokenSequence]) -> None:
-        """Read what is new, shared prompts once, in batches of similar length; sample one token each."""
-        leaders: dict[Hashable, TokenSequence] = {}
-        followers: defaultdict[TokenSequence, list[TokenSequence]] = defaultdict(list)
-        fresh: list[TokenSequence] = []
-        for sequence in sequences:
-            if sequence.row < 0:
-                self._claim_row(sequence)
-            prompt = (sequence.group, tuple(sequence.tokens)) if sequence.cached == 0 else id(sequence)
-            leader = leaders.setdefault(prompt, sequence)
-            (fresh if leader is sequence else followers[leader]).append(sequence)
-        fresh.sort(key=lambda s: (len(s.tokens) - s.cached, s.row))
-        for batch in self._batches(fresh):
-            self._read(batch, followers)
-
-    def step(self, sequences: Sequence[TokenSequence]) -> None:
-        """Extend all by one token, reading consecutive cache rows without copying them."""
-        height = 1 + max(s.row for s in sequences)
-        if height > _COMPACT_AT * len(sequences):
-            self._compact(sequences)
-            height = len(sequences)
-        tokens = [0] * height
-        positions = [0 if owner is None else owner.cached for owner in self._owners[:height]]
-        for sequence in sequences:
-            tokens[sequence.row] = sequence.tokens[-1]
-        width = 1 + max(s.cached for s in sequences)
-        # An idle row's dummy entry lands behind its last valid one, where a real one will overwrite it.
-        self._cache.reserve(len(self._owners), 1 + max(positions))
-        device = self._forward.device
-        positions_B_1 = torch.tensor(positions, device=device)[:, None]
-        window = Window(torch.arange(height, device=device), slice(0, height), positions_B_1, width)
-        logits = self._run(torch.tensor(tokens, device=device)[:, None], window, positions_B_1)
-        rows = torch.tensor([s.row for s in sequences], device=device)
-        for sequence in sequences:
-            sequence.cached += 1
-        self._forward.sample_into(sequences, logits[rows])
-
-    def free(self, sequence: TokenSequence) -> None:
-        """Leave the row to the next sequence."""
-        if sequence.row >= 0:
-            self._owners[sequence.row] = None
-            sequence.row, sequence.cached = -1, 0
-
-    def _claim_row(self, sequence: TokenSequence) -> None:
-        try:
-            sequence.row = self._owners.index(None)
-        except ValueError:
-            sequence.row = len(self._owners)
-            self._owners.append(None)
-        self._owners[sequence.row] = sequence
-
-    def _batches(self, sequences: Sequence[TokenSequence]) -> list[list[TokenSequence]]:
-        """Split sequences in order of length so that no batch reads too much or is mostly padding."""
-        batches: list[list[TokenSequence]] = []
-        total = 0
-        for sequence in sequences:
-            length = len(sequence.tokens) - sequence.cached
-            total += length
-            size = len(batches[-1]) + 1 if batches else 0
-            too_big = size * length > self._read_tokens
-            too_ragged = size * length > max(1.5 * total, total + 256)
-            if not batches or too_big or too_ragged:
-                batches.append([])
-                total = length
-            batches[-1].append(sequence)
-        return batches
-
-    def _read(
-        self, batch: Sequence[TokenSequence], followers: dict[TokenSequence, list[TokenSequence]]
-    ) -> None:
-        device = self._forward.device
-        news = [len(s.tokens) - s.cached for s in batch]
-        longest = max(news)
-        self._cache.reserve(len(self._owners), max(s.cached for s in batch) + longest)
-        # Padding stands on the left, so that every row's last token is in the last column.
-        tokens = [[0] * (longest - new) + s.tokens[s.cached :] for s, new in zip(batch, news, strict=True)]
-        starts = torch.tensor([s.cached for s in batch], device=device)[:, None]
-        pads = longest - torch.tensor(news, device=device)[:, None]
-        columns = torch.arange(longest, device=device)[None]
-        real = starts + columns - pads
-        # Padding is written behind the row's last real token, where it is masked until overwritten.
-        positions = torch.where(columns < pads, starts + longest - pads + columns, real)
-        rows = [s.row for s in batch]
-        window = Window(torch.tensor(rows, device=device), None, positions, max(len(s.tokens) for s in batch))
-        logits = self._run(torch.tensor(tokens, device=device), window, real.clamp(min=0))
-        everyone, picks = list(batch), list(range(len(batch)))
-        sources: list[int] = []
-        for pick, leader in enumerate(batch):
-            leader.cached = len(leader.tokens)
-            for member in followers.get(leader, ()):
-                member.cached = leader.cached
-                everyone.append(member)
-                picks.append(pick)
-                sources.append(leader.row)
-        members = everyone[len(batch) :]
-        self._cache.copy_rows(sources, [member.row for member in members], window.width)
-        self._forward.sample_into(everyone, logits[torch.tensor(picks, device=device)])
-
-    def _run(self, tokens: torch.Tensor, window: Window, positions: torch.Tensor) -> torch.Tensor:
-        """One forward pass; a query sees the keys of its row up to its own position."""
-        dtype = self._forward.dtype
-        hidden = torch.arange(window.width, device=tokens.device) > positions[:, None, :, None]
-        mask = torch.zeros(hidden.shape, dtype=dtype, device=tokens.device)
-        mask.masked_fill_(hidden, torch.finfo(dtype).min)
-        self._cache.window = window
-        logits, _ = self._forward(
-            input_ids=tokens,
-            attention_mask=mask,
-            position_ids=positions,
-            past_key_values=self._cache,
-            use_cache=True,
-        )
-        return logits
-
-    def _compact(self, running: Sequence[TokenSequence]) -> None:
-        """Exchange rows so that the running sequences have the first ones."""
-        count = len(running)
-        high = [s for s in running if s.row >= count]
-        taken = {s.row for s in running}
-        low = [row for row in range(count) if row not in taken]
-        sources, targets = [s.row for s in high], low
-        moved = [self._owners[row] for row in low]
-        kept = [(owner.cached, s.row, row) for owner, s, row in zip(moved, high, low, strict=True) if owner]
-        length = max([s.cached for s in high] + [cached for cached, _, _ in kept], default=0)
-        self._cache.copy_rows(
-            sources + [row for _, _, row in kept], targets + [row for _, row, _ in kept], length
-        )
-        for sequence, row, owner in zip(high, low, moved, strict=True):
-            self._owners[sequence.row] = owner
-            if owner is not None:
-                owner.row = sequence.row
-            self._owners[row] = sequence
-            sequence.row = row
 
 
 @dataclass(eq=False, slots=True)
@@ -293,7 +147,7 @@ class RecomputeDecoder:
     """Reads the whole context again each turn; right for every model, and the slower for it."""
 
     def __init__(self, model: torch.nn.Module, params: SamplingParams, *, max_rows: int) -> None:
-        self._forward = _Forward(model, params)
+        self._forward = Forward(model, params)
         self._max_rows = max_rows
         self._buckets: dict[TokenSequence, _Bucket] = {}
 

@@ -7,17 +7,16 @@ from dataclasses import dataclass, field
 
 from art_trainer.chat import ChatFormat
 from art_trainer.episodes import Episode, Span, TokenHistory
-from art_trainer.policy import Conversation, Reply
+from art_trainer.policy import Conversation, Reply, TrainablePolicy
 from art_trainer.rollout import EnvPool, MakeEnv, Start, rollout
 from art_trainer.scripted_policy import Player, env_observation, find_player
-from art_trainer.transformers_policy import TransformersPolicy
 
 STRAY = "random"
 """The player whose replies are played for a demonstrator that is disturbed."""
 
 
 def collect_demonstrations(
-    policy: TransformersPolicy,
+    policy: TrainablePolicy,
     make_env: MakeEnv | EnvPool,
     player: str,
     starts: Sequence[Start],

@@ -104,6 +104,8 @@ class Turn:
     """The tool call that was read from the reply, ``{"name": …, "arguments": {…}}``."""
     error: Mapping[str, Any] | None = None
     """What was wrong with the reply, ``{"kind": …, "message": …}``; ``None`` for a valid call."""
+    cut: bool = False
+    """Whether the reply ran into the limit of tokens, instead of being ended by the policy."""
     state: str | None = None
     """The environment's state before the reply, as :func:`art_trainer.states.state_digest` gives it; ``None``
     where the rollout was not asked for it or the environment cannot tell."""

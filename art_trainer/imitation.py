@@ -11,8 +11,8 @@ from art_trainer.episodes import Episode
 from art_trainer.errors import DivergedError
 from art_trainer.optimization import UpdateGuard, make_optimizer, schedule_factor
 from art_trainer.packing import Row, pack
+from art_trainer.policy import TrainablePolicy
 from art_trainer.scoring import Scorer
-from art_trainer.transformers_policy import TransformersPolicy
 
 MAX_SKIPPED = 10
 """Steps in a row that may be skipped for a loss or gradient that is not finite."""
@@ -41,7 +41,7 @@ class ImitationConfig:
 
 
 def imitate(
-    policy: TransformersPolicy,
+    policy: TrainablePolicy,
     episodes: Sequence[Episode],
     config: ImitationConfig | None = None,
     *,
@@ -89,7 +89,7 @@ def imitate(
 class _Imitation:
     """The optimizer of one call of :func:`imitate`."""
 
-    def __init__(self, policy: TransformersPolicy, config: ImitationConfig, steps: int) -> None:
+    def __init__(self, policy: TrainablePolicy, config: ImitationConfig, steps: int) -> None:
         policy.model.eval()
         self._config = config
         self._steps = steps

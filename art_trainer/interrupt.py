@@ -10,6 +10,26 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 
+@contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """Within, SIGTERM does what Ctrl-C does: it is how schedulers and launchers ask a run to end.
+
+    In a thread that is not the main one, and in a program with its own way to handle the signal, it does
+    nothing.
+    """
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    ):
+        yield
+        return
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 class Interruptible:
     """While entered, decides when Ctrl-C becomes a ``KeyboardInterrupt``: now, or after a shielded block.
 
@@ -54,6 +74,18 @@ class Interruptible:
         if self._pending:
             self._pending = False
             raise KeyboardInterrupt
+
+    @contextmanager
+    def exposed(self) -> Iterator[None]:
+        """Within a shielded block, let Ctrl-C through again; also one that has come meanwhile."""
+        shielded, self._shielded = self._shielded, False
+        try:
+            if self._pending:
+                self._pending = False
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._shielded = shielded
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._shielded and not self._pending:

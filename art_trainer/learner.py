@@ -9,15 +9,19 @@ The weights that sampled are the weights being trained, in the same process and 
 recorded while sampling serve as the old ones. Only where sampling was filtered (top-p and the like), or where
 the sampler was another program, are they taken again, once a step. Dropout is off, as it was while sampling:
 the probability ratio of the first update is 1.
+
+In several processes (:mod:`art_trainer.processes`) each is given all groups, computes with its share of them,
+and takes the same steps as the others.
 """
 
 from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,27 +29,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from art_trainer.attempts import Attempt, trained_attempts
 from art_trainer.config import GRPOConfig
 from art_trainer.critic import Critic, Valuation
-from art_trainer.episodes import Episode, Group
+from art_trainer.episodes import Group
 from art_trainer.errors import DivergedError
-from art_trainer.estimators import estimate
 from art_trainer.importance import importance_ratio, sampler_correction
 from art_trainer.loss_weights import token_weights
 from art_trainer.losses import kl_k3, surrogate
 from art_trainer.metrics import UpdateTotals, batch_metrics, correction_metrics
-from art_trainer.optimization import UpdateGuard, make_optimizer, schedule_factor
-from art_trainer.packing import Batch, Row, pack
+from art_trainer.optimization import UpdateGuard, make_optimizer, schedule_factor, trained_parameters
+from art_trainer.packing import Batch, Row
+from art_trainer.processes import Processes, current_processes
 from art_trainer.scoring import Scorer
-from art_trainer.selection import has_signal, is_trained_on
-
-
-@dataclass(frozen=True, slots=True)
-class _Attempt:
-    """The rows of one episode of a kept group, and how many tokens of them are trained on."""
-
-    rows: tuple[Row, ...]
-    tokens: int
+from art_trainer.sharding import ShardedModel
+from art_trainer.shared_runner import SharedRunner
 
 
 class Learner:
@@ -54,10 +52,13 @@ class Learner:
     Args:
         model: A Hugging Face causal language model, maybe with PEFT adapters; it is switched to eval mode.
         config: The settings.
+        processes: Who else trains it; by default those of PyTorch's process group, if there is one. Weights
+            start as the main process's.
 
     Attributes:
         step: Updates done so far; the schedule's place.
-        optimizer: AdamW over the weights that require a gradient.
+        optimizer: AdamW over the weights that require a gradient; with ``sharding`` over this process's
+            pieces of them.
         rng: Shuffles groups into optimizer steps.
         reference: A frozen copy of the weights at the start, where ``config.beta`` asks for a reference and
             the model has no adapter to switch off.
@@ -67,25 +68,25 @@ class Learner:
         UnsupportedModelError: Where the model has nothing to train or cannot be scored.
     """
 
-    def __init__(self, model: nn.Module, config: GRPOConfig) -> None:
+    def __init__(self, model: nn.Module, config: GRPOConfig, processes: Processes | None = None) -> None:
         self.model = model.eval()
         self.config = config
+        self.processes = processes or current_processes()
+        self.processes.spread(trained_parameters(model).values())
         self.step = 0
         self.rng = np.random.default_rng(np.random.SeedSequence(config.seed, spawn_key=(1,)))
-        self.optimizer = make_optimizer(
-            model,
-            learning_rate=config.learning_rate,
-            weight_decay=config.weight_decay,
-            betas=(config.adam_beta1, config.adam_beta2),
-            epsilon=config.adam_epsilon,
-            optim=config.optim,
-        )
+        sharded = config.sharding == "fsdp2" and self.processes.size > 1
+        trained = copy.deepcopy(model) if sharded else model
+        self._scorer = Scorer(trained, temperature=config.temperature)  # it tries the model: before it is cut
+        self._sharded = ShardedModel(trained, self.processes.size) if sharded else None
+        self._runner = SharedRunner(config, self.processes, self._scorer, self._sharded)
+        self.optimizer = self._make_optimizer(trained)
         self._guard = UpdateGuard(self.optimizer, config.max_grad_norm)
-        self._scorer = Scorer(model, temperature=config.temperature)
         self._skipped_in_a_row = 0
         self.critic: Critic | None = None
         if config.has_critic:
             self.critic = Critic(self._scorer.hidden_size, config, self._scorer.device)
+            self.processes.spread(self.critic.head.parameters())
         self.reference: nn.Module | None = None
         self._reference_scorer = self._scorer
         if config.beta > 0 and not hasattr(model, "disable_adapter"):
@@ -93,6 +94,17 @@ class Learner:
             if config.reference_dtype != "model":
                 self.reference.to(getattr(torch, config.reference_dtype))
             self._reference_scorer = Scorer(self.reference, temperature=config.temperature)
+
+    def _make_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        config = self.config
+        return make_optimizer(
+            model,
+            learning_rate=config.learning_rate,
+            weight_decay=config.weight_decay,
+            betas=(config.adam_beta1, config.adam_beta2),
+            epsilon=config.adam_epsilon,
+            optim=config.optim,
+        )
 
     @property
     def learning_rate(self) -> float:
@@ -128,23 +140,25 @@ class Learner:
                 not finite.
         """
         start = time.perf_counter()
-        learning_rate = self.learning_rate
+        config, learning_rate = self.config, self.learning_rate
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         whole = [group for group in groups if group.whole]
         valuation = self._assess(whole)
-        kept, sampler_metrics = self._rescored(self._attempts(whole, valuation))
-        steps = min(self.config.steps_per_generation, len(kept))
+        kept, sampler_metrics = self._rescored(trained_attempts(whole, config, self.critic, valuation))
+        steps = min(config.steps_per_generation, len(kept))
         batch_tokens = sum(attempt.tokens for members in kept for attempt in members) / max(steps, 1)
         totals = UpdateTotals()
-        for _ in range(self.config.num_iterations if kept else 0):
+        for _ in range(config.num_iterations if kept else 0):
             for part in np.array_split(self.rng.permutation(len(kept)), steps):
                 self._optimizer_step([kept[i] for i in part], batch_tokens, totals)
+        if self._sharded is not None:
+            self._sharded.copy_to(self.model)
         self.step += 1
-        metrics = batch_metrics([*groups, *replaced]) | totals.metrics(self.config)
+        metrics = batch_metrics([*groups, *replaced]) | totals.metrics(config)
         metrics |= sampler_metrics | ({} if valuation is None else valuation.metrics())
         metrics["learning_rate"] = learning_rate
-        if self.config.dynamic_sampling:
+        if config.dynamic_sampling:
             metrics["resampled_groups"] = float(len(replaced))
         metrics["time/update"] = time.perf_counter() - start
         return metrics
@@ -163,6 +177,20 @@ class Learner:
         self._skipped_in_a_row = int(state["skipped_in_a_row"])
         self.rng.bit_generator.state = state["rng"]
 
+    def whole_optimizer(self) -> torch.optim.Optimizer:
+        """Return the optimizer over :attr:`model`, to write a checkpoint; each process has to ask."""
+        if self._sharded is None:
+            return self.optimizer
+        plain = self._make_optimizer(self.model)
+        self._sharded.gather_moments(self.optimizer, plain)
+        return plain
+
+    def take_over(self, optimizer: torch.optim.Optimizer) -> None:
+        """Go on from :attr:`model` and from :meth:`whole_optimizer`'s, read from a checkpoint."""
+        if self._sharded is not None:
+            self._sharded.copy_from(self.model)
+            self._sharded.scatter_moments(optimizer, self.optimizer)
+
     def _assess(self, whole: Sequence[Group]) -> Valuation | None:
         """Ask the critic, where there is one, what each turn is worth."""
         if self.critic is None:
@@ -171,45 +199,12 @@ class Learner:
         self.critic.observe(whole)
         return self.critic.assess(
             whole,
-            lambda rows: self._numbers(self._scorer, rows, lambda batch: head(self._scorer.hidden(batch))),
+            lambda rows: self._runner.numbers(
+                self._scorer, rows, lambda batch: head(self._scorer.hidden(batch))
+            ),
         )
 
-    def _attempts(self, whole: Sequence[Group], valuation: Valuation | None = None) -> list[list[_Attempt]]:
-        """Return the groups to train on; their advantages are taken over all of these whole groups."""
-        config = self.config
-        kept = []
-        estimated = estimate(whole, config, None if valuation is None else valuation.values)
-        for index, (group, values) in enumerate(zip(whole, estimated, strict=True)):
-            if config.drop_zero_variance_groups and not has_signal(group, values, config):
-                continue
-            members = [
-                self._attempt(episode, advantages_T, (index, member), valuation)
-                for member, (episode, advantages_T) in enumerate(zip(group.episodes, values, strict=True))
-                if is_trained_on(episode, config)
-            ]
-            if any(attempt.tokens for attempt in members):
-                kept.append(members)
-        return kept
-
-    def _attempt(
-        self,
-        episode: Episode,
-        advantages_T: NDArray[np.float64],
-        place: tuple[int, int],
-        valuation: Valuation | None,
-    ) -> _Attempt:
-        """Return the rows of an episode, by its place among groups and attempts."""
-        group, member = place
-        rows = []
-        for history in episode.histories:
-            row = Row.from_history(history, advantages_T=advantages_T, weight=0.0, group=group)
-            if self.critic is not None and valuation is not None:
-                values_T, returns_T = valuation.values[group][member], valuation.returns[group][member]
-                row = self.critic.with_targets(row, history, values_T, returns_T)
-            rows.append(row)
-        return _Attempt(tuple(rows), sum(row.targets.size for row in rows))
-
-    def _rescored(self, groups: list[list[_Attempt]]) -> tuple[list[list[_Attempt]], dict[str, float]]:
+    def _rescored(self, groups: list[list[Attempt]]) -> tuple[list[list[Attempt]], dict[str, float]]:
         """Add the columns that take a pass of their own: the reference's log-probs, and the old ones again.
 
         Once, before the first optimizer step: later passes meet the policy that sampled, not a newer one.
@@ -222,7 +217,7 @@ class Learner:
         metrics: dict[str, float] = {}
         if config.filters_sampling or config.importance_sampling_correction:
             reported = rows
-            rows = self._with_column(rows, "old_logprobs", self._score(self._scorer, rows))
+            rows = self._with_column(rows, "old_logprobs", self._runner.logprobs(self._scorer, rows))
             if config.importance_sampling_correction:
                 corrections = [
                     _correction(row.old_logprobs, sampled.old_logprobs, config)
@@ -233,7 +228,7 @@ class Learner:
         if config.beta:
             switched_off = self.model.disable_adapter() if self.reference is None else nullcontext()  # type: ignore[operator]
             with switched_off:
-                logprobs = self._score(self._reference_scorer, rows)
+                logprobs = self._runner.logprobs(self._reference_scorer, rows)
             rows = self._with_column(rows, "reference_logprobs", logprobs)
         fresh = iter(rows)
         groups = [
@@ -246,28 +241,8 @@ class Learner:
     def _with_column(rows: Sequence[Row], name: str, values: Sequence[NDArray[np.float32]]) -> list[Row]:
         return [replace(row, **{name: value}) for row, value in zip(rows, values, strict=True)]  # type: ignore[arg-type]
 
-    def _score(self, scorer: Scorer, rows: Sequence[Row]) -> list[NDArray[np.float32]]:
-        return self._numbers(scorer, rows, lambda batch: scorer.score(batch)[0])
-
-    @torch.no_grad()
-    def _numbers(
-        self, scorer: Scorer, rows: Sequence[Row], of_batch: Callable[[Batch], Tensor]
-    ) -> list[NDArray[np.float32]]:
-        """Return for each row the numbers of its targets, which ``of_batch`` gives for a whole batch."""
-        nothing = np.zeros(0, np.float32)
-        found = {id(row): nothing for row in rows if not row.targets.size}  # such rows are in no batch
-        for batch in self._pack(rows, scorer):
-            numbers = of_batch(batch).cpu().numpy()
-            ends = np.cumsum([row.targets.size for row in batch.rows])[:-1]
-            found.update(zip(map(id, batch.rows), np.split(numbers, ends), strict=True))
-        return [found[id(row)] for row in rows]
-
-    def _pack(self, rows: Sequence[Row], scorer: Scorer) -> Iterator[Batch]:
-        share = self.config.share_prefixes and scorer.shares_prefixes
-        return pack(rows, self.config.tokens_per_microbatch, share=share, device=scorer.device)
-
     def _optimizer_step(
-        self, groups: Sequence[list[_Attempt]], batch_tokens: float, totals: UpdateTotals
+        self, groups: Sequence[list[Attempt]], batch_tokens: float, totals: UpdateTotals
     ) -> None:
         """Take one optimizer step on these groups."""
         attempts = [attempt for members in groups for attempt in members]
@@ -283,24 +258,37 @@ class Learner:
             for attempt, weight in zip(attempts, weights, strict=True)
             for row in attempt.rows
         ]
-        turns = sum(int(np.isfinite(row.returns).sum()) for row in rows if row.returns is not None)
-        loss = 0.0
-        for batch in self._pack(rows, self._scorer):
-            part, sums = self._loss(batch, int(lengths.sum()), turns)
-            part.backward()  # type: ignore[no-untyped-call]
-            totals.add(sums)
-            loss += sums["loss"]
+        loss = self._backward(rows, int(lengths.sum()), totals)
+        if self._sharded is None:
+            self.processes.add_up_gradients(trained_parameters(self.model).values())
         norm = self._guard.step(loss)
         totals.step(norm)
         if self.critic is not None:
+            self.processes.add_up_gradients(self.critic.head.parameters())
             self.critic.step(self._schedule_factor, finite=norm is not None)
         self._skipped_in_a_row = 0 if norm is not None else self._skipped_in_a_row + 1
         if self._skipped_in_a_row >= self.config.max_skipped_updates:
+            skipped, self._skipped_in_a_row = self._skipped_in_a_row, 0  # who goes on has as many again
             raise DivergedError(
-                f"the loss or its gradient was not finite in {self._skipped_in_a_row} optimizer steps in a "
-                f"row (last loss {loss}, step {self.step}): the weights are those of the last finite step; "
-                "go back to a checkpoint and lower learning_rate"
+                f"the loss or its gradient was not finite in {skipped} optimizer steps in a row (last loss "
+                f"{loss}, step {self.step}): the weights are those of the last finite step. "
+                "Go on from them, or from an earlier checkpoint, with a lower learning_rate"
             )
+
+    def _backward(self, rows: Sequence[Row], step_tokens: int, totals: UpdateTotals) -> float:
+        """Add this process's share of a step's gradients to what there is; return the whole step's loss."""
+        turns = sum(int(np.isfinite(row.returns).sum()) for row in rows if row.returns is not None)
+        sums: list[dict[str, float]] = []
+        for batch, counts in self._runner.batches(rows, self._scorer):
+            part, found = self._runner.run(self._scorer, partial(self._loss, batch, step_tokens, turns))
+            (part if counts else 0 * part).backward()  # type: ignore[no-untyped-call]
+            if counts:
+                sums.append(found)
+        said: list[list[dict[str, float]]] = self.processes.gather(sums)
+        every = [one for of_process in said for one in of_process]
+        for one in every:
+            totals.add(one)
+        return sum((one["loss"] for one in every), 0.0)
 
     def _loss(self, batch: Batch, step_tokens: int, step_turns: int) -> tuple[Tensor, dict[str, float]]:
         """Return a batch's share of the loss of a step of so many tokens, and what the metrics add up."""
@@ -340,6 +328,7 @@ class Learner:
             parts["entropy"] = spread.sum()
             parts["sampling_kl"] = kl_k3(logprobs, old).sum()
             parts["clipped"] = clipped.sum()
+            parts["ratio_min"], parts["ratio_max"] = torch.aminmax(ratio)
         # One transfer for all: on a GPU each number fetched alone would wait for the device.
         values = torch.stack([value.float() for value in parts.values()]).tolist()
         return loss, dict(zip(parts, values, strict=True)) | {"tokens": float(len(logprobs))}

@@ -6,8 +6,10 @@ in the step), ``completions/mean_length`` (sampled per episode), ``frac_reward_z
 and ``score/<term>``. With judged rewards ``independent_reward``, what the environment itself paid, and
 ``unjudged_groups/<reason>``, the failed groups that a judge had no score for. From the update: ``loss``,
 ``policy_loss``, ``entropy`` (nats per token), ``clip_ratio`` (share of tokens whose gradient the clip took,
-or for ``"cispo"`` made smaller), ``grad_norm``, ``kl`` (nats per token, to the reference where there is one,
-else to the policy that sampled), ``trained_tokens`` and ``skipped_updates``. Where the sampler is held
+or for ``"cispo"`` made smaller), ``ratio/min`` and ``ratio/max`` (of the learner's probability to the
+sampler's, over all tokens or sequences of the step), ``grad_norm``, ``kl`` (nats per token, to the
+reference where there is one, else to the policy that sampled), with a reference also ``sampling_kl`` (to the
+policy that sampled), ``trained_tokens`` and ``skipped_updates``. Where the sampler is held
 against the learner, ``sampling/sampling_logp_difference/{mean,max}`` (nats, without sign) and
 ``sampling/importance_sampling_ratio/{min,mean,max}`` (as used, within its bounds). With dynamic sampling
 ``resampled_groups``, and what comes from episodes is over all that were played: those kept were chosen by
@@ -94,18 +96,26 @@ def correction_metrics(rows: Sequence[Row], reported: Sequence[Row]) -> dict[str
     }
 
 
+_EXTREMES = ("ratio_min", "ratio_max")
+"""What a micro-batch reports that is not to be summed."""
+
+
 class UpdateTotals:
     """Adds up an update's micro-batches and optimizer steps."""
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = {}
+        self._extremes: dict[str, list[float]] = {}
         self._norms: list[float] = []
         self._skipped = 0
 
     def add(self, sums: Mapping[str, float]) -> None:
         """Add one micro-batch."""
         for name, value in sums.items():
-            self._sums[name] = self._sums.get(name, 0.0) + value
+            if name in _EXTREMES:
+                self._extremes.setdefault(name, []).append(value)
+            else:
+                self._sums[name] = self._sums.get(name, 0.0) + value
 
     def step(self, grad_norm: float | None) -> None:
         """Add one optimizer step, ``None`` for one that was skipped."""
@@ -128,16 +138,28 @@ class UpdateTotals:
             for name, summed in (("value_loss", "value_loss"), ("value_clip_ratio", "value_clipped"))
             if turns
         }
-        return critic | {
-            "loss": self._sums.get("loss", 0.0) / steps,
-            "policy_loss": self._sums.get("policy_loss", 0.0) / steps,
-            "kl": per_token("kl" if config.beta else "sampling_kl"),
-            "entropy": per_token("entropy"),
-            "clip_ratio": per_token("clipped"),
-            "grad_norm": _mean(self._norms),
-            "trained_tokens": self._sums.get("tokens", 0.0) / config.num_iterations,
-            "skipped_updates": float(self._skipped),
+        # By numpy, which keeps what is not a number; Python's comparisons lose it.
+        ratios = {
+            f"ratio/{end}": float(extreme(self._extremes[f"ratio_{end}"]))
+            for end, extreme in (("min", np.min), ("max", np.max))
+            if f"ratio_{end}" in self._extremes
         }
+        sampling = {"sampling_kl": per_token("sampling_kl")} if config.beta else {}
+        return (
+            critic
+            | ratios
+            | sampling
+            | {
+                "loss": self._sums.get("loss", 0.0) / steps,
+                "policy_loss": self._sums.get("policy_loss", 0.0) / steps,
+                "kl": per_token("kl" if config.beta else "sampling_kl"),
+                "entropy": per_token("entropy"),
+                "clip_ratio": per_token("clipped"),
+                "grad_norm": _mean(self._norms),
+                "trained_tokens": self._sums.get("tokens", 0.0) / config.num_iterations,
+                "skipped_updates": float(self._skipped),
+            }
+        )
 
 
 def _mean(values: Sequence[float]) -> float:

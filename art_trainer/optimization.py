@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from art_trainer.config import Optim, Schedule
 from art_trainer.errors import UnsupportedModelError
@@ -115,7 +116,8 @@ class UpdateGuard:
             the norm is not finite.
         """
         norm: Tensor = torch.nn.utils.clip_grad_norm_(self._parameters, self._max_grad_norm)
-        length = float(norm)
+        # Of gradients that lie in pieces on several processes: the length of the whole.
+        length = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
         finite = math.isfinite(loss) and math.isfinite(length)
         if finite:
             self._optimizer.step()

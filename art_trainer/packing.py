@@ -1,11 +1,14 @@
-"""Token histories laid out as padded batches, a common prompt once.
+"""Token histories laid out for one forward and backward, each shared token once.
 
-A :class:`Row` is one history with what its sampled tokens are worth. Rows of one group start with the same
-prompt; :func:`pack` cuts it off where that saves work, so that a :class:`Batch` is a small batch of prefixes
-and a larger one of what follows them. The last prompt token always stays in the suffix: the first sampled
-token is predicted there, so nothing in a prefix ever needs logits.
+A :class:`Row` is one history with what its sampled tokens are worth. Rows of one group begin alike, often in
+more than their prompt. Where the model can attend over a tree (:mod:`art_trainer.tree_attention`),
+:func:`pack` merges them (:mod:`art_trainer.prefix_tree`) and puts whole groups beside each other in one row
+of tokens, without padding. Elsewhere rows are padded and every row is computed whole.
 
-Shape letters: P prefixes, L prefix tokens, B rows, Q suffix tokens, N sampled tokens of all rows together.
+A position that predicts sampled tokens of several rows is looked at once: N counts the sampled tokens of all
+rows, U the positions that predict them.
+
+Shape letters: B rows, Q tokens of the longest (a tree: 1 and all its tokens), U positions, N sampled tokens.
 """
 
 from __future__ import annotations
@@ -20,14 +23,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from art_trainer.episodes import TokenHistory
-
-WORTHWHILE = 0.9
-"""Prefixes are shared where that leaves at most this fraction of the tokens: a second, smaller forward and
-an explicit attention mask cost something too."""
+from art_trainer.prefix_tree import TokenTree, build_tree, common_length, join
+from art_trainer.tree_attention import TreePlan, plan_attention
 
 MAX_PADDING = 1024
 """Padding a batch may hold before it is cut, tokens: about what the overhead of one more forward and backward
 is worth with a tiny model."""
+
+PAIRS_PER_TOKEN = 2048.0
+"""Attending to so many tokens costs a token as much as all else in a layer: six times the hidden size of the
+usual layer, here that of a small model."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,11 +104,13 @@ class Batch:
     """Rows as tensors, for one forward and backward.
 
     Attributes:
-        prefix_ids_PL: Common prompts, padded on the right; ``None`` where nothing is shared.
-        prefix_lengths_B: Length of each row's prefix.
-        prefix_index_B: Which prefix each row continues.
-        ids_BQ: What follows the prefixes, padded on the right.
-        positions_N: Flat indices into [B, Q] of the positions that predict the sampled tokens.
+        ids_BQ: Tokens: a tree's, in one row, or those of the rows, padded on the right.
+        positions_Q: Each token's position in its history, for a tree; ``None`` where the column says it.
+        tree: Who attends to whom in a tree; ``None`` where rows are padded.
+        last_tree: The same for the positions that predict, all that the last layer needs.
+        positions_U: Flat indices into [B, Q], sorted, of the positions that predict sampled tokens.
+        predictors_N: Which of these predicts each sampled token.
+        some_N_U: For each of these one sampled token that it predicts.
         targets_N: The sampled tokens.
         old_logprobs_N: Their log-probs when sampled.
         advantages_N: Their advantages.
@@ -113,14 +120,16 @@ class Batch:
         corrections_N: Their corrections, where there are any.
         values_N: Their values before the update, where there is a value head; see :class:`Row`.
         returns_N: What those should be.
-        rows: The rows, in the order of B.
+        rows: The rows whose sampled tokens these are, in their order.
     """
 
-    prefix_ids_PL: Tensor | None
-    prefix_lengths_B: Tensor
-    prefix_index_B: Tensor
     ids_BQ: Tensor
-    positions_N: Tensor
+    positions_Q: Tensor | None
+    tree: TreePlan | None
+    last_tree: TreePlan | None
+    positions_U: Tensor
+    predictors_N: Tensor
+    some_N_U: Tensor
     targets_N: Tensor
     old_logprobs_N: Tensor
     advantages_N: Tensor
@@ -133,98 +142,175 @@ class Batch:
     rows: tuple[Row, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Bundle:
-    """Rows that stay together, how many leading tokens they share, and the longest row's other tokens."""
-
-    rows: tuple[Row, ...]
-    shared: int
-    suffix: int
-
-
 def pack(rows: Sequence[Row], max_tokens: int, *, share: bool, device: torch.device) -> Iterator[Batch]:
-    """Cut rows into batches of at most about ``max_tokens`` padded tokens, rows of like length together.
+    """Cut rows into batches of at most ``max_tokens`` tokens.
 
     Args:
         rows: Rows in any order; rows without a sampled token are left out.
-        max_tokens: Padded tokens of a batch, prefixes included; a single longer row is a batch of its own.
-        share: Whether prefixes may be shared; they are where it saves at least a tenth of the tokens.
+        max_tokens: Tokens of a batch, padding included; a single longer row is a batch of its own.
+        share: Whether to merge what rows of a group begin with and to leave out padding, which needs a model
+            that can attend over a tree: batches of about equal cost, each of trees side by side.
         device: Where the tensors go.
     """
     rows = [row for row in rows if row.targets.size]
-    bundles = _bundles(rows, max_tokens) if share else []
-    plain_cost = sum(len(row.token_ids) for row in rows)
-    if not bundles or sum(map(_cost, bundles)) > WORTHWHILE * plain_cost:
-        bundles = [_Bundle((row,), 0, len(row.token_ids)) for row in rows]
-    bundles.sort(key=lambda bundle: (bundle.suffix, bundle.shared))
-    for batch in _fill(bundles, max_tokens):
-        yield _to_batch(batch, device)
+    if share:
+        for trees in balanced(_grown(rows, max_tokens), max_tokens):
+            yield _to_tree_batch(trees, device)
+    else:
+        for padded in _fill(sorted(rows, key=_length), max_tokens):
+            yield _to_padded_batch(padded, device)
 
 
-def _bundles(rows: Sequence[Row], max_tokens: int) -> list[_Bundle]:
-    """Group rows by what they share; a group too large for one batch is cut up."""
+def _length(row: Row) -> int:
+    """How many tokens of a row the model reads: the last sampled one predicts nothing any more."""
+    return int(row.targets[-1])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grown:
+    """Rows of one group and the tree of what the model reads of them."""
+
+    rows: tuple[Row, ...]
+    tree: TokenTree
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the tree."""
+        return len(self.tree.token_ids)
+
+    @property
+    def cost(self) -> float:
+        """What it costs to compute, attention included, in tokens."""
+        return self.tokens + self.tree.pairs / PAIRS_PER_TOKEN
+
+
+def _grown(rows: Sequence[Row], max_tokens: int) -> list[Grown]:
+    """Make the trees of all groups; a group too large for one batch is cut where its rows differ most."""
     groups: dict[int, list[Row]] = {}
     for row in rows:
         groups.setdefault(row.group, []).append(row)
-    bundles: list[_Bundle] = []
+    grown = []
     for members in groups.values():
-        members.sort(key=lambda row: len(row.token_ids))
-        shared = _common_prompt(members)
-        longest = len(members[-1].token_ids) - shared
-        size = max((max_tokens - shared) // max(longest, 1), 1)
-        for start in range(0, len(members), size):
-            part = tuple(members[start : start + size])
-            bundles.append(_Bundle(part, shared, len(part[-1].token_ids) - shared))
-    return bundles
+        whole = _grow(members)
+        grown += [whole] if whole.tokens <= max_tokens else _cut(members, max_tokens)
+    return grown
 
 
-def _common_prompt(rows: Sequence[Row]) -> int:
-    """Return how many leading tokens all rows have in common and predict nothing."""
-    length = min(int(row.targets[0]) - 1 for row in rows)
-    first = rows[0].token_ids
-    for row in rows[1:]:
-        differing = np.flatnonzero(row.token_ids[:length] != first[:length])
-        if differing.size:
-            length = int(differing[0])
-    return length
+def _grow(rows: Sequence[Row]) -> Grown:
+    return Grown(tuple(rows), build_tree([row.token_ids[: _length(row)] for row in rows]))
 
 
-def _cost(bundle: _Bundle) -> int:
-    return bundle.shared + sum(len(row.token_ids) - bundle.shared for row in bundle.rows)
+def _cut(rows: Sequence[Row], max_tokens: int) -> list[Grown]:
+    """Cut a group into trees of at most ``max_tokens``; neighbours in token order share most."""
+    ordered = sorted(rows, key=lambda row: row.token_ids.astype(">i8").tobytes())
+    parts: list[list[Row]] = []
+    size = 0
+    for row in ordered:
+        known = common_length(parts[-1][-1].token_ids, row.token_ids[: _length(row)]) if parts else 0
+        if not parts or size + _length(row) - known > max_tokens:
+            parts.append([])
+            size = known = 0
+        parts[-1].append(row)
+        size += _length(row) - known
+    found = []
+    for part in parts:
+        grown = _grow(part)
+        # A branching that does not pay is not used, so a tree may be larger than what its rows differ in.
+        half = len(part) // 2
+        fits = grown.tokens <= max_tokens or not half
+        found += [grown] if fits else [*_cut(part[:half], max_tokens), *_cut(part[half:], max_tokens)]
+    return found
 
 
-def _fill(bundles: Sequence[_Bundle], max_tokens: int) -> Iterator[list[_Bundle]]:
-    """Cut bundles, sorted by suffix, into runs of at most ``max_tokens`` and not too much padding."""
-    batch: list[_Bundle] = []
-    rows = longest = tokens = 0
-    for bundle in bundles:
-        size = len(bundle.rows)
-        longest = max(longest, bundle.shared)
-        padded = (len(batch) + 1) * longest + (rows + size) * bundle.suffix
-        padding = padded - tokens - _cost(bundle)
-        if batch and (padded > max_tokens or padding > MAX_PADDING):
+def balanced(pieces: Sequence[Grown], max_tokens: int) -> list[list[Grown]]:
+    """Spread trees over as few batches as hold them, and evenly: the costliest first, each to the cheapest.
+
+    Args:
+        pieces: Trees, all within ``max_tokens`` but those of a single row.
+        max_tokens: Most tokens of a batch.
+    """
+    order = sorted(range(len(pieces)), key=lambda i: (-pieces[i].cost, i))
+    count = -(-sum(piece.tokens for piece in pieces) // max_tokens)
+    while True:
+        batches: list[list[Grown]] = [[] for _ in range(count)]
+        tokens, costs = [0] * count, [0.0] * count
+        for index in order:
+            piece = pieces[index]
+            open_to = [i for i in range(count) if not tokens[i] or tokens[i] + piece.tokens <= max_tokens]
+            if not open_to:
+                break
+            cheapest = min(open_to, key=costs.__getitem__)
+            batches[cheapest].append(piece)
+            tokens[cheapest] += piece.tokens
+            costs[cheapest] += piece.cost
+        else:
+            return [batch for batch in batches if batch]
+        count += 1
+
+
+def _fill(rows: Sequence[Row], max_tokens: int) -> Iterator[list[Row]]:
+    """Cut rows, sorted by length, into runs of at most ``max_tokens`` and not too much padding."""
+    batch: list[Row] = []
+    tokens = 0
+    for row in rows:
+        padded = (len(batch) + 1) * _length(row)
+        if batch and (padded > max_tokens or padded - tokens - _length(row) > MAX_PADDING):
             yield batch
-            batch, rows, longest, tokens = [], 0, bundle.shared, 0
-        batch.append(bundle)
-        rows += size
-        tokens += _cost(bundle)
+            batch, tokens = [], 0
+        batch.append(row)
+        tokens += _length(row)
     if batch:
         yield batch
 
 
-def _to_batch(bundles: Sequence[_Bundle], device: torch.device) -> Batch:
-    rows = [row for bundle in bundles for row in bundle.rows]
-    shared = np.asarray([bundle.shared for bundle in bundles for _ in bundle.rows])
-    index = np.asarray([i for i, bundle in enumerate(bundles) for _ in bundle.rows])
-    width = max(len(row.token_ids) - length for row, length in zip(rows, shared, strict=True))
+def _to_tree_batch(pieces: Sequence[Grown], device: torch.device) -> Batch:
+    tree = join([piece.tree for piece in pieces])
+    rows = [row for piece in pieces for row in piece.rows]
+    predicting = [places[row.targets - 1] for row, places in zip(rows, tree.places, strict=True)]
+    found = _Predictors.of(predicting)
+    return _batch(
+        rows,
+        found,
+        tree.token_ids[None],
+        device,
+        positions_Q=torch.from_numpy(tree.positions).to(device),
+        tree=plan_attention(tree.nodes, device),
+        last_tree=plan_attention(tree.nodes, device, found.positions_U),
+    )
+
+
+def _to_padded_batch(rows: Sequence[Row], device: torch.device) -> Batch:
+    width = max(map(_length, rows))
     ids = np.zeros((len(rows), width), dtype=np.int64)
-    positions = []
-    for i, (row, length) in enumerate(zip(rows, shared, strict=True)):
-        ids[i, : len(row.token_ids) - length] = row.token_ids[length:]
-        positions.append(row.targets - 1 - length + i * width)
-    prefixes = np.zeros((len(bundles), int(shared.max())), dtype=np.int64)
-    for i, bundle in enumerate(bundles):
-        prefixes[i, : bundle.shared] = bundle.rows[0].token_ids[: bundle.shared]
+    for i, row in enumerate(rows):
+        ids[i, : _length(row)] = row.token_ids[: _length(row)]
+    predicting = [row.targets - 1 + i * width for i, row in enumerate(rows)]
+    found = _Predictors.of(predicting)
+    return _batch(rows, found, ids, device, positions_Q=None, tree=None, last_tree=None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Predictors:
+    """The places that predict sampled tokens, each once; see :class:`Batch`."""
+
+    positions_U: NDArray[np.int64]
+    some_N_U: NDArray[np.int64]
+    predictors_N: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, predicting: Sequence[NDArray[np.int64]]) -> _Predictors:
+        """Take for each row the flat places that predict its sampled tokens."""
+        return cls(*np.unique(np.concatenate(predicting), return_index=True, return_inverse=True))
+
+
+def _batch(
+    rows: Sequence[Row],
+    predictors: _Predictors,
+    ids: NDArray[np.int64],
+    device: torch.device,
+    **layout: Any,
+) -> Batch:
+    """Return a batch of rows whose tokens are laid out and whose predictors are known."""
     weights = np.asarray([row.weight for row in rows], dtype=np.float32)
     sizes = [row.targets.size for row in rows]
 
@@ -236,11 +322,10 @@ def _to_batch(bundles: Sequence[_Bundle], device: torch.device) -> Batch:
         return tensor(np.concatenate(present)) if len(present) == len(rows) else None
 
     return Batch(
-        prefix_ids_PL=tensor(prefixes) if prefixes.shape[1] else None,
-        prefix_lengths_B=tensor(shared),
-        prefix_index_B=tensor(index),
         ids_BQ=tensor(ids),
-        positions_N=tensor(np.concatenate(positions)),
+        positions_U=tensor(predictors.positions_U),
+        predictors_N=tensor(predictors.predictors_N),
+        some_N_U=tensor(predictors.some_N_U),
         targets_N=tensor(np.concatenate([row.token_ids[row.targets] for row in rows])),
         old_logprobs_N=tensor(np.concatenate([row.old_logprobs for row in rows])),
         advantages_N=tensor(np.concatenate([row.advantages for row in rows])),
@@ -251,4 +336,5 @@ def _to_batch(bundles: Sequence[_Bundle], device: torch.device) -> Batch:
         values_N=column([row.values for row in rows]),
         returns_N=column([row.returns for row in rows]),
         rows=tuple(rows),
+        **layout,
     )

@@ -9,12 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import gymnasium as gym
 import numpy as np
 
 from art_trainer.episodes import TokenHistory
+
+if TYPE_CHECKING:  # torch takes seconds to import, and scripted policies need none
+    from torch import nn
+    from transformers import PreTrainedTokenizerBase
+
+    from art_trainer.chat import ChatFormat
+    from art_trainer.sampler import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +80,29 @@ class Policy(Protocol):
 
     def release(self, conversation: Conversation) -> tuple[TokenHistory, ...]:
         """Give up the conversation's resources and return its token histories (empty without tokens)."""
+
+
+class TrainablePolicy(Policy, Protocol):
+    """A policy whose weights a trainer changes: it plays with what the learner has learned.
+
+    The trainer changes :attr:`model` in place and then counts :attr:`version` up, which is when a policy that
+    samples elsewhere sends the weights there. Its token histories hold the log-probs of what was sampled.
+    """
+
+    sampling: SamplingParams
+    """How replies are sampled; set while no conversation is live."""
+
+    @property
+    def format(self) -> ChatFormat:
+        """How messages become tokens."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The model that is trained, a Hugging Face one, maybe with PEFT adapters."""
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """Saved beside the model."""
 
 
 def in_window(messages: Sequence[Mapping[str, Any]], window: int | None) -> Sequence[Mapping[str, Any]]:

@@ -1,13 +1,17 @@
 """Playing episodes: environments on one side, a policy on the other.
 
 Many episodes run at the same time, so that the policy can batch them, but each has its own environment and
-its own randomness: what comes out does not depend on how they were scheduled.
+its own randomness: what comes out does not depend on how they were scheduled. Environments can be played in
+threads while the policy samples for others; which wait for which depends on the policy alone, never on time,
+so that the same seeds still give the same batches.
 """
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -120,6 +124,7 @@ def rollout(
     max_concurrent: int | None = None,
     on_episode: Callable[[Episode], None] | None = None,
     record_states: bool = False,
+    env_threads: int = 0,
 ) -> list[Episode]:
     """Play one episode from every start.
 
@@ -134,6 +139,9 @@ def rollout(
         on_episode: Called with each episode as it ends, in order of ending.
         record_states: Note the environment's state before each reply, for estimators that compare turns of
             equal states (``GRPOConfig.records_states``).
+        env_threads: Threads that step environments while the policy samples; with 0 they are stepped one
+            after the other in between. For environments that wait (for a sandbox, a server) and may be
+            stepped from another thread than the one that made them.
 
     Returns:
         The episodes, in the order of their starts.
@@ -144,7 +152,7 @@ def rollout(
         if on_episode is not None:
             on_episode(episode)
 
-    return _run(policy, make_env, starts, limit, tell, record_states)
+    return _run(policy, make_env, starts, limit, tell, record_states, env_threads)
 
 
 def _limit(max_concurrent: int | None) -> int:
@@ -160,11 +168,12 @@ def _run(
     limit: int,
     on_end: Callable[[int, Episode], None],
     record_states: bool,
+    env_threads: int,
 ) -> list[Episode]:
     if isinstance(make_env, EnvPool):
-        return _Rollout(policy, make_env, on_end, record_states).run(starts, limit)
+        return _Rollout(policy, make_env, on_end, record_states).run(starts, limit, env_threads)
     with EnvPool(make_env) as pool:
-        return _Rollout(policy, pool, on_end, record_states).run(starts, limit)
+        return _Rollout(policy, pool, on_end, record_states).run(starts, limit, env_threads)
 
 
 def rollout_groups(
@@ -179,6 +188,7 @@ def rollout_groups(
     on_episode: Callable[[Episode], None] | None = None,
     on_group: Callable[[int, Group], None] | None = None,
     record_states: bool = False,
+    env_threads: int = 0,
 ) -> list[Group]:
     """Play ``group_size`` episodes from every seed; those of one seed form a group.
 
@@ -193,6 +203,7 @@ def rollout_groups(
         on_episode: As in :func:`rollout`.
         on_group: Called with each group as its last episode ends, and with its place among the seeds.
         record_states: As in :func:`rollout`.
+        env_threads: As in :func:`rollout`.
 
     Returns:
         The groups, in the order of their seeds.
@@ -219,8 +230,30 @@ def rollout_groups(
             if on_group is not None:
                 on_group(place, groups[place])
 
-    _run(policy, make_env, starts, _limit(max_concurrent), gather, record_states)
+    _run(policy, make_env, starts, _limit(max_concurrent), gather, record_states, env_threads)
     return [groups[place] for place in range(len(groups))]
+
+
+@contextmanager
+def _stepping(threads: int) -> Iterator[Callable[..., Future[None]]]:
+    """How to call a function, in a thread where there are any, so that its result can be waited for."""
+    if threads < 0:
+        raise ValueError(f"env_threads is at least 0, got {threads}")
+    if threads:
+        pool = ThreadPoolExecutor(threads, thread_name_prefix="env")
+        try:
+            yield pool.submit
+        finally:
+            pool.shutdown(cancel_futures=True)
+        return
+
+    def at_once(function: Callable[..., None], *arguments: Any) -> Future[None]:
+        done: Future[None] = Future()
+        function(*arguments)
+        done.set_result(None)
+        return done
+
+    yield at_once
 
 
 class _Rollout:
@@ -240,19 +273,33 @@ class _Rollout:
         self._live: dict[Conversation, _Play] = {}
         self._done: dict[int, Episode] = {}
 
-    def run(self, starts: Sequence[Start], limit: int) -> list[Episode]:
-        waiting = iter(enumerate(starts))
+    def run(self, starts: Sequence[Start], limit: int, env_threads: int) -> list[Episode]:
         try:
-            while len(self._done) < len(starts):
-                while len(self._live) < limit and (entry := next(waiting, None)) is not None:
-                    self._begin(*entry)
-                for conversation, reply in self._policy.collect() if self._live else ():
-                    self._advance(self._live[conversation], conversation, reply)
+            with _stepping(env_threads) as step:
+                self._play_all(starts, limit, step, overlapping=env_threads > 0)
         finally:
             for conversation, play in self._live.items():
                 self._policy.release(conversation)
                 self._pool.give_back(play.env)
         return [self._done[index] for index in range(len(starts))]
+
+    def _play_all(
+        self, starts: Sequence[Start], limit: int, step: Callable[..., Future[None]], *, overlapping: bool
+    ) -> None:
+        waiting = iter(enumerate(starts))
+        stepping: list[tuple[Conversation, _Play, Future[None]]] = []
+        while len(self._done) < len(starts):
+            while len(self._live) < limit and (entry := next(waiting, None)) is not None:
+                self._begin(*entry)
+            replies = self._policy.collect() if self._live else []
+            stepped = stepping
+            stepping = [(c, self._live[c], step(self._play, self._live[c], reply)) for c, reply in replies]
+            if not overlapping:
+                stepped, stepping = stepping, []
+            # In threads: the environments of these replies play while the next replies are sampled.
+            for conversation, play, done in stepped:
+                done.result()
+                self._advance(play, conversation)
 
     def _begin(self, index: int, start: Start) -> None:
         env = self._pool.take()
@@ -282,14 +329,17 @@ class _Rollout:
             play.fail(Ending.POLICY_ERROR, last_line())
             self._end(play)
 
-    def _advance(self, play: _Play, conversation: Conversation, reply: Reply) -> None:
-        """Play a reply; afterwards the episode has ended, or its next reply is asked for."""
+    def _play(self, play: _Play, reply: Reply) -> None:
+        """Play a reply; the episode's ending is set where that was the last one."""
         if reply.error is not None:
             play.fail(Ending.POLICY_ERROR, reply.error)
         elif reply.context_full:
             play.ending = Ending.CONTEXT_FULL
         else:
             self._step(play, reply)
+
+    def _advance(self, play: _Play, conversation: Conversation) -> None:
+        """End the episode, or ask for its next reply."""
         if play.ending is not None:
             self._end(play)
             return
@@ -307,6 +357,7 @@ class _Rollout:
                 score_terms=dict(info.get("score_terms", {})),
                 call=info.get("call"),
                 error=info.get("error"),
+                cut=reply.stop == "length",
                 state=state,
             )
         except Exception:  # an environment is its author's code; what it raises is this episode's outcome

@@ -7,8 +7,12 @@ on the order of scheduling.
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 
@@ -28,10 +32,15 @@ class SamplingParams:
     """Keep this many most likely tokens; 0 keeps all."""
     min_p: float = 0.0
     """Drop tokens less likely than this times the most likely one; 0 drops none."""
+    repetition_penalty: float = 1.0
+    """Above 1 makes tokens of the context (prompt and reply) less likely, see :func:`penalize_repetition`."""
     max_new_tokens: int = 256
     """Most tokens in one reply, the end-of-turn token included."""
     stop_token_ids: tuple[int, ...] = ()
     """Tokens that end a turn, besides the tokenizer's and the chat template's own."""
+    stop_strings: tuple[str, ...] = ()
+    """Texts that end a turn: its last token is the one that completes such a text, and the environment gets
+    the reply up to and including the text, without what the token says beyond it."""
 
     def __post_init__(self) -> None:
         if not self.temperature >= 0:
@@ -42,13 +51,53 @@ class SamplingParams:
             raise ValueError(f"top_k is at least 0, got {self.top_k}; 0 keeps every token")
         if not 0 <= self.min_p <= 1:
             raise ValueError(f"min_p lies in [0, 1], got {self.min_p}; 0 keeps every token")
+        if not 0 < self.repetition_penalty < float("inf"):
+            raise ValueError(
+                f"repetition_penalty is a finite number above 0, got {self.repetition_penalty}; "
+                "1 changes nothing"
+            )
         if self.max_new_tokens < 1:
             raise ValueError(f"max_new_tokens is at least 1, got {self.max_new_tokens}")
+        if isinstance(self.stop_strings, str) or not all(self.stop_strings):
+            raise ValueError(f"stop_strings is a tuple of texts, none empty, got {self.stop_strings!r}")
+
+    def unfiltered(self, temperature: float) -> SamplingParams:
+        """The same with nothing but a temperature between the model and its tokens, as evaluations sample."""
+        return dataclasses.replace(
+            self, temperature=temperature, top_p=1.0, top_k=0, min_p=0.0, repetition_penalty=1.0
+        )
 
     @property
     def greedy(self) -> bool:
         """Whether sampling needs no randomness."""
         return self.temperature == 0
+
+
+def penalize_repetition(
+    logits_B_V: torch.Tensor, contexts: Sequence[Sequence[int]], penalty: float
+) -> torch.Tensor:
+    """Make tokens that a context holds less likely (CTRL, arXiv:1909.05858, section 4.1).
+
+    A positive logit is divided by the penalty and a negative one multiplied, as Transformers does, so that
+    both fall; once, however often the token occurs. It applies before temperature and filters.
+
+    Args:
+        logits_B_V: The model's logits, any float type.
+        contexts: For each row all tokens before the one to sample, read ones and sampled ones.
+        penalty: Above 0; below 1 it rewards repetition.
+
+    Returns:
+        Logits of the same shape, at least 32-bit.
+    """
+    rows = np.repeat(np.arange(len(contexts)), [len(context) for context in contexts])
+    tokens = np.fromiter(itertools.chain.from_iterable(contexts), np.int64, len(rows))
+    # The embedding may know more tokens than the head.
+    known = tokens < logits_B_V.shape[-1]
+    seen = torch.zeros(logits_B_V.shape, dtype=torch.bool)
+    seen[torch.from_numpy(rows[known]), torch.from_numpy(tokens[known])] = True
+    logits = logits_B_V.to(torch.promote_types(logits_B_V.dtype, torch.float32))
+    penalized = torch.where(logits < 0, logits * penalty, logits / penalty)
+    return torch.where(seen.to(logits.device), penalized, logits)
 
 
 def sampling_logprobs(logits_B_V: torch.Tensor, params: SamplingParams) -> torch.Tensor:

@@ -1,15 +1,14 @@
 """Log-probs of sampled tokens under a model, with as little computed as possible.
 
 The decoder runs over whole rows, the language model head only where a sampled token is predicted: with long
-observations and a large vocabulary the head is most of the cost and nearly all of the memory. A group's
-common prompt goes through the decoder once; its keys and values are handed, differentiably, to every member.
+observations and a large vocabulary the head is most of the cost and nearly all of the memory. Rows that are a
+tree go through the decoder as one row, in which only the attention knows of the tree.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,10 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from art_trainer.errors import UnsupportedModelError
-from art_trainer.losses import entropy
 from art_trainer.packing import Batch, Row, pack
 from art_trainer.pruning import can_prune, pruned
+from art_trainer.token_scores import token_scores
+from art_trainer.tree_attention import tree_attention
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -72,26 +72,34 @@ class Scorer:
         """Find out which of the quick ways agree with the model's own forward."""
         rng = np.random.default_rng(0)
         vocabulary = int(base.config.get_text_config(decoder=True).vocab_size)
-        start = rng.integers(vocabulary, size=3)
-        rows = [_probe_row(np.concatenate([start, rng.integers(vocabulary, size=n)])) for n in (3, 5)]
-        batches = {share: next(pack(rows, 64, share=share, device=self.device)) for share in (False, True)}
+        start = rng.integers(vocabulary, size=20)
+        rows = [_probe_row(np.concatenate([start, rng.integers(vocabulary, size=n)])) for n in (3, 5, 5)]
+        batches = {share: next(pack(rows, 128, share=share, device=self.device)) for share in (False, True)}
         training = self._model.training
         self._model.eval()
-        wanted = self.score(batches[False])[0].sum()
-        tolerance = 0.1 if next(base.parameters()).dtype in _HALF else 1e-3
+        wanted = self._by_row(batches[False], rows)
+        tolerance = 0.1 if next(base.parameters()).dtype in _HALF else 1e-4
+
+        def agrees(share: bool) -> bool:
+            difference = (self._by_row(batches[share], rows) - wanted).abs().mean()
+            return bool(difference < tolerance)
+
         self._splits_head = self._head is not None and self._has_decoder
-        if self._splits_head:
-            found = self.score(batches[False])[0].sum()
-            self._splits_head = bool((found - wanted).abs() < tolerance)
-        if self._splits_head and can_prune(self._decoder):
-            self.prunes = True
-            found = self.score(batches[False])[0].sum()
-            self.prunes = bool((found - wanted).abs() < tolerance)
-        if _has_plain_cache(base, self._decoder):
-            self.shares_prefixes = True
-            found = self.score(batches[True])[0].sum()
-            self.shares_prefixes = bool((found - wanted).abs() < tolerance)
+        self._splits_head = self._splits_head and agrees(share=False)
+        self.prunes = self._splits_head and can_prune(self._decoder)
+        self.prunes = self.prunes and agrees(share=False)
+        if _keeps_plain_states(base) and _hands_on(self._decoder):
+            try:
+                self.shares_prefixes = agrees(share=True)
+            except UnsupportedModelError:
+                self.shares_prefixes = False
         self._model.train(training)
+
+    def _by_row(self, batch: Batch, rows: Sequence[Row]) -> Tensor:
+        """Return a batch's log-probs in the order of these rows."""
+        parts = torch.split(self.score(batch)[0], [row.targets.size for row in batch.rows])
+        found = dict(zip(map(id, batch.rows), parts, strict=True))
+        return torch.cat([found[id(row)] for row in rows])
 
     def hidden(self, batch: Batch) -> Tensor:
         """Return the last hidden states of the positions that predict the sampled tokens, shape [N, H].
@@ -104,7 +112,7 @@ class Scorer:
                 f"{type(self._model).__name__} does not part decoder and head, so there is no hidden state "
                 "to read a value from: set advantage_estimator to one without a value head, such as 'group'"
             )
-        return self._hidden(batch)
+        return self._hidden(batch).index_select(0, batch.predictors_N)
 
     def score(
         self, batch: Batch, *, entropy_gradient: bool = False, hidden: Tensor | None = None
@@ -121,105 +129,97 @@ class Scorer:
             Log-probs and entropies in nats, shapes [N], float32 or the model's dtype where that is more.
         """
         if not self._splits_head:
-            logits = self._forward(self._model, batch).logits.flatten(0, 1)
-            return self._pick(logits[batch.positions_N], batch.targets_N, entropy_gradient)
-        if hidden is None:
-            hidden = self._hidden(batch)
+            logits = self._run(self._model, batch).logits.flatten(0, 1)
+            return self._pick(
+                logits[batch.positions_U], batch.predictors_N, batch.targets_N, entropy_gradient
+            )
+        hidden = self._hidden(batch) if hidden is None else hidden.index_select(0, batch.some_N_U)
         size = max(LOGITS_PER_CHUNK // self._head.weight.shape[0], 1)
         if len(hidden) <= size:
-            return self._pick(self._head(hidden), batch.targets_N, entropy_gradient)
+            return self._pick(self._head(hidden), batch.predictors_N, batch.targets_N, entropy_gradient)
+        return self._score_in_chunks(hidden, batch, size, entropy_gradient)
 
-        def score_chunk(part: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-            return self._pick(self._head(part), targets, entropy_gradient)
+    def _score_in_chunks(
+        self, hidden: Tensor, batch: Batch, size: int, entropy_gradient: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Score with the logits of ``size`` positions at a time."""
 
-        chunks = zip(torch.split(hidden, size), torch.split(batch.targets_N, size), strict=True)
-        parts = [_recomputed(score_chunk, part, targets) for part, targets in chunks]
-        return torch.cat([logprobs for logprobs, _ in parts]), torch.cat([spread for _, spread in parts])
+        def score_chunk(part: Tensor, predictors: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+            return self._pick(self._head(part), predictors, targets, entropy_gradient)
 
-    def _pick(self, logits: Tensor, targets: Tensor, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
-        if logits.dtype in _HALF:
-            logits = logits.float()
+        parts, order = [], []
+        for start in range(0, len(hidden), size):
+            predictors = batch.predictors_N - start
+            inside = ((predictors >= 0) & (predictors < size)).nonzero().squeeze(-1)
+            chunk = hidden[start : start + size], predictors[inside], batch.targets_N[inside]
+            parts.append(_recomputed(score_chunk, *chunk))
+            order.append(inside)
+        back = torch.cat(order).argsort()
+        return torch.cat([one for one, _ in parts])[back], torch.cat([one for _, one in parts])[back]
+
+    def _pick(
+        self, logits_UV: Tensor, predictors: Tensor, targets: Tensor, entropy_gradient: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Return the log-prob of each target under its predictor's logits, and the entropy of those."""
+        if logits_UV.dtype in _HALF:
+            logits_UV = logits_UV.float()
         if self._temperature != 1:
-            logits = logits / self._temperature
-        logprobs = logits.log_softmax(-1)
-        spread = entropy(logprobs if entropy_gradient else logprobs.detach())
-        return logprobs.gather(-1, targets[:, None]).squeeze(-1), spread
+            logits_UV = logits_UV / self._temperature
+        logprobs, spread = token_scores(logits_UV, predictors, targets)
+        return logprobs, (spread if entropy_gradient else spread.detach())[predictors]
 
     def _hidden(self, batch: Batch) -> Tensor:
-        """Return the last hidden states [N, H] of the positions that predict the sampled tokens."""
+        """Return the last hidden states [U, H] of the positions that predict the sampled tokens."""
         if not self.prunes:
-            hidden: Tensor = self._forward(self._decoder, batch).last_hidden_state
-            return hidden.flatten(0, 1).index_select(0, batch.positions_N)
-        cache = self._read_prefixes(batch)
-        with pruned(self._decoder, batch.positions_N):
-            pruned_hidden: Tensor = self._continue(self._decoder, batch, cache).last_hidden_state[0]
+            hidden: Tensor = self._run(self._decoder, batch).last_hidden_state
+            return hidden.flatten(0, 1).index_select(0, batch.positions_U)
+        with pruned(self._decoder, batch.positions_U, batch.last_tree):
+            pruned_hidden: Tensor = self._run(self._decoder, batch).last_hidden_state[0]
         return pruned_hidden
 
-    def _forward(self, module: Any, batch: Batch) -> Any:
-        return self._continue(module, batch, self._read_prefixes(batch))
-
-    def _read_prefixes(self, batch: Batch) -> Any:
-        """Return the prefixes' keys and values, with their history; ``None`` where there is no prefix."""
-        if batch.prefix_ids_PL is None:
-            return None
-        cache: Any = DynamicCache()
-        # Nothing is predicted in a prefix: of its last layer only the keys and values are wanted.
-        nowhere = batch.positions_N[:0]
-        with pruned(self._decoder, nowhere) if self.prunes else nullcontext():
-            self._decoder(input_ids=batch.prefix_ids_PL, past_key_values=cache, use_cache=True)
-        return cache
-
-    def _continue(self, module: Any, batch: Batch, cache: Any) -> Any:
-        if cache is None:
+    def _run(self, module: Any, batch: Batch) -> Any:
+        if batch.tree is None or batch.positions_Q is None:
             # Padding is on the right, where a causal model never looks: no mask, the quickest attention.
             return module(input_ids=batch.ids_BQ, use_cache=False)
-        index = batch.prefix_index_B
-        copies = [(x.keys.index_select(0, index), x.values.index_select(0, index)) for x in cache.layers]
-        suffix = torch.arange(batch.ids_BQ.shape[1], device=self.device)
-        return module(
-            input_ids=batch.ids_BQ,
-            attention_mask=_mask(batch, copies[0][0].dtype),
-            position_ids=batch.prefix_lengths_B[:, None] + suffix,
-            past_key_values=DynamicCache(copies),
-            use_cache=True,
-        )
-
-
-def _mask(batch: Batch, dtype: torch.dtype) -> Tensor:
-    """Return the additive mask [B, 1, Q, L + Q]: a row sees its own prefix, without padding, and its past."""
-    assert batch.prefix_ids_PL is not None
-    device = batch.ids_BQ.device
-    rows, queries = batch.ids_BQ.shape
-    prefix = torch.arange(batch.prefix_ids_PL.shape[1], device=device)
-    hidden_prefix = (prefix >= batch.prefix_lengths_B[:, None])[:, None, None].expand(-1, 1, queries, -1)
-    future = torch.ones(queries, queries, dtype=torch.bool, device=device).triu(1).expand(rows, 1, -1, -1)
-    hidden = torch.cat([hidden_prefix, future], -1)
-    return torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, torch.finfo(dtype).min)
+        with tree_attention(self._decoder.config):
+            return module(
+                input_ids=batch.ids_BQ,
+                position_ids=batch.positions_Q[None],
+                use_cache=False,
+                tree=batch.tree,
+            )
 
 
 def _recomputed(
-    function: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], hidden: Tensor, targets: Tensor
+    function: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]], *given: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Call the function; where a gradient is wanted, keep only its inputs and call it again in backward."""
     if not torch.is_grad_enabled():
-        return function(hidden, targets)
+        return function(*given)
     result: tuple[Tensor, Tensor] = checkpoint(
-        function, hidden, targets, use_reentrant=False, preserve_rng_state=False
+        function, *given, use_reentrant=False, preserve_rng_state=False
     )
     return result
 
 
-def _has_plain_cache(base: Any, decoder: Any) -> bool:
-    """Whether keys and values of all tokens are all that a token leaves behind, and a 4-D mask is obeyed."""
-    if base.config._attn_implementation not in ("sdpa", "eager"):
-        return False
-    wanted = {"input_ids", "attention_mask", "position_ids", "past_key_values", "use_cache"}
-    if not wanted <= set(inspect.signature(decoder.forward).parameters):
-        return False
+def _keeps_plain_states(base: Any) -> bool:
+    """Whether keys and values of all tokens are all that a token leaves behind: no window, no recurrence."""
     return all(type(layer) is DynamicLayer for layer in DynamicCache(config=base.config).layers)
 
 
+def _hands_on(decoder: Any) -> bool:
+    """Whether a decoder and its layers take further arguments, which they hand on to their attention."""
+    layers = list(getattr(decoder, "layers", ()))[:1]
+    attentions = [layer.self_attn for layer in layers if hasattr(layer, "self_attn")]
+    kinds = [
+        {parameter.kind for parameter in inspect.signature(type(module).forward).parameters.values()}
+        for module in (decoder, *layers, *attentions)
+    ]
+    takes_positions = "position_ids" in inspect.signature(decoder.forward).parameters
+    return takes_positions and all(inspect.Parameter.VAR_KEYWORD in kind for kind in kinds)
+
+
 def _probe_row(ids: Any) -> Row:
-    targets = np.arange(4, len(ids))
+    targets = np.arange(21, len(ids))
     zeros = np.zeros(len(targets), np.float32)
     return Row(ids, targets, zeros, zeros, 0.0, 0)

@@ -22,7 +22,8 @@ _CUT_OFF = (Ending.TRUNCATED, Ending.CONTEXT_FULL)
 
 def is_trained_on(episode: Episode, config: GRPOConfig) -> bool:
     """Whether an episode of a whole group enters the loss; it counts in the baseline in any case."""
-    return not (config.mask_truncated_completions and episode.ending in _CUT_OFF)
+    cut_off = episode.ending in _CUT_OFF or any(turn.cut for turn in episode.turns)
+    return not (config.mask_truncated_completions and cut_off)
 
 
 def has_signal(group: Group, advantages: Sequence[Array], config: GRPOConfig) -> bool:

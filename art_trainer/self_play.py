@@ -33,7 +33,6 @@ from art_trainer.game_rollout import MakeGame, play_games, seat_groups, seat_of
 from art_trainer.metrics import episode_metrics
 from art_trainer.policy import Policy
 from art_trainer.rollout import Start
-from art_trainer.sampler import SamplingParams
 from art_trainer.trainer import GRPOTrainer, TrainerCallback
 from art_trainer.transformers_policy import TransformersPolicy
 
@@ -359,9 +358,7 @@ def _check_seats(what: str, names: Iterable[str], seats: Sequence[str]) -> None:
 def _sampling(policy: TransformersPolicy, config: GRPOConfig) -> Iterator[None]:
     """Sample as in evaluations, and afterwards as before."""
     training = policy.sampling
-    policy.sampling = SamplingParams(
-        temperature=config.eval_temperature, max_new_tokens=training.max_new_tokens
-    )
+    policy.sampling = training.unfiltered(config.eval_temperature)
     try:
         yield
     finally:

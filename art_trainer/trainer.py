@@ -14,6 +14,9 @@ is the same as ::
 
 plus evaluations, logs and checkpoints along the way. It blocks its thread and no other: in a notebook call
 it, in asyncio ``await asyncio.to_thread(trainer.train)``.
+
+Started in several processes, by torchrun or ``accelerate launch``, the same program trains one model in all
+of them, to the result of one process: see :mod:`art_trainer.processes`. The main process writes and tells.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ import itertools
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import gymnasium as gym
 import numpy as np
@@ -32,15 +35,20 @@ from art_gym.wrappers.judging import JudgeFailed
 from art_trainer.checkpoint import checkpoint_path, prune_checkpoints, read_checkpoint, write_checkpoint
 from art_trainer.config import GRPOConfig
 from art_trainer.episodes import Episode, Group
+from art_trainer.errors import DivergedError, EngineError
 from art_trainer.evaluation import evaluate
+from art_trainer.guards import EventLog, HearsWarnings, Watch
 from art_trainer.interrupt import Interruptible
 from art_trainer.judging import RewardModel
 from art_trainer.learner import Learner
-from art_trainer.rollout import EnvPool, MakeEnv, rollout_groups
+from art_trainer.policy import TrainablePolicy
+from art_trainer.processes import Processes, current_processes, jointly
+from art_trainer.records.weights import weights_digest
+from art_trainer.rollout import EnvPool, MakeEnv
 from art_trainer.run_log import RunLog
 from art_trainer.selection import replace_without_signal
+from art_trainer.shared_rollouts import SharedRollouts
 from art_trainer.splits import EVALUATION, TRAIN, choose_split
-from art_trainer.transformers_policy import TransformersPolicy
 
 _TASKS, _SAMPLING, _FRESH_TASKS, _FRESH_SAMPLING = 2, 3, 4, 5
 """Streams of randomness below ``config.seed``; the learner's own is 1."""
@@ -49,13 +57,34 @@ _EVALUATION_SEED = 1_000_003
 
 
 class TrainerCallback(Protocol):
-    """Who is told how a run goes; calls come from the thread that trains."""
+    """Who is told how a run goes; calls come from the thread that trains.
+
+    One that has ``on_warning`` too is told of warnings, see :class:`~art_trainer.guards.HearsWarnings`; one
+    that is a :class:`HearsRun`, of beginning, log, checkpoints and end.
+    """
 
     def on_step(self, metrics: Mapping[str, float]) -> None:
         """A step is done; ``metrics["step"]`` counts from 1."""
 
     def on_episode(self, episode: Episode) -> None:
         """A training episode ended."""
+
+
+@runtime_checkable
+class HearsRun(Protocol):
+    """A callback that is also told what is in the run's folder by then, by the main process."""
+
+    def on_begin(self, step: int) -> None:
+        """The run begins, or goes on after ``step`` steps."""
+
+    def on_logged(self, metrics: Mapping[str, float], groups: Sequence[Group] = ()) -> None:
+        """A step's metrics are written, and the groups it learned from."""
+
+    def on_checkpoint(self, step: int, folder: Path, aliases: tuple[str, ...]) -> None:
+        """A checkpoint is written."""
+
+    def on_end(self, outcome: Literal["finished", "interrupted", "failed"]) -> None:
+        """The run is over, whatever ended it."""
 
 
 class GRPOTrainer:
@@ -69,6 +98,7 @@ class GRPOTrainer:
             default the same as ``env``.
         callbacks: Told of each step and episode.
         reward: What is paid in training in place of the environment's own reward; evaluations keep that.
+        processes: Who else trains; by default the processes of PyTorch's process group, if there is one.
 
     Attributes:
         learner: Holds optimizer and schedule.
@@ -78,13 +108,14 @@ class GRPOTrainer:
 
     def __init__(
         self,
-        policy: TransformersPolicy,
+        policy: TrainablePolicy,
         env: str | MakeEnv | gym.Env[str, str],
         config: GRPOConfig | None = None,
         *,
         eval_env: str | MakeEnv | gym.Env[str, str] | None = None,
         callbacks: Sequence[TrainerCallback] = (),
         reward: RewardModel | None = None,
+        processes: Processes | None = None,
     ) -> None:
         self.config = config or GRPOConfig()
         self.policy = policy
@@ -94,18 +125,33 @@ class GRPOTrainer:
             top_p=self.config.top_p,
             top_k=self.config.top_k,
             min_p=self.config.min_p or 0.0,
+            repetition_penalty=self.config.repetition_penalty,
+            stop_strings=self.config.stop_strings,
             max_new_tokens=self.config.max_completion_length,
         )
         self.make_env = _maker(env)
         self.make_eval_env = self.make_env if eval_env is None else _maker(eval_env)
         self.callbacks = tuple(callbacks)
         self.reward = reward
-        self.learner = Learner(policy.model, self.config)
+        self.processes = processes or current_processes()
+        self.learner = Learner(policy.model, self.config, self.processes)
         self.log = RunLog(Path(self.config.output_dir))
+        self._events = EventLog(self.log.folder)
+        self._watch = Watch(self.config)
+        self._interruptible = Interruptible()
         self.collected = 0
         self._replaced: list[Group] = []
         self._pool = EnvPool(self.make_env)
         self._options = self._split_options(self.config.train_split, TRAIN)
+        self._rollouts = SharedRollouts(
+            policy,
+            self._pool,
+            self.config,
+            self.processes,
+            options=self._options,
+            reward=reward,
+            on_episode=self._tell_episode,
+        )
         self._rollout_seconds = 0.0
         self._learned_from = 0
         self._stopping = False
@@ -122,12 +168,13 @@ class GRPOTrainer:
         """
         start = time.perf_counter()
         config = self.config
-        groups = self._play(self._task_seeds(config.groups_per_step, _TASKS), (_SAMPLING, self.collected))
+        seeds = self._task_seeds(config.groups_per_step, _TASKS)
+        groups = self._play_together(seeds, (_SAMPLING, self.collected))
         rounds = itertools.count()
 
         def play_fresh(count: int) -> list[Group]:
             place = next(rounds)
-            return self._play(
+            return self._play_together(
                 self._task_seeds(count, _FRESH_TASKS, place), (_FRESH_SAMPLING, self.collected, place)
             )
 
@@ -156,12 +203,19 @@ class GRPOTrainer:
         return {"step": float(self.step), **metrics}
 
     def evaluate(self) -> dict[str, float]:
-        """Play the evaluation episodes at ``eval_temperature``; return means, prefixed with ``eval_``."""
+        """Play the evaluation episodes at ``eval_temperature``; return means, prefixed with ``eval_``.
+
+        The main process plays, the others wait.
+        """
+        found: dict[str, float] = jointly(self.processes, self._evaluate_here)[0]
+        return dict(found)
+
+    def _evaluate_here(self) -> dict[str, float] | None:
+        if not self.processes.is_main:
+            return None
         config = self.config
         training = self.policy.sampling
-        self.policy.sampling = dataclasses.replace(
-            training, temperature=config.eval_temperature, top_p=1.0, top_k=0, min_p=0.0
-        )
+        self.policy.sampling = training.unfiltered(config.eval_temperature)
         try:
             result = evaluate(
                 self.policy,
@@ -186,27 +240,64 @@ class GRPOTrainer:
         Ctrl-C ends the run at the next moment at which no update is half done, writes a checkpoint and raises
         ``KeyboardInterrupt`` again; a second Ctrl-C ends it at once, without one.
 
+        SIGINT to one of several processes, or :meth:`stop` in one, stops all of them at the same step.
+
         Raises:
             JudgeFailed: Where the judge's budget is spent or it fails for good; a checkpoint is written too.
+            EngineError: Where the engine that samples is lost; a checkpoint is written too.
+            DivergedError: Where updates keep failing; a checkpoint of the last finite weights is written.
+            ProcessLostError: Where another process is gone.
         """
         config = self.config
         self._stopping = False
-        self.log.begin(config.to_mapping(), self.step)
-        with Interruptible() as interruptible:
+        if self.processes.is_main:
+            weights = weights_digest(self.policy.model) if self.step == 0 else None
+            self.log.begin(config.to_mapping(), self.step, weights)
+            self._events.begin(self.step)
+        for watcher in self._watchers:
+            watcher.on_begin(self.step)
+        outcome: Literal["finished", "interrupted", "failed"] = "failed"
+        try:
+            self._train_and_save()
+            outcome = "finished"
+        except KeyboardInterrupt:
+            outcome = "interrupted"
+            raise
+        finally:
+            for watcher in self._watchers:
+                watcher.on_end(outcome)
+
+    def _train_and_save(self) -> None:
+        with Interruptible() as self._interruptible:
             try:
-                if config.eval_steps and self.step == 0:
-                    self.log.write_metrics({"step": 0.0, **self.evaluate()})
-                while self.step < config.max_steps and not self._stopping:
-                    groups = self.collect_episodes()
-                    with interruptible.shielded():
-                        self._learn_and_log(groups)
-            except (KeyboardInterrupt, JudgeFailed):
-                if not interruptible.forced:
-                    # Episodes that nothing was learned from are played again by a resumed run.
-                    self.collected = self._learned_from
-                    self._save()
+                with self._interruptible.shielded():
+                    self._train_on()
+            except (KeyboardInterrupt, JudgeFailed, EngineError):
+                if not self._interruptible.forced:
+                    self._save_what_was_learned()
                 raise
+            except DivergedError as error:
+                saved = self._save_what_was_learned()
+                raise DivergedError(f"{error}. They are in {saved}") from error
         self._save()
+
+    def _train_on(self) -> None:
+        """Train up to ``max_steps``, letting Ctrl-C through only where no process waits for this one."""
+        config = self.config
+        if config.eval_steps and self.step == 0:
+            metrics = {"step": 0.0, **self.evaluate()}
+            if self.processes.is_main:
+                self.log.write_metrics(metrics)
+            for watcher in self._watchers:
+                watcher.on_logged(metrics)
+        while self.step < config.max_steps and not any(self.processes.gather(self._stopping)):
+            self._learn_and_log(self.collect_episodes())
+        jointly(self.processes, self._let_through)
+
+    def _let_through(self) -> None:
+        """Raise the Ctrl-C that has come meanwhile."""
+        with self._interruptible.exposed():
+            pass
 
     def stop(self) -> None:
         """Ask a :meth:`train` that runs in another thread to return after its step, as after the last."""
@@ -218,17 +309,22 @@ class GRPOTrainer:
             "collected": self.collected,
             "learner": self.learner.state(),
             "policy_version": self.policy.version,
+            "watch": self._watch.state(),
             "config": self.config.to_mapping(),
         }
-        return write_checkpoint(
-            Path(path),
-            model=self.policy.model,
-            tokenizer=self.policy.tokenizer,
-            optimizer=self.learner.optimizer,
-            reference=self.learner.reference,
-            critic=self.learner.critic,
-            state=state,
-        )
+        optimizer = self.learner.whole_optimizer()
+        if self.processes.is_main:
+            write_checkpoint(
+                Path(path),
+                model=self.policy.model,
+                tokenizer=self.policy.tokenizer,
+                optimizer=optimizer,
+                reference=self.learner.reference,
+                critic=self.learner.critic,
+                state=state,
+            )
+        self.processes.gather(None)  # nobody reads it before it is whole
+        return Path(path)
 
     def load_checkpoint(self, path: str | Path) -> None:
         """Go on from a checkpoint: with the same config, to the same numbers as if never stopped.
@@ -236,14 +332,18 @@ class GRPOTrainer:
         Raises:
             CheckpointError: Where it is incomplete, damaged or of another model.
         """
+        optimizer = self.learner.whole_optimizer()
         state = read_checkpoint(
             Path(path),
             model=self.policy.model,
-            optimizer=self.learner.optimizer,
+            optimizer=optimizer,
             reference=self.learner.reference,
             critic=self.learner.critic,
         )
+        self.learner.take_over(optimizer)
         self.learner.restore(state["learner"])
+        if "watch" in state:  # checkpoints of earlier versions have none
+            self._watch.restore(state["watch"])
         self.collected = self._learned_from = int(state["collected"])
         self.policy.version = int(state["policy_version"])
 
@@ -257,42 +357,72 @@ class GRPOTrainer:
         tasks = np.random.SeedSequence(self.config.seed, spawn_key=(place, self.collected, *rest))
         return [int(seed) for seed in tasks.generate_state(count)]
 
+    def _play_together(self, seeds: Sequence[int], stream: Sequence[int]) -> list[Group]:
+        if self.processes.size > 1:
+            return self._rollouts.play_together(seeds, stream, self._interruptible.exposed)
+        with self._interruptible.exposed():
+            return self._play(seeds, stream)
+
     def _play(self, seeds: Sequence[int], stream: Sequence[int]) -> list[Group]:
-        """Play ``num_generations`` attempts from each seed, and have them judged where a judge pays."""
-        groups = rollout_groups(
-            self.policy,
-            self._pool,
-            seeds,
-            self.config.num_generations,
-            options=self._options,
-            rng_seed=(self.config.seed, *stream),
-            max_concurrent=self.config.max_concurrent,
-            record_states=self.config.records_states,
-            on_episode=self._tell_episode,
-            on_group=None if self.reward is None else self.reward.submit,
-        )
-        return groups if self.reward is None else self.reward.collect()
+        """Play ``num_generations`` attempts from each seed, in this process."""
+        return self._rollouts.play(seeds, stream)
 
     def _learn_and_log(self, groups: Sequence[Group]) -> None:
         config = self.config
+        replaced = self._replaced
         metrics = self.update_policy(groups)
         last = self.step == config.max_steps
         if config.eval_steps and (last or self.step % config.eval_steps == 0):
             metrics |= self.evaluate()
-        if last or self.step % config.logging_steps == 0:
-            self.log.write_metrics(metrics)
-            self.log.write_episodes(self.step, groups, config.log_episodes)
-        for callback in self.callbacks:
-            callback.on_step(metrics)
+        if self.processes.is_main:
+            self.log.write_episodes(self.step, groups, config.log_episodes, replaced)
+            if last or self.step % config.logging_steps == 0:
+                self.log.write_metrics(metrics)
+                for watcher in self._watchers:
+                    watcher.on_logged(metrics, groups)
+            for callback in self.callbacks:
+                callback.on_step(metrics)
+        self._warn(metrics)
         if config.save_steps and self.step % config.save_steps == 0 and not last:
             self._save()
 
-    def _save(self) -> None:
+    def _warn(self, metrics: Mapping[str, float]) -> None:
+        for warning in self._watch.check(self.step, metrics):
+            if self.processes.is_main:
+                self._events.write(warning)
+                for callback in self.callbacks:
+                    if isinstance(callback, HearsWarnings):
+                        callback.on_warning(warning)
+
+    def _save_what_was_learned(self) -> Path:
+        """Write a checkpoint of a run that is broken off.
+
+        Episodes that nothing was learned from are played again by a resumed run.
+        """
+        self.collected = self._learned_from
+        return self._save()
+
+    def _save(self) -> Path:
         folder = self.log.checkpoints
-        self.save_checkpoint(checkpoint_path(folder, self.step))
-        prune_checkpoints(folder, self.config.save_total_limit)
+        if self.processes.is_main:
+            self.log.sync()
+        saved = self.save_checkpoint(checkpoint_path(folder, self.step))
+        if self.processes.is_main:
+            prune_checkpoints(folder, self.config.save_total_limit)
+        aliases = ("final", "latest") if self.step == self.config.max_steps else ("latest",)
+        for watcher in self._watchers:
+            watcher.on_checkpoint(self.step, saved, aliases)
+        return saved
+
+    @property
+    def _watchers(self) -> list[HearsRun]:
+        """Callbacks that are told of the run; those of the main process only."""
+        callbacks = self.callbacks if self.processes.is_main else ()
+        return [callback for callback in callbacks if isinstance(callback, HearsRun)]
 
     def _tell_episode(self, episode: Episode) -> None:
+        if not self.processes.is_main:
+            return
         for callback in self.callbacks:
             callback.on_episode(episode)
 

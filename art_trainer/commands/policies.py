@@ -20,6 +20,7 @@ from art_trainer.splits import TRAIN, choose_split
 
 _OPENAI = re.compile(r"openai:(?P<model>.+?)(?:@(?P<url>https?://.+))?")
 _BASELINE = "baseline:"
+_ENGINES = ("vllm:", "sglang:")
 
 MakeEnv = Callable[[], gym.Env[str, str]]
 
@@ -87,8 +88,9 @@ def load_policy(
     """The policy that a command line names.
 
     Args:
-        words: ``baseline:NAME`` or a baseline's bare name, ``openai:MODEL@URL``, ``art-tiny``, a folder
-            with a model, checkpoint or run, or the name of a Hugging Face model.
+        words: ``baseline:NAME`` or a baseline's bare name, ``openai:MODEL@URL``, ``vllm:MODEL@URL``,
+            ``sglang:MODEL@URL``, ``art-tiny``, a folder with a model, checkpoint or run, or the name of a
+            Hugging Face model.
         make_env: Makes the environment, for its baselines.
         temperature: Sampling temperature of a model; 0 is greedy.
         max_tokens: Most tokens of one reply of a model.
@@ -106,6 +108,8 @@ def load_policy(
         return ScriptedPolicy(name)
     if words.startswith("openai:"):
         return _openai_policy(words, temperature, max_tokens)
+    if words.startswith(_ENGINES):
+        return _engine_policy(words, temperature, max_tokens)
     if words in baselines and not Path(words).exists():
         return ScriptedPolicy(words)
     # Torch takes seconds to import, which a person who plays, or a baseline, need not wait for.
@@ -128,6 +132,14 @@ def openai_words(words: str) -> tuple[str, str | None]:
             f"{words!r} names no model: write openai:MODEL@URL, as in openai:qwen3@http://localhost:8000/v1"
         )
     return match["model"], match["url"]
+
+
+def _engine_policy(words: str, temperature: float, max_tokens: int) -> Policy:
+    # Torch takes seconds to import, and only a model needs it.
+    from art_trainer.commands.engines import served_policy
+    from art_trainer.sampler import SamplingParams
+
+    return served_policy(words, SamplingParams(temperature=temperature, max_new_tokens=max_tokens))
 
 
 def _openai_policy(words: str, temperature: float, max_tokens: int) -> Policy:

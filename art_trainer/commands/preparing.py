@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -17,11 +16,9 @@ from art_trainer.imitation import ImitationConfig
 from art_trainer.loading import equip
 from art_trainer.sampler import SamplingParams
 from art_trainer.scratch import NAME, ScratchSize, sample_texts, scratch_model
+from art_trainer.threads import default_threads
 from art_trainer.transformers_policy import TransformersPolicy
 from art_trainer.warm_start import WarmStartConfig, warm_start
-
-_SMALL_MODEL = 50_000_000
-_SMALL_MODEL_THREADS = 2
 
 
 def prepare_policy(
@@ -64,12 +61,6 @@ def prepare_policy(
     weights = sum(parameter.numel() for parameter in policy.model.parameters())
     torch.set_num_threads(run.threads or default_threads(weights))
     return policy
-
-
-def default_threads(weights: int) -> int:
-    """How many CPU threads suit a model: a small one gains nothing from a third."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, _SMALL_MODEL_THREADS) if weights < _SMALL_MODEL else cores
 
 
 def warm_up(policy: TransformersPolicy, settings: Settings, make_env: MakeEnv, console: Console) -> None:

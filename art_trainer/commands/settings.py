@@ -14,6 +14,8 @@ import yaml
 from art_gym.errors import did_you_mean
 from art_trainer.config import GRPOConfig
 from art_trainer.errors import ConfigError
+from art_trainer.monitoring.registry import sink_names
+from art_trainer.processes import DEFAULT_TIMEOUT
 
 DEFAULT = "default"
 """The source of a value that nobody set."""
@@ -138,6 +140,9 @@ class RunSettings:
     judge_args: Mapping[str, Any] = field(default_factory=dict)
     """Other arguments of :class:`~art_gym.wrappers.judging.llm_judge.LLMJudge`, such as
     ``{budget: {max_cost: 5, prompt_price_per_million: 0.3, completion_price_per_million: 1}}``."""
+    log: Sequence[str] | str = ()
+    """Where the run can be watched besides its folder: ``wandb``, ``langfuse``, ``tensorboard``, ``trackio``,
+    ``mlflow``, ``otel``, ``openpipe``; a list, or words with commas between them."""
     lora: int | None = None
     """Rank of the LoRA adapter to train; ``None`` trains all weights."""
     dtype: str = "auto"
@@ -147,8 +152,18 @@ class RunSettings:
     """Load the frozen weights below the adapter as 4-bit numbers (QLoRA); needs a GPU and bitsandbytes."""
     gradient_checkpointing: bool = False
     """Compute the layers' insides again in the backward pass: less memory, about a third more computation."""
+    engine: str | None = None
+    """What samples in training: ``vllm@URL`` or ``sglang@URL``, a server with the same model, which gets the
+    trained weights before each rollout; ``None``: the model itself. It rounds otherwise than the learner: set
+    ``importance_sampling_correction`` too."""
+    engine_weights_dir: str | None = None
+    """Folder of this run's own where weights are written for the engine to read; ``None``: a temporary one,
+    for an engine of the same user on this machine."""
     threads: int | None = None
-    """CPU threads; ``None``: 2 for small models, all cores for large ones."""
+    """CPU threads; ``None``: 2 for small models, all cores for large ones, see :mod:`art_trainer.threads`."""
+    process_timeout: float = DEFAULT_TIMEOUT
+    """Seconds that one of several processes (torchrun) waits for the others before it gives them up: more
+    than a rollout takes, or an evaluation, which the main process plays alone."""
     device: str | None = None
     """Where the model lives; ``None``: a GPU where there is one."""
     max_batch: int = 256
@@ -167,8 +182,11 @@ class RunSettings:
             raise ConfigError(
                 f"warm_start_learning_rate is {self.warm_start_learning_rate}: set a finite number above 0"
             )
+        if not 0 < self.process_timeout < float("inf"):
+            raise ConfigError(f"process_timeout is {self.process_timeout}: set a finite number above 0")
         if not 0 <= self.warm_start_noise <= 1:
             raise ConfigError(f"warm_start_noise is {self.warm_start_noise}: set a share from 0 to 1")
+        object.__setattr__(self, "log", list(sink_names(self.log)))
         for name in self.scratch:
             if name not in _SCRATCH:
                 raise ConfigError(f"scratch: no `{name}`{did_you_mean(str(name), _SCRATCH)}")
@@ -196,11 +214,15 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "rubric": (dict,),
     "judge": (str, type(None)),
     "judge_args": (dict,),
+    "log": (str, list, tuple),
     "lora": (int, type(None)),
     "dtype": (str,),
     "load_in_4bit": (bool,),
     "gradient_checkpointing": (bool,),
+    "engine": (str, type(None)),
+    "engine_weights_dir": (str, type(None)),
     "threads": (int, type(None)),
+    "process_timeout": (int, float),
     "device": (str, type(None)),
     "max_batch": (int,),
     "test_split": (str, type(None)),

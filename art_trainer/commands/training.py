@@ -1,4 +1,7 @@
-"""``art-trainer train``: evaluate, train, evaluate again on the same tasks, and report."""
+"""``art-trainer train``: evaluate, train, evaluate again on the same tasks, and report.
+
+Under torchrun or ``accelerate launch`` all processes train, and the main one does the rest.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 import typer
 from rich.console import Console
 
 from art_gym.errors import did_you_mean
-from art_trainer.checkpoint import list_checkpoints
+from art_trainer.checkpoint import checkpoint_to_resume, discard_checkpoints_after, verify_checkpoint
+from art_trainer.commands.engines import with_engine
 from art_trainer.commands.evaluating import evaluate_shown
+from art_trainer.commands.monitoring import make_monitor
 from art_trainer.commands.policies import MakeEnv, baseline_names, env_maker, player_names
 from art_trainer.commands.preparing import env_texts, prepare_policy, warm_up
 from art_trainer.commands.rewards import reward_model
@@ -30,11 +36,13 @@ from art_trainer.commands.tables import results_table, settings_table
 from art_trainer.display import number, percent
 from art_trainer.episodes import Episode
 from art_trainer.errors import ConfigError
+from art_trainer.guards import RunWarning
+from art_trainer.interrupt import terminated_as_interrupted
 from art_trainer.policy import Policy
+from art_trainer.processes import Processes, joined
 from art_trainer.progress import ProgressWatcher, training_progress
 from art_trainer.report import headline, write_report
 from art_trainer.run_folder import AFTER, BASELINE, BEFORE, RunFolder, read_yaml
-from art_trainer.sampler import SamplingParams
 from art_trainer.scripted_policy import ScriptedPolicy
 from art_trainer.trainer import GRPOTrainer
 
@@ -52,6 +60,8 @@ class TrainRequest:
     """Settings given with ``--set``."""
     config_file: Path | None
     resume: Path | None
+    resume_step: int | None = None
+    """Go on from this step's checkpoint, not from the newest; later ones are deleted."""
 
 
 def run_train(request: TrainRequest, console: Console) -> RunFolder:
@@ -62,11 +72,30 @@ def run_train(request: TrainRequest, console: Console) -> RunFolder:
         typer.Exit: With code 130 after Ctrl-C, when a checkpoint and a report were written.
     """
     settings = gather_settings(request)
+    with joined(settings.run.process_timeout) as processes, terminated_as_interrupted():
+        if processes.is_main:
+            processes.gather(settings.to_mapping())
+            return _run_main(settings, request, processes, console)
+        settings = merge_settings([Layer("the main process", processes.gather(None)[0])])
+        folder = RunFolder(Path(settings.config.output_dir))
+        run = _Run(settings, folder, Console(quiet=True), processes, request)
+        try:
+            run.train()
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+        return folder
+
+
+def _run_main(settings: Settings, request: TrainRequest, processes: Processes, console: Console) -> RunFolder:
+    """Do what a single process does, and the first of several: write and print too."""
     folder = RunFolder(Path(settings.config.output_dir))
     for part in settings_table(settings):
         console.print(part)
-    run = _Run(settings, folder, console, resume=request.resume is not None)
-    folder.write_settings(settings.to_mapping())
+    if processes.size > 1:
+        console.print(f"{processes.size} processes train together.", highlight=False)
+    run = _Run(settings, folder, console, processes, request)
+    # Sums are cut into as many parts as there are threads: who repeats the run wants the same.
+    folder.write_settings({**settings.to_mapping(), "threads": torch.get_num_threads()})
     console.print(f"Run folder: {folder.path}", highlight=False, soft_wrap=True)
     try:
         run.evaluate_baselines()
@@ -96,6 +125,8 @@ def gather_settings(request: TrainRequest) -> Settings:
         ConfigError: For a wrong setting, or a folder that already holds a run.
     """
     layers = []
+    if request.resume_step is not None and request.resume is None:
+        raise ConfigError("--resume-step says where to go on, but no run to go on with: add --resume RUN")
     if request.resume is not None:
         layers.append(Layer("the resumed run", _saved(request.resume)))
     if request.config_file is not None:
@@ -152,21 +183,41 @@ def free_folder(env: str, model: str) -> Path:
 class _Run:
     """One run: its policy, its environment, and where its files and words go."""
 
-    def __init__(self, settings: Settings, folder: RunFolder, console: Console, *, resume: bool) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        folder: RunFolder,
+        console: Console,
+        processes: Processes,
+        request: TrainRequest,
+    ) -> None:
         self._settings = settings
+        self._processes = processes
         self._folder = folder
         self._console = console
         run = settings.run
         self._make_env: MakeEnv = env_maker(run.env, run.env_args)
         self._make_train_env: MakeEnv = env_maker(run.env, {**run.env_args, **run.train_env_args})
         self._reward = reward_model(run, folder.path)
+        self._monitor = make_monitor(settings, folder.path, self._make_train_env, console)
         self._baselines = _chosen_baselines(run, self._make_env)
         if run.warm_start is not None:
             _require_player(run.warm_start, self._make_env)
-        self._checkpoint = next(reversed(list_checkpoints(folder.checkpoints)), None) if resume else None
+        self._went_back = request.resume_step is not None
+        self._checkpoint: Path | None = None
+        if request.resume is not None:
+            self._checkpoint = checkpoint_to_resume(folder.checkpoints, request.resume_step)
+        if self._checkpoint is not None:
+            verify_checkpoint(self._checkpoint)
         self._policy = prepare_policy(
             settings, lambda: env_texts(settings, self._make_env), checkpoint=self._checkpoint
         )
+        if run.engine is not None and processes.size > 1:
+            raise ConfigError(
+                f"engine is {run.engine}, but {processes.size} processes would each give it their weights: "
+                "start one process, or leave engine out"
+            )
+        self._player = with_engine(self._policy, run)
 
     def evaluate_baselines(self) -> None:
         """Evaluate the environment's own players, those that were not yet."""
@@ -181,14 +232,14 @@ class _Run:
     def evaluate(self, when: str) -> None:
         """Evaluate the model as it is now, at the evaluation's temperature."""
         config = self._settings.config
-        sampling = self._policy.sampling
-        self._policy.sampling = SamplingParams(
-            temperature=config.eval_temperature, max_new_tokens=config.max_completion_length
+        sampling = self._player.sampling
+        self._player.sampling = replace(
+            sampling.unfiltered(config.eval_temperature), max_new_tokens=config.max_completion_length
         )
         try:
-            self._evaluate(when, self._policy)
+            self._evaluate(when, self._player)
         finally:
-            self._policy.sampling = sampling
+            self._player.sampling = sampling
 
     def _evaluate(self, name: str, policy: Policy) -> None:
         # A resumed run keeps what was evaluated before it was stopped; after training everything is new.
@@ -214,17 +265,20 @@ class _Run:
     def train(self) -> None:
         """Run GRPO, from the latest checkpoint where there is one to resume from."""
         config = self._settings.config
-        watcher = ProgressWatcher()
+        watcher = _Watcher(self._console)
         trainer = GRPOTrainer(
-            self._policy,
+            self._player,
             self._make_train_env,
             config,
             eval_env=self._make_env,
-            callbacks=[watcher],
+            callbacks=[watcher, *([self._monitor] if self._monitor is not None else [])],
             reward=self._reward,
+            processes=self._processes,
         )
         if self._checkpoint is not None:
             trainer.load_checkpoint(self._checkpoint)
+            if self._went_back and self._processes.is_main:
+                discard_checkpoints_after(self._folder.checkpoints, trainer.step)
             self._console.print(f"Going on after step {trainer.step}.", highlight=False)
         episodes = config.groups_per_step * config.num_generations
         with training_progress(
@@ -241,6 +295,18 @@ class _Run:
         self._console.print(results_table([*baselines, ("before", before), ("after", after)]))
         self._console.print(headline(before, after), highlight=False, soft_wrap=True)
         self._console.print(f"Report: {self._folder.report_file}", highlight=False, soft_wrap=True)
+
+
+class _Watcher(ProgressWatcher):
+    """Passes on what it is told to the progress being shown, and prints warnings."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def on_warning(self, warning: RunWarning) -> None:
+        """A number is beyond its threshold."""
+        text = f"warning: {warning.words}"
+        self._console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 def _require_player(name: str, make_env: MakeEnv) -> None:

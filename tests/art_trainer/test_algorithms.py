@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from art_trainer.attempts import trained_attempts
 from art_trainer.config import GRPOConfig
 from art_trainer.episodes import Group
 from art_trainer.estimators import estimate
@@ -107,9 +108,14 @@ def test_every_algorithm_makes_what_was_better_than_expected_likelier(settings: 
         groups = rollout_groups(
             policy, GuessEnv, seeds(8, step), 8, rng_seed=step, record_states=learner.config.records_states
         )
-        rows = [row for members in learner._attempts(groups) for attempt in members for row in attempt.rows]
+        rows = [
+            row
+            for members in trained_attempts(groups, learner.config)
+            for attempt in members
+            for row in attempt.rows
+        ]
         assert learner.update(groups)["trained_tokens"] > 0
-        fresh = learner._score(learner._scorer, rows)
+        fresh = learner._runner.logprobs(learner._scorer, rows)
         gain = sum(
             float(row.advantages @ (logprobs - row.old_logprobs))
             for row, logprobs in zip(rows, fresh, strict=True)

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 from art_trainer.cli import app, main
 from art_trainer.commands.settings import DEFAULT, Layer, merge_settings, parse_pairs
-from art_trainer.errors import ConfigError
+from art_trainer.errors import CheckpointError, ConfigError
+from art_trainer.records import iter_steps
 from art_trainer.run_folder import RunFolder
 from tests.art_trainer.tiny_models import byte_tokenizer, tiny_model
 
@@ -356,3 +357,25 @@ def test_without_the_extra_the_words_say_what_to_install(tmp_path):
     )
     assert done.returncode == 1
     assert 'pip install "art-gym[train]"' in done.stderr
+
+
+def test_resume_goes_back_to_an_older_checkpoint_only_where_it_is_told_to(invoke, model, tmp_path):
+    settings = [*QUICK, "--set", "save_steps=1", "--set", "save_total_limit=5", "--set", "baselines=[]"]
+    assert invoke("train", "--env", ENV, "--model", model, "--output-dir", "run", *settings).exit_code == 0
+    checkpoints = tmp_path / "run" / "checkpoints"
+    newest = checkpoints / "step-000002" / "model" / "model.safetensors"
+    weights = newest.read_bytes()
+    newest.write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
+    with pytest.raises(CheckpointError, match=r"model.safetensors is damaged.*whole one is .*step-000001"):
+        invoke("train", "--resume", "run")
+    with pytest.raises(CheckpointError, match="no checkpoint of step 7: there are those of 1, 2"):
+        invoke("train", "--resume", "run", "--resume-step", 7)
+    with pytest.raises(ConfigError, match="add --resume RUN"):
+        invoke("train", "--resume-step", 1)
+    again = invoke("train", "--resume", "run", "--resume-step", 1)
+    assert again.exit_code == 0
+    assert "Going on after step 1." in again.output
+    # The same step came out again, and is there once.
+    assert newest.read_bytes() == weights
+    assert [record.step for record in iter_steps(tmp_path / "run")] == [1, 2]
+    assert invoke("replay", "run", "--step", 2).exit_code == 0

@@ -8,6 +8,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 from art_trainer.advantages import turn_advantages
+from art_trainer.attempts import trained_attempts
 from art_trainer.episodes import Ending, Episode, Group, Span, TokenHistory
 from art_trainer.errors import DivergedError, UnsupportedModelError
 from art_trainer.learner import Learner
@@ -42,7 +43,8 @@ def test_rewarded_replies_become_likelier_and_the_others_less_likely() -> None:
     learner = Learner(model, config(learning_rate=1e-4))
     learner.update([group])
     good, bad = (
-        learner._score(learner._scorer, attempt.rows)[0] for attempt in learner._attempts([group])[0]
+        learner._runner.logprobs(learner._scorer, attempt.rows)[0]
+        for attempt in trained_attempts([group], learner.config)[0]
     )
     assert good.sum() > sum(group.episodes[0].histories[0].logprobs)
     assert bad.sum() < sum(group.episodes[1].histories[0].logprobs)
@@ -83,7 +85,7 @@ def test_with_reward_to_go_each_turns_tokens_have_their_own_advantage() -> None:
     model = tiny_model()
     (group,) = made_groups(model, groups=1, size=3, seed=3)
     learner = Learner(model, config(advantage_estimator="reward_to_go", gamma=0.5))
-    (members,) = learner._attempts([group])
+    (members,) = trained_attempts([group], learner.config)
     wanted = turn_advantages([[turn.reward for turn in e.turns] for e in group.episodes], 0.5)
     assert len({len(values) for values in wanted}) > 1
     for attempt, episode, values in zip(members, group.episodes, wanted, strict=True):
@@ -100,7 +102,7 @@ def test_truncated_episodes_can_be_left_out_of_the_loss_but_not_of_the_baseline(
     first, second, third = with_rewards(group, [0.0, 0.0, 3.0]).episodes
     cut = Group((replace(first, ending=Ending.TRUNCATED), second, third))
     learner = Learner(model, config(mask_truncated_completions=True))
-    (members,) = learner._attempts([cut])
+    (members,) = trained_attempts([cut], learner.config)
     assert [attempt.rows[0].advantages[0] for attempt in members] == [-1.0, 2.0]
 
 

@@ -101,7 +101,7 @@ def test_the_cache_is_what_the_sampler_allocates(family: str) -> None:
     cache.window = Window(torch.arange(1), slice(0, 1), torch.zeros(1, 1, dtype=torch.long), 1)
     with torch.no_grad():
         model(input_ids=torch.zeros(1, 1, dtype=torch.long), past_key_values=cache, use_cache=True)
-    allocated = sum(states.nbytes for layer in cache.slots for states in (layer.keys, layer.values))
+    allocated = sum(states.nbytes for layer in cache.slots for states in (layer.own.keys, layer.own.values))
     assert sizes(plan)["KV cache"] == allocated
     assert cache_bytes_per_token(model) == allocated / rows / positions
 

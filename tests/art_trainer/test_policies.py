@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from art_trainer import decoding
-from art_trainer.decoding import RecomputeDecoder, SlotDecoder
+from art_trainer import slot_decoder
+from art_trainer.decoding import RecomputeDecoder
 from art_trainer.episodes import Ending
 from art_trainer.policy import Conversation
 from art_trainer.rollout import EnvPool, Start, rollout, rollout_groups
 from art_trainer.sampler import SamplingParams
+from art_trainer.slot_decoder import SlotDecoder
 from art_trainer.transformers_policy import TransformersPolicy
 from tests.art_trainer.test_chat import DEEPSEEK, LLAMA
 from tests.art_trainer.tiny_models import EchoEnv, byte_tokenizer, full_logprobs, tiny_model
@@ -94,7 +95,7 @@ def test_a_conversation_samples_the_same_alone_and_batched(family):
 def test_rows_that_move_keep_their_keys_and_values(monkeypatch):
     moves = []
     compact = SlotDecoder._compact
-    monkeypatch.setattr(decoding, "_COMPACT_AT", 1.0)
+    monkeypatch.setattr(slot_decoder, "_COMPACT_AT", 1.0)
     monkeypatch.setattr(SlotDecoder, "_compact", lambda self, s: moves.append(len(s)) or compact(self, s))
     policy = make_policy()
     assert largest_error(policy, played(policy)) < 1e-5
@@ -152,7 +153,7 @@ def test_tokens_are_kept_as_sampled_and_only_glue_is_added():
             assert text == episode.turns[turn].reply
             if turn > 0:
                 glue = tuple(policy.format.continuation(messages))
-                closed = spans[2 * turn - 1].token_ids[-1] in policy.stop_token_ids
+                closed = spans[2 * turn - 1].token_ids[-1] == policy.format.end_of_turn
                 assert read.token_ids == (glue if closed else (65, *glue))
             messages += [
                 {"role": "assistant", "content": text},

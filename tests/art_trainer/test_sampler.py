@@ -1,8 +1,11 @@
 import numpy as np
 import pytest
 import torch
+from transformers import RepetitionPenaltyLogitsProcessor
 
-from art_trainer.sampler import SamplingParams, sample, sampling_logprobs
+from art_trainer.decoding import Forward, TokenSequence
+from art_trainer.sampler import SamplingParams, penalize_repetition, sample, sampling_logprobs
+from tests.art_trainer.tiny_models import tiny_model
 
 LOGITS = torch.log(torch.tensor([[0.5, 0.25, 0.15, 0.1], [0.1, 0.2, 0.3, 0.4]]))
 
@@ -83,9 +86,54 @@ def test_half_precision_logits_are_sampled_in_single_precision():
     assert sampling_logprobs(LOGITS.bfloat16(), SamplingParams()).dtype == torch.float32
 
 
+@pytest.mark.parametrize("penalty", [1.7, 0.6])
+def test_a_repetition_penalty_is_that_of_transformers(penalty):
+    rng = np.random.default_rng(0)
+    logits = torch.from_numpy(rng.normal(size=(3, 20)).astype(np.float32))
+    contexts = rng.integers(20, size=(3, 9))
+    wanted = RepetitionPenaltyLogitsProcessor(penalty)(torch.from_numpy(contexts), logits.clone())
+    assert torch.equal(penalize_repetition(logits, contexts.tolist(), penalty), wanted)
+    # Rows of unequal length, one of them empty, and a token that the head does not know.
+    ragged = penalize_repetition(logits, [[3, 3, 3], [], [4, 25]], penalty)
+    changed = torch.nonzero(ragged != logits).tolist()
+    assert changed == [[0, 3], [2, 4]]
+
+
+def test_a_repetition_penalty_works_in_single_precision():
+    assert penalize_repetition(LOGITS.bfloat16(), [[0], [1]], 1.3).dtype == torch.float32
+
+
+def test_the_penalised_distribution_is_the_one_sampled_from():
+    params = SamplingParams(repetition_penalty=2.0, temperature=0.7, top_k=3)
+    sequences = [TokenSequence([0, 2]), TokenSequence([3])]
+    for sequence in sequences:
+        sequence.begin_turn(np.array([0.3], np.float32))
+    Forward(tiny_model(), params).sample_into(sequences, LOGITS)
+    penalised = LOGITS.clone()  # logarithms of probabilities are negative
+    penalised[0, [0, 2]] *= 2
+    penalised[1, 3] *= 2
+    for row, (context, sequence) in enumerate(zip([[0, 2], [3]], sequences, strict=True)):
+        scaled = penalised[row] / 0.7
+        scaled[scaled < scaled.topk(3).values[-1]] = -torch.inf
+        assert sequence.tokens[:-1] == context
+        assert sequence.logprobs == [pytest.approx(float(scaled.log_softmax(-1)[sequence.tokens[-1]]))]
+
+
+def test_without_a_penalty_logits_are_not_touched(monkeypatch):
+    monkeypatch.setattr("art_trainer.decoding.penalize_repetition", None)
+    sequence = TokenSequence([0])
+    sequence.begin_turn(np.array([0.3], np.float32))
+    Forward(tiny_model(), SamplingParams()).sample_into([sequence], LOGITS[:1])
+    assert len(sequence.tokens) == 2
+
+
 @pytest.mark.parametrize(
     ("params", "words"),
     [
+        ({"repetition_penalty": 0.0}, "repetition_penalty is a finite number above 0, got 0.0"),
+        ({"repetition_penalty": float("nan")}, "repetition_penalty"),
+        ({"stop_strings": ("a", "")}, "stop_strings is a tuple of texts, none empty"),
+        ({"stop_strings": "ab"}, "stop_strings is a tuple of texts"),
         ({"temperature": -1}, "temperature"),
         ({"temperature": float("nan")}, "temperature"),
         ({"top_p": 0}, "top_p"),

@@ -7,7 +7,7 @@ import pytest
 from art_trainer.config import GRPOConfig
 from art_trainer.episodes import Ending, Episode, Group, Span, TokenHistory
 from art_trainer.rollout import rollout_groups
-from art_trainer.selection import needs_replacement, replace_without_signal
+from art_trainer.selection import is_trained_on, needs_replacement, replace_without_signal
 from tests.art_trainer.guess import GuessEnv, guess_policy, seeds
 from tests.art_trainer.made_episodes import made_episode
 
@@ -60,6 +60,14 @@ def test_a_group_whose_attempts_are_all_masked_or_silent_teaches_nothing() -> No
     silent = Group(tuple(replace(e, histories=()) for e in GOOD.episodes))
     assert needs_replacement([cut, silent], config()) == [1]
     assert needs_replacement([cut, silent], config(mask_truncated_completions=True)) == [0, 1]
+
+
+def test_a_reply_that_ran_into_its_limit_is_masked_too() -> None:
+    first, *others = GOOD.episodes
+    turns = tuple(replace(turn, cut=True) for turn in first.turns)
+    assert is_trained_on(replace(first, turns=turns), config())
+    assert not is_trained_on(replace(first, turns=turns), config(mask_truncated_completions=True))
+    assert all(is_trained_on(e, config(mask_truncated_completions=True)) for e in others)
 
 
 def test_groups_that_teach_nothing_are_replaced_in_their_places() -> None:

@@ -18,6 +18,7 @@ from art_trainer.episodes import Ending, Episode, Group
 from art_trainer.errors import ConfigError
 from art_trainer.game_rollout import PlayedGame, play_games, seat_groups, seat_of
 from art_trainer.policy import Conversation, Policy, Reply
+from art_trainer.records import read_episodes
 from art_trainer.rollout import Start, rollout
 from art_trainer.scripted_policy import ScriptedPolicy
 from art_trainer.self_play import SelfPlayTrainer, game_maker, play_matches
@@ -582,5 +583,4 @@ def test_the_duel_is_played_against_itself_from_end_to_end(tmp_path: Path) -> No
         assert f"eval_{name}_vs_{opponent}_reward" in lines[0]
     assert lines[1][f"{SLIDER}/turns"] > 3
     assert lines[1]["trained_tokens"] > 0
-    episodes = (trainer.log.folder / "episodes" / "step-000001.jsonl").read_text().splitlines()
-    assert json.loads(episodes[0])["env_id"] == "2048Duel-v0:slider_0"
+    assert read_episodes(trainer.log.folder, 1)[0].env_id == "2048Duel-v0:slider_0"

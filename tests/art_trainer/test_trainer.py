@@ -16,6 +16,8 @@ from art_trainer.config import GRPOConfig
 from art_trainer.episodes import Episode
 from art_trainer.errors import ConfigError
 from art_trainer.interrupt import Interruptible
+from art_trainer.records import iter_steps
+from art_trainer.records.replay import replay
 from art_trainer.trainer import GRPOTrainer
 from tests.art_trainer.guess import GuessEnv, guess_policy
 
@@ -149,18 +151,41 @@ def test_metrics_of_steps_done_again_are_not_doubled(make_trainer: Any) -> None:
     assert [line["step"] for line in lines(again)] == [1, 2, 3]
 
 
-def test_a_run_leaves_config_metrics_transcripts_and_checkpoints(make_trainer: Any) -> None:
-    trainer = make_trainer(save_steps=1, save_total_limit=2, log_episodes=3)
+def test_a_run_leaves_config_metrics_episodes_and_checkpoints(make_trainer: Any) -> None:
+    trainer = make_trainer(save_steps=1, save_total_limit=2, logging_steps=2)
     trainer.train()
     folder = trainer.log.folder
     assert GRPOConfig.from_mapping(json.loads((folder / "config.json").read_text())) == trainer.config
     assert [path.name for path in list_checkpoints(folder / "checkpoints")] == ["step-000002", "step-000003"]
-    transcripts = sorted((folder / "episodes").iterdir())
-    assert [path.name for path in transcripts] == [f"step-00000{n}.jsonl" for n in (1, 2, 3)]
-    episodes = [Episode.from_json(json.loads(line)) for line in transcripts[0].read_text().splitlines()]
-    assert len(episodes) == 3
-    assert episodes[0].turns
-    assert episodes[0].observation == "GUESS"
+    # Of every step, also of those whose metrics are not logged.
+    records = list(iter_steps(folder))
+    assert [(record.step, record.complete, len(record.groups)) for record in records] == [
+        (1, True, 4), (2, True, 4), (3, True, 4),
+    ]  # fmt: skip
+    episode = records[0].groups[0].episodes[0]
+    assert episode.turns
+    assert episode.observation == "GUESS"
+    assert episode.sampled_tokens > 0
+
+
+def test_a_finished_run_can_be_replayed_from_its_start(make_trainer: Any) -> None:
+    trainer = make_trainer(save_steps=2, dynamic_sampling=True)
+    trainer.train()
+    result = replay(trainer.log.folder, 2, build=lambda checkpoint: guess_policy(0, hidden=16).model)
+    assert result.start is None
+    assert result.equal
+    assert replay(trainer.log.folder, 3, build=lambda checkpoint: guess_policy(0, hidden=16).model).equal
+
+
+@pytest.mark.parametrize(("kept", "counts"), [(0, []), (3, [3, 3, 3])])
+def test_fewer_episodes_are_kept_where_fewer_are_asked_for(
+    kept: int, counts: list[int], make_trainer: Any
+) -> None:
+    trainer = make_trainer(log_episodes=kept)
+    trainer.train()
+    records = list(iter_steps(trainer.log.folder))
+    assert [sum(len(group.episodes) for group in record.groups) for record in records] == counts
+    assert not any(record.complete for record in records)
 
 
 def test_evaluations_are_greedy_come_when_asked_for_and_disturb_nothing(make_trainer: Any) -> None:

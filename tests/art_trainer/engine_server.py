@@ -1,0 +1,284 @@
+"""A real HTTP server on loopback that speaks vLLM's and SGLang's wire protocols, over a tiny model.
+
+It generates from the token ids it is given, with the weights that were loaded by their own endpoints, so that
+a stale adapter, a lost token or a wrong log-probability would be seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import select
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+from art_trainer.decoding import RecomputeDecoder, TokenSequence
+from art_trainer.sampler import SamplingParams
+from tests.art_trainer.tiny_models import full_logprobs
+
+HANG = "hang"
+Fault = tuple[int, Mapping[str, str], Any] | str
+"""A status, headers and a body (text, bytes, or anything JSON-able); or the word for no answer."""
+
+
+class Refusal(Exception):
+    """A request answered with an error."""
+
+    def __init__(self, status: int, body: Any) -> None:
+        super().__init__(status)
+        self.status, self.body = status, body
+
+
+class EngineServer:
+    """Serves one base model and its adapters.
+
+    Args:
+        base: The model.
+        name: What the server calls it.
+        root: The folder it says to have it from.
+        limit: Its ``max_model_len``.
+        raw_logprobs: Whether log-probs are reported before temperature and filters, vLLM's default.
+
+    Attributes:
+        requests: Path and body of every POST, in order.
+        faults: By path, what the next requests are answered with instead.
+        edit: Changes answers on their way out.
+        dropped: Requests whose clients left before there was an answer.
+    """
+
+    def __init__(
+        self,
+        base: torch.nn.Module,
+        *,
+        name: str = "tiny",
+        root: str = "/models/tiny",
+        limit: int | None = 512,
+        raw_logprobs: bool = False,
+    ) -> None:
+        self.base, self.name, self.root, self.limit, self.raw = base, name, root, limit, raw_logprobs
+        self.adapters: dict[str, torch.nn.Module] = {}
+        self.weight_version = "default"
+        self.requests: list[tuple[str, Any]] = []
+        self.headers: list[Mapping[str, str]] = []
+        self.faults: dict[str, list[Fault]] = {}
+        self.edit: Callable[[str, Any], Any] = lambda path, answer: answer
+        self.connections: set[socket.socket] = set()
+        self.busy = self.most_busy = self.dropped = 0
+        self._decoders: dict[Any, RecomputeDecoder] = {}
+        self._lock, self._computing, self.free = threading.Lock(), threading.Lock(), threading.Event()
+        self._http = _Http(("127.0.0.1", 0), _handler(self))
+        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
+        threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True).start()
+
+    def close(self) -> None:
+        self.free.set()
+        self._http.shutdown()
+        self._http.server_close()
+        for connection in list(self.connections):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def paths(self, path: str) -> list[Any]:
+        """The bodies of all requests to a path."""
+        return [body for where, body in self.requests if where == path]
+
+    def fault(self, path: str, body: Any) -> Fault | None:
+        with self._lock:
+            self.requests.append((path, body))
+            waiting = self.faults.get(path)
+            return waiting.pop(0) if waiting else None
+
+    def client_leaves(self, connection: socket.socket) -> bool:
+        """Answer nothing until the test is over or the client has given up."""
+        while not self.free.wait(0.02):
+            readable, _, _ = select.select([connection], [], [], 0)
+            if readable and connection.recv(1, socket.MSG_PEEK) == b"":
+                self.dropped += 1
+                return True
+        return False
+
+    def count(self, change: int) -> None:
+        with self._lock:
+            self.busy += change
+            self.most_busy = max(self.most_busy, self.busy)
+
+    def answer(self, path: str, body: Any) -> Any:
+        routes: dict[str, Callable[[Any], Any]] = {
+            "/v1/models": self._models,
+            "/v1/completions": self._vllm,
+            "/v1/load_lora_adapter": self._load_vllm,
+            "/v1/unload_lora_adapter": self._unload,
+            "/generate": self._sglang,
+            "/load_lora_adapter": self._load_sglang,
+            "/unload_lora_adapter": self._unload,
+            "/update_weights_from_disk": self._update,
+        }
+        if path not in routes:
+            raise Refusal(404, {"detail": "Not Found"})
+        with self._computing:
+            return self.edit(path, routes[path](body))
+
+    def _models(self, body: None) -> Any:
+        base = {"id": self.name, "root": self.root, "parent": None, "max_model_len": self.limit}
+        loaded = [{"id": name, "root": "x", "parent": self.name} for name in self.adapters]
+        return {"object": "list", "data": [base, *loaded]}
+
+    def _load_vllm(self, body: Any) -> str:
+        name = body["lora_name"]
+        if name in self.adapters and not body.get("load_inplace"):
+            words = (
+                f"The lora adapter '{name}' has already been loaded. If you want to load the adapter in place"
+            )
+            raise Refusal(400, {"error": {"message": words, "type": "InvalidUserInput"}})
+        self._load(name, body["lora_path"])
+        return f"Success: LoRA adapter '{name}' added successfully."
+
+    def _load_sglang(self, body: Any) -> Any:
+        if body["lora_name"] in self.adapters:
+            raise Refusal(400, {"success": False, "error_message": f"{body['lora_name']} already exists"})
+        self._load(body["lora_name"], body["lora_path"])
+        return {"success": True, "error_message": "", "loaded_adapters": list(self.adapters)}
+
+    def _load(self, name: str, path: str) -> None:
+        self.adapters[name] = PeftModel.from_pretrained(copy.deepcopy(self.base), path).eval()
+
+    def _unload(self, body: Any) -> Any:
+        if self.adapters.pop(body["lora_name"], None) is None:
+            raise Refusal(404, {"error": {"message": "cannot be found"}})
+        return {"success": True}
+
+    def _update(self, body: Any) -> Any:
+        self.base = AutoModelForCausalLM.from_pretrained(body["model_path"]).eval()
+        self.weight_version = body["weight_version"]
+        self._decoders.clear()
+        return {"success": True, "message": "Succeeded to update model weights.", "num_paused_requests": 0}
+
+    def _vllm(self, body: Any) -> Any:
+        known = {"model", "prompt", "max_tokens", "temperature", "top_p", "top_k", "min_p", "stop", "seed"}
+        known |= {"repetition_penalty", "presence_penalty", "frequency_penalty", "stop_token_ids", "logprobs"}
+        known |= {"return_token_ids", "include_stop_str_in_output"}
+        assert set(body) <= known, set(body) - known
+        if body["model"] != self.name and body["model"] not in self.adapters:
+            words = f"The model `{body['model']}` does not exist."
+            raise Refusal(404, {"error": {"message": words, "type": "NotFoundError", "code": 404}})
+        tokens, logprobs, finish = self._generate(self.adapters.get(body["model"]), body["prompt"], body)
+        choice: dict[str, Any] = {"index": 0, "text": "not looked at", "finish_reason": finish}
+        if body["return_token_ids"]:
+            choice |= {"token_ids": tokens, "prompt_token_ids": body["prompt"]}
+        if body["logprobs"] is not None:
+            choice["logprobs"] = {"token_logprobs": logprobs, "tokens": ["?"] * len(tokens)}
+        return {"id": "cmpl-1", "object": "text_completion", "model": body["model"], "choices": [choice]}
+
+    def _sglang(self, body: Any) -> Any:
+        params = body["sampling_params"]
+        asked = {**params, "max_tokens": params["max_new_tokens"], "seed": params.get("sampling_seed")}
+        asked["top_k"] = max(params["top_k"], 0)
+        adapter = None if body.get("lora_path") is None else self.adapters[body["lora_path"]]
+        tokens, _, finish = self._generate(adapter, body["input_ids"], asked)
+        # With temperature, before the filters; SGLANG_RETURN_ORIGINAL_LOGPROB leaves out the temperature too.
+        temperature = 1.0 if self.raw or not params["temperature"] else params["temperature"]
+        scored = full_logprobs(adapter or self.base, (*body["input_ids"], *tokens), temperature)
+        logprobs = scored[len(body["input_ids"]) - 1 :].tolist()
+        meta = {
+            "finish_reason": {"type": finish},
+            "prompt_tokens": len(body["input_ids"]),
+            "completion_tokens": len(tokens),
+            "weight_version": self.weight_version,
+        }
+        if body["return_logprob"]:
+            meta["output_token_logprobs"] = [[p, t, None] for p, t in zip(logprobs, tokens, strict=True)]
+        return {"text": "not looked at", "output_ids": tokens, "meta_info": meta}
+
+    def _generate(
+        self, adapter: torch.nn.Module | None, prompt: list[int], asked: Mapping[str, Any]
+    ) -> tuple[list[int], list[float], str]:
+        model = self.base if adapter is None else adapter
+        names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+        sampling = SamplingParams(**{name: asked[name] for name in names}, max_new_tokens=asked["max_tokens"])
+        if self.limit is not None and len(prompt) + sampling.max_new_tokens > self.limit:
+            raise Refusal(400, {"error": {"message": f"maximum context length is {self.limit} tokens"}})
+        key = (id(model), sampling)
+        if key not in self._decoders:
+            self._decoders[key] = RecomputeDecoder(model, sampling, max_rows=1)
+        decoder = self._decoders[key]
+        sequence = TokenSequence(list(prompt))
+        sequence.begin_turn(
+            np.random.default_rng(asked.get("seed")).random(sampling.max_new_tokens, np.float32)
+        )
+        with torch.inference_mode():
+            decoder.start([sequence])
+            while not (ended := sequence.tokens[-1] in asked["stop_token_ids"]):
+                if len(sequence.logprobs) == sampling.max_new_tokens:
+                    break
+                decoder.step([sequence])
+            decoder.free(sequence)
+        logprobs = list(sequence.logprobs)
+        if self.raw:
+            logprobs = full_logprobs(model, tuple(sequence.tokens))[len(prompt) - 1 :].tolist()
+        return sequence.tokens[len(prompt) :], logprobs, "stop" if ended else "length"
+
+
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+
+def _handler(server: EngineServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def setup(self) -> None:
+            super().setup()
+            server.connections.add(self.connection)
+
+        def finish(self) -> None:
+            server.connections.discard(self.connection)
+            super().finish()
+
+        def do_GET(self) -> None:
+            self._serve(None)
+
+        def do_POST(self) -> None:
+            self._serve(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+        def _serve(self, body: Any) -> None:
+            server.headers.append(dict(self.headers))
+            server.count(1)
+            fault = server.fault(self.path, body)
+            status, headers, answer = 200, {}, None
+            if fault == HANG and server.client_leaves(self.connection):
+                server.count(-1)
+                self.close_connection = True
+                return
+            try:
+                if isinstance(fault, tuple):
+                    status, headers, answer = fault
+                else:
+                    answer = server.answer(self.path, body)
+            except Refusal as refusal:
+                status, answer = refusal.status, refusal.body
+            server.count(-1)
+            text = answer if isinstance(answer, str | bytes) else json.dumps(answer)
+            data = text if isinstance(text, bytes) else text.encode()
+            try:
+                self.send_response(status)
+                for name, value in {"Content-Length": str(len(data)), **headers}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(data)
+            except (BrokenPipeError, ConnectionResetError):
+                pass  # the client had its timeout
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    return Handler

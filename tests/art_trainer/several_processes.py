@@ -1,0 +1,209 @@
+"""What each of several processes does in ``test_processes.py``.
+
+Called with the path of a JSON file, a list of ``{"folder": …, "jobs": [{"job": …, "name": …}]}``. For each,
+two processes do the jobs one after the other and write what a job came to as ``NAME-RANK.pt``. Prints the
+exit codes. PyTorch is imported once, before the processes part: that is most of their cost.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from art_trainer import cli
+from art_trainer.config import GRPOConfig
+from art_trainer.episodes import Episode
+from art_trainer.learner import Learner
+from art_trainer.loading import with_adapter
+from art_trainer.processes import Processes, joined
+from art_trainer.trainer import GRPOTrainer
+from tests.art_trainer.guess import GuessEnv, guess_policy
+from tests.art_trainer.made_episodes import made_groups
+from tests.art_trainer.tiny_models import tiny_model
+from tests.art_trainer.updates import with_rewards
+
+TRAINER: dict[str, Any] = {
+    "learning_rate": 2e-3,
+    "groups_per_step": 3,
+    "num_generations": 4,
+    "max_completion_length": 1,
+    "max_steps": 3,
+    "eval_episodes": 4,
+    "adam_epsilon": 1e-4,
+    "seed": 3,
+}
+
+
+def weights_of(model: torch.nn.Module) -> torch.Tensor:
+    """Every trained weight, in one row."""
+    return torch.cat([p.detach().flatten() for p in model.parameters() if p.requires_grad])
+
+
+def learn(options: Mapping[str, Any], processes: Processes) -> tuple[torch.Tensor, list[dict[str, float]]]:
+    """Three updates of a tiny model on episodes made by hand; the weights, and the metrics but for times."""
+    model = tiny_model(options.get("family", "qwen2"), hidden=32)
+    if options.get("lora"):
+        torch.manual_seed(0)
+        model = with_adapter(model, 4)
+    groups = made_groups(model, groups=options.get("groups", 3), size=3)
+    flat = options.get("flat", [])
+    groups = [with_rewards(g, [0.5] * 3) if i in flat else g for i, g in enumerate(groups)]
+    config = GRPOConfig(
+        **{
+            "learning_rate": 1e-2,
+            "adam_epsilon": 1e-3,
+            "tokens_per_microbatch": 96,
+            "lr_scheduler_type": "constant",
+            **options.get("config", {}),
+        }
+    )
+    learner = Learner(model, config, processes)
+    metrics = [learner.update(groups) for _ in range(3)]
+    return weights_of(model), [{k: v for k, v in one.items() if k != "time/update"} for one in metrics]
+
+
+class Watcher:
+    """Writes down the episodes and steps it is told of, and may interrupt its process at a step."""
+
+    def __init__(self) -> None:
+        self.episodes: list[tuple[int, str, float]] = []
+        self.steps: list[float] = []
+
+    def on_step(self, metrics: Mapping[str, float]) -> None:
+        self.steps.append(metrics["step"])
+
+    def on_episode(self, episode: Episode) -> None:
+        self.episodes.append((episode.seed, "".join(t.reply for t in episode.turns), episode.reward))
+
+
+class Reached(GuessEnv):
+    """Does something at the first move of the ``count``-th game."""
+
+    games = 0
+    at = 0
+
+    def reset(self, **arguments: Any) -> Any:
+        Reached.games += 1
+        return super().reset(**arguments)
+
+    def step(self, action: str) -> Any:
+        if Reached.games == Reached.at:
+            Reached.games += 1
+            self.reached()
+        return super().step(action)
+
+    def reached(self) -> None:
+        """What is done."""
+
+
+class Interrupted(Reached):
+    def reached(self) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def make_trainer(
+    options: Mapping[str, Any], processes: Processes, env: Any = GuessEnv
+) -> tuple[GRPOTrainer, Watcher]:
+    """A trainer of a tiny model, gone on with from a checkpoint where one is named."""
+    watcher = Watcher()
+    config = GRPOConfig(**{**TRAINER, **options.get("config", {}), "output_dir": options["folder"]})
+    policy = guess_policy(hidden=16, seed=processes.rank)  # the main process's weights are those that count
+    trainer = GRPOTrainer(policy, env, config, callbacks=[watcher], processes=processes)
+    if "resume" in options:
+        trainer.load_checkpoint(options["resume"])
+    return trainer, watcher
+
+
+def train(options: Mapping[str, Any], processes: Processes) -> dict[str, Any]:
+    """A run of GRPO; its weights and what its callback was told."""
+    interrupted = options.get("interrupt") == processes.rank
+    Reached.games, Reached.at = 0, options.get("at", 0) if interrupted else -1
+    trainer, watcher = make_trainer(options, processes, Interrupted if interrupted else GuessEnv)
+    stopped = False
+    try:
+        trainer.train()
+    except KeyboardInterrupt:
+        stopped = True
+    trainer.close()
+    return {
+        "weights": weights_of(trainer.policy.model),
+        "episodes": watcher.episodes,
+        "steps": watcher.steps,
+        "step": trainer.step,
+        "stopped": stopped,
+    }
+
+
+def die(options: Mapping[str, Any], processes: Processes) -> None:
+    """A run of which one process is killed in its second step, after some files were written."""
+
+    class Killed(Reached):
+        def reached(self) -> None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    Reached.games, Reached.at = 0, options["at"] if processes.rank == 1 else -1
+    trainer, _ = make_trainer(options, processes, Killed)
+    trainer.train()
+
+
+def command(options: Mapping[str, Any], processes: Processes) -> int:
+    """``art-trainer`` with some arguments; its exit code."""
+    return cli._run(options["arguments"])
+
+
+def work(jobs: Sequence[Mapping[str, Any]], folder: Path) -> None:
+    """Do jobs in one of several processes, and write down what each came to."""
+    torch.set_num_threads(1)
+    with joined(timeout=20) as processes:
+        for options in jobs:
+            result = JOBS[options["job"]](options, processes)
+            torch.save(result, folder / f"{options['name']}-{processes.rank}.pt")
+
+
+def launch(jobs: Sequence[Mapping[str, Any]], folder: Path, size: int = 2) -> list[int]:
+    """Do jobs in so many children of this process, as a launcher would; return their exit codes."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size)}
+    children = []
+    for rank in range(size):
+        child = os.fork()
+        if not child:
+            os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            words = os.open(folder / f"words-{rank}.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            os.dup2(words, sys.stderr.fileno())
+            os.dup2(words, sys.stdout.fileno())
+            code = 1
+            try:
+                work(jobs, folder)
+                code = 0
+            except BaseException:  # a forked child must not return into its parent's code
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+        children.append(child)
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+
+JOBS: dict[str, Callable[[Mapping[str, Any], Processes], Any]] = {
+    "learn": learn,
+    "train": train,
+    "die": die,
+    "command": command,
+}
+
+
+if __name__ == "__main__":
+    codes = [launch(one["jobs"], Path(one["folder"])) for one in json.loads(Path(sys.argv[1]).read_text())]
+    print(json.dumps(codes))
