@@ -8,6 +8,7 @@ so that the same seeds still give the same batches.
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,6 +23,7 @@ import numpy as np
 from art_trainer.episodes import Ending, Episode, Group, TokenHistory, Turn
 from art_trainer.policy import Conversation, Policy, Reply
 from art_trainer.states import state_digest
+from art_trainer.timings import EpisodeTiming, Timings, TurnTiming
 
 TextEnvironment = gym.Env[str, str]
 MakeEnv = Callable[[], TextEnvironment]
@@ -94,6 +96,10 @@ class _Play:
     tools: tuple[Mapping[str, Any], ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     error: str | None = None
+    started: float = field(default_factory=time.time)
+    asked: float = 0.0
+    """When the reply under way was asked for, on the monotonic clock."""
+    timings: list[TurnTiming] = field(default_factory=list)
 
     def fail(self, ending: Ending, error: str | None) -> None:
         self.ending, self.error = ending, error
@@ -125,6 +131,7 @@ def rollout(
     on_episode: Callable[[Episode], None] | None = None,
     record_states: bool = False,
     env_threads: int = 0,
+    timings: Timings | None = None,
 ) -> list[Episode]:
     """Play one episode from every start.
 
@@ -142,6 +149,7 @@ def rollout(
         env_threads: Threads that step environments while the policy samples; with 0 they are stepped one
             after the other in between. For environments that wait (for a sandbox, a server) and may be
             stepped from another thread than the one that made them.
+        timings: Where given, is told how long each episode's turns took.
 
     Returns:
         The episodes, in the order of their starts.
@@ -152,7 +160,7 @@ def rollout(
         if on_episode is not None:
             on_episode(episode)
 
-    return _run(policy, make_env, starts, limit, tell, record_states, env_threads)
+    return _run(policy, make_env, starts, limit, env_threads, _Watching(tell, record_states, timings))
 
 
 def _limit(max_concurrent: int | None) -> int:
@@ -161,19 +169,27 @@ def _limit(max_concurrent: int | None) -> int:
     return DEFAULT_MAX_CONCURRENT if max_concurrent is None else max_concurrent
 
 
+@dataclass(frozen=True, slots=True)
+class _Watching:
+    """What is noted of episodes, and who is told."""
+
+    on_end: Callable[[int, Episode], None]
+    record_states: bool
+    timings: Timings | None
+
+
 def _run(
     policy: Policy,
     make_env: MakeEnv | EnvPool,
     starts: Sequence[Start],
     limit: int,
-    on_end: Callable[[int, Episode], None],
-    record_states: bool,
     env_threads: int,
+    watching: _Watching,
 ) -> list[Episode]:
     if isinstance(make_env, EnvPool):
-        return _Rollout(policy, make_env, on_end, record_states).run(starts, limit, env_threads)
+        return _Rollout(policy, make_env, watching).run(starts, limit, env_threads)
     with EnvPool(make_env) as pool:
-        return _Rollout(policy, pool, on_end, record_states).run(starts, limit, env_threads)
+        return _Rollout(policy, pool, watching).run(starts, limit, env_threads)
 
 
 def rollout_groups(
@@ -189,6 +205,7 @@ def rollout_groups(
     on_group: Callable[[int, Group], None] | None = None,
     record_states: bool = False,
     env_threads: int = 0,
+    timings: Timings | None = None,
 ) -> list[Group]:
     """Play ``group_size`` episodes from every seed; those of one seed form a group.
 
@@ -204,6 +221,7 @@ def rollout_groups(
         on_group: Called with each group as its last episode ends, and with its place among the seeds.
         record_states: As in :func:`rollout`.
         env_threads: As in :func:`rollout`.
+        timings: As in :func:`rollout`.
 
     Returns:
         The groups, in the order of their seeds.
@@ -230,7 +248,8 @@ def rollout_groups(
             if on_group is not None:
                 on_group(place, groups[place])
 
-    _run(policy, make_env, starts, _limit(max_concurrent), gather, record_states, env_threads)
+    watching = _Watching(gather, record_states, timings)
+    _run(policy, make_env, starts, _limit(max_concurrent), env_threads, watching)
     return [groups[place] for place in range(len(groups))]
 
 
@@ -259,17 +278,10 @@ def _stepping(threads: int) -> Iterator[Callable[..., Future[None]]]:
 class _Rollout:
     """Keeps episodes under way until all are done."""
 
-    def __init__(
-        self,
-        policy: Policy,
-        pool: EnvPool,
-        on_end: Callable[[int, Episode], None],
-        record_states: bool,
-    ) -> None:
+    def __init__(self, policy: Policy, pool: EnvPool, watching: _Watching) -> None:
         self._policy = policy
         self._pool = pool
-        self._on_end = on_end
-        self._record_states = record_states
+        self._watching = watching
         self._live: dict[Conversation, _Play] = {}
         self._done: dict[int, Episode] = {}
 
@@ -293,7 +305,10 @@ class _Rollout:
                 self._begin(*entry)
             replies = self._policy.collect() if self._live else []
             stepped = stepping
-            stepping = [(c, self._live[c], step(self._play, self._live[c], reply)) for c, reply in replies]
+            replied = time.monotonic()
+            stepping = [
+                (c, self._live[c], step(self._play, self._live[c], reply, replied)) for c, reply in replies
+            ]
             if not overlapping:
                 stepped, stepping = stepping, []
             # In threads: the environments of these replies play while the next replies are sampled.
@@ -323,20 +338,23 @@ class _Rollout:
         self._submit(play, conversation)
 
     def _submit(self, play: _Play, conversation: Conversation) -> None:
+        play.asked = time.monotonic()
         try:
             self._policy.submit(conversation)
         except Exception:  # a policy's fault about one conversation is that episode's outcome
             play.fail(Ending.POLICY_ERROR, last_line())
             self._end(play)
 
-    def _play(self, play: _Play, reply: Reply) -> None:
+    def _play(self, play: _Play, reply: Reply, replied: float) -> None:
         """Play a reply; the episode's ending is set where that was the last one."""
         if reply.error is not None:
             play.fail(Ending.POLICY_ERROR, reply.error)
         elif reply.context_full:
             play.ending = Ending.CONTEXT_FULL
         else:
+            began = time.monotonic()
             self._step(play, reply)
+            play.timings.append(TurnTiming(replied - play.asked, time.monotonic() - began))
 
     def _advance(self, play: _Play, conversation: Conversation) -> None:
         """End the episode, or ask for its next reply."""
@@ -348,7 +366,7 @@ class _Rollout:
 
     def _step(self, play: _Play, reply: Reply) -> None:
         try:
-            state = state_digest(play.env) if self._record_states else None
+            state = state_digest(play.env) if self._watching.record_states else None
             observation, reward, terminated, truncated, info = play.env.step(reply.text)
             turn = Turn(
                 reply=reply.text,
@@ -383,7 +401,11 @@ class _Rollout:
             self._pool.give_back(play.env)
         episode = play.episode(histories)
         self._done[play.index] = episode
-        self._on_end(play.index, episode)
+        if self._watching.timings is not None:
+            # A step that raised is no turn of the episode.
+            turns = tuple(play.timings[: len(episode.turns)])
+            self._watching.timings.add(episode, EpisodeTiming(play.started, turns))
+        self._watching.on_end(play.index, episode)
 
 
 def first_messages(observation: str, system: str) -> list[dict[str, Any]]:

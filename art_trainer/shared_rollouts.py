@@ -17,6 +17,7 @@ from art_trainer.judging import RewardModel
 from art_trainer.policy import Policy
 from art_trainer.processes import Processes, jointly
 from art_trainer.rollout import EnvPool, Start, rollout, rollout_groups
+from art_trainer.timings import Timings
 
 
 class SharedRollouts:
@@ -30,6 +31,7 @@ class SharedRollouts:
         options: For every ``reset``.
         reward: What is paid in place of the environment's own reward. Each process has its own, with a budget
             of its own.
+        timings: Told how long this process's episodes took.
         on_episode: Told of each episode as it ends, of those of other processes when they arrive.
     """
 
@@ -43,6 +45,7 @@ class SharedRollouts:
         options: Mapping[str, Any] | None,
         reward: RewardModel | None,
         on_episode: Callable[[Episode], None],
+        timings: Timings,
     ) -> None:
         self._policy = policy
         self._pool = pool
@@ -51,6 +54,7 @@ class SharedRollouts:
         self._options = options
         self._reward = reward
         self._on_episode = on_episode
+        self._timings = timings
 
     def play_together(
         self, seeds: Sequence[int], stream: Sequence[int], exposed: Callable[[], AbstractContextManager[None]]
@@ -95,6 +99,7 @@ class SharedRollouts:
             max_concurrent=self._config.max_concurrent,
             record_states=self._config.records_states,
             env_threads=self._config.env_threads,
+            timings=self._timings,
             on_episode=self._on_episode,
             on_group=None if self._reward is None else self._reward.submit,
         )
@@ -116,6 +121,7 @@ class SharedRollouts:
             on_episode=self._on_episode,
             record_states=self._config.records_states,
             env_threads=self._config.env_threads,
+            timings=self._timings,
         )
         groups = [Group(tuple(episodes[i : i + size])) for i in range(0, len(episodes), size)]
         if self._reward is None:

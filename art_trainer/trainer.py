@@ -49,6 +49,7 @@ from art_trainer.run_log import RunLog
 from art_trainer.selection import replace_without_signal
 from art_trainer.shared_rollouts import SharedRollouts
 from art_trainer.splits import EVALUATION, TRAIN, choose_split
+from art_trainer.timings import EpisodeTiming, Timings
 
 _TASKS, _SAMPLING, _FRESH_TASKS, _FRESH_SAMPLING = 2, 3, 4, 5
 """Streams of randomness below ``config.seed``; the learner's own is 1."""
@@ -77,8 +78,13 @@ class HearsRun(Protocol):
     def on_begin(self, step: int) -> None:
         """The run begins, or goes on after ``step`` steps."""
 
-    def on_logged(self, metrics: Mapping[str, float], groups: Sequence[Group] = ()) -> None:
-        """A step's metrics are written, and the groups it learned from."""
+    def on_logged(
+        self,
+        metrics: Mapping[str, float],
+        groups: Sequence[Group] = (),
+        timings: Sequence[EpisodeTiming | None] | None = None,
+    ) -> None:
+        """A step's metrics are written; the groups it learned from, and when their episodes were played."""
 
     def on_checkpoint(self, step: int, folder: Path, aliases: tuple[str, ...]) -> None:
         """A checkpoint is written."""
@@ -143,6 +149,7 @@ class GRPOTrainer:
         self._replaced: list[Group] = []
         self._pool = EnvPool(self.make_env)
         self._options = self._split_options(self.config.train_split, TRAIN)
+        self._timings = Timings()
         self._rollouts = SharedRollouts(
             policy,
             self._pool,
@@ -151,6 +158,7 @@ class GRPOTrainer:
             options=self._options,
             reward=reward,
             on_episode=self._tell_episode,
+            timings=self._timings,
         )
         self._rollout_seconds = 0.0
         self._learned_from = 0
@@ -168,6 +176,7 @@ class GRPOTrainer:
         """
         start = time.perf_counter()
         config = self.config
+        self._timings.clear()
         seeds = self._task_seeds(config.groups_per_step, _TASKS)
         groups = self._play_together(seeds, (_SAMPLING, self.collected))
         rounds = itertools.count()
@@ -379,7 +388,7 @@ class GRPOTrainer:
             if last or self.step % config.logging_steps == 0:
                 self.log.write_metrics(metrics)
                 for watcher in self._watchers:
-                    watcher.on_logged(metrics, groups)
+                    watcher.on_logged(metrics, groups, self._timings.of(groups))
             for callback in self.callbacks:
                 callback.on_step(metrics)
         self._warn(metrics)

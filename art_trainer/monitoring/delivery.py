@@ -161,10 +161,13 @@ class Delivery:
         )
 
     def _work(self) -> None:
+        opened = False
         try:
-            if self._open() and self._serve():
+            opened = self._open()
+            if opened and self._serve():
                 outcome = self._outcome
                 assert outcome is not None
+                opened = False
                 self._sink.close(outcome)
                 self._keep(flush=False)
                 self._complete = True
@@ -173,6 +176,15 @@ class Delivery:
             self._problem = redact(fault)
             self._say(f"{self.name}: {self._problem}. The run goes on without it.")
         except Exception as fault:  # a sink is others' code; what its end raises must not look like a crash
+            self._note(fault)
+        if opened:
+            self._drop()
+
+    def _drop(self) -> None:
+        """Close a sink that is given up: its sockets and files are no longer wanted."""
+        try:
+            self._sink.close("failed")
+        except Exception as fault:  # a sink is others' code, and its server may be down
             self._note(fault)
 
     def _open(self) -> bool:
@@ -196,7 +208,12 @@ class Delivery:
             self._behind = True
         else:
             self._cursor = self._kept = cursor
-        self._unkept = 1  # its state, of which nothing is kept yet
+        self._unkept = 1  # its state
+        try:
+            # A run that is killed early still knows what it is called there.
+            self._file.write(self._cursor, self._sink.state())
+        except OSError as fault:
+            self._note(fault)
         return True
 
     def _serve(self) -> bool:

@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol, Self
 
 from art_trainer.episodes import Episode
 from art_trainer.errors import ConfigError, TrainerError
+from art_trainer.timings import EpisodeTiming
 
 Outcome = Literal["finished", "interrupted", "failed"]
 """How a run ended: by itself, by Ctrl-C, by an error."""
@@ -56,26 +57,6 @@ class RunInfo:
     tags: tuple[str, ...] = ()
     resumed_from_step: int = 0
     max_turns: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TurnTiming:
-    """How long one turn took; what was not measured is ``None``."""
-
-    reply_seconds: float | None = None
-    """From the request to the whole reply, waiting for a place in a batch included."""
-    action_seconds: float | None = None
-    """The environment's step."""
-
-
-@dataclass(frozen=True, slots=True)
-class EpisodeTiming:
-    """When an episode was played. Clocks are no part of an :class:`Episode`, which is the same each time."""
-
-    started: float
-    """Unix time in seconds of the environment's reset."""
-    turns: tuple[TurnTiming, ...]
-    """One for each of the episode's turns."""
 
 
 @dataclass(frozen=True, slots=True)

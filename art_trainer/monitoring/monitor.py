@@ -12,13 +12,13 @@ from art_trainer.monitoring.delivery import Delivery, DeliveryLimits, Say, SinkS
 from art_trainer.monitoring.events import (
     CheckpointSaved,
     EpisodesPlayed,
-    EpisodeTiming,
     Outcome,
     RunInfo,
     Sink,
     StepDone,
 )
 from art_trainer.monitoring.sink_file import write_run_info
+from art_trainer.timings import EpisodeTiming
 
 
 class Monitor:

@@ -26,7 +26,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from art_trainer.episodes import Episode, Turn
-from art_trainer.monitoring.events import EpisodesPlayed, EpisodeTiming, RunInfo, TurnTiming
+from art_trainer.monitoring.events import EpisodesPlayed, RunInfo
+from art_trainer.timings import EpisodeTiming, TurnTiming
 
 Message = dict[str, str]
 

@@ -21,9 +21,19 @@ from art_trainer.monitoring.monitor import Monitor
 from art_trainer.monitoring.registry import make_sink
 from art_trainer.monitoring.shown import shown_metrics
 from art_trainer.monitoring.source import events_after
+from art_trainer.records import iter_episodes
 from art_trainer.trainer import GRPOTrainer
 from tests.art_trainer.guess import GuessEnv, guess_policy
 from tests.art_trainer.monitoring.sink_runs import QUICK, MemorySink
+from tests.art_trainer.monitoring.trace_receivers import (
+    PUBLIC,
+    SCORES,
+    SECRET,
+    Answer,
+    receiving,
+    scores_in,
+    spans_in,
+)
 
 STEPS = 3
 
@@ -107,10 +117,8 @@ def test_sinks_that_fail_in_every_way_change_nothing(tmp_path: Path) -> None:
 
 # W&B's own temporary folders are removed when the interpreter ends, not before.
 @pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")
-def test_all_local_sinks_at_once_tell_what_the_folder_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for package in ("wandb", "tensorboard", "trackio", "mlflow"):
+def test_all_sinks_at_once_tell_what_the_folder_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("wandb", "tensorboard", "trackio", "mlflow", "langfuse", "opentelemetry", "httpx"):
         pytest.importorskip(package)
     from mlflow import MlflowClient
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -123,9 +131,19 @@ def test_all_local_sinks_at_once_tell_what_the_folder_has(
     monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "wandb-data"))
     monkeypatch.setenv("WANDB_CACHE_DIR", str(tmp_path / "wandb-cache"))
     monkeypatch.setattr(sqlite_storage, "TRACKIO_DIR", tmp_path / "trackio")
-    names = ("wandb", "tensorboard", "trackio", "mlflow")
+    names = ("wandb", "tensorboard", "trackio", "mlflow", "langfuse", "otel", "openpipe")
     folder = tmp_path / "run"
-    monitor, weights = _trained(folder, [make_sink(name, {}) for name in names], close_seconds=60.0)
+    with receiving(_accept) as server:
+        settings = {
+            "LANGFUSE_PUBLIC_KEY": PUBLIC,
+            "LANGFUSE_SECRET_KEY": SECRET,
+            "LANGFUSE_HOST": server.url,
+            "OTEL_EXPORTER_OTLP_ENDPOINT": server.url,
+            "OPENPIPE_API_KEY": "opk-0123456789",
+            "OPENPIPE_BASE_URL": f"{server.url}/openpipe",
+        }
+        sinks = [make_sink(name, settings) for name in names]
+        monitor, weights = _trained(folder, sinks, close_seconds=60.0)
     assert [(status.name, status.complete, status.failures) for status in monitor.statuses] == [
         (name, True, 0) for name in names
     ]
@@ -145,6 +163,32 @@ def test_all_local_sinks_at_once_tell_what_the_folder_has(
         values = [want[name] for want in wanted]
         assert [metric.value for metric in client.get_metric_history(run_id, name)] == values
         assert [event.value for event in read.Scalars(name)] == pytest.approx(values, rel=1e-6, abs=1e-12)
+    _check_traces(folder, server.taken)
+
+
+def _accept(number: int, request: Any) -> Answer:
+    if request.path == "/openpipe/report":
+        return Answer(200, '{"status": "ok"}')
+    return Answer(202, '{"message": "Accepted"}') if request.path == SCORES else Answer(200, "{}")
+
+
+def _check_traces(folder: Path, taken: Sequence[Any]) -> None:
+    """Langfuse, OpenTelemetry and OpenPipe were told of every episode, reply and action in the records."""
+    episodes = [recorded.episode for recorded in iter_episodes(folder)]
+    turns = sum(len(episode.turns) for episode in episodes)
+    assert len(episodes) == STEPS * 8
+    seen = [score["value"] for score in scores_in(taken) if score["name"] == "reward"]
+    assert sorted(seen) == pytest.approx(sorted(episode.reward for episode in episodes))
+    kinds = [span.attributes["langfuse.observation.type"] for span in spans_in(taken)]
+    assert [kinds.count(kind) for kind in ("agent", "generation", "tool")] == [len(episodes), turns, turns]
+    kinds = [span.attributes["gen_ai.operation.name"] for span in spans_in(taken, "/v1/traces")]
+    assert [kinds.count(kind) for kind in ("invoke_agent", "chat", "execute_tool")] == [
+        len(episodes),
+        turns,
+        turns,
+    ]
+    reports = [json.loads(request.body) for request in taken if request.path == "/openpipe/report"]
+    assert len(reports) == turns
 
 
 _INTERRUPTED = """

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from art_trainer.episodes import Ending, Episode, Judgement, Turn
-from art_trainer.monitoring.events import EpisodesPlayed, EpisodeTiming, TurnTiming
+from art_trainer.monitoring.events import EpisodesPlayed
 from art_trainer.monitoring.openpipe_export import openpipe_rows
 from art_trainer.monitoring.traces import (
     RunIdentity,
@@ -22,6 +22,7 @@ from art_trainer.monitoring.traces import (
 )
 from art_trainer.rollout import Start, rollout
 from art_trainer.scripted_policy import ScriptedPolicy
+from art_trainer.timings import EpisodeTiming, TurnTiming
 from tests.art_trainer import toy_envs  # noqa: F401 (registers toy/Echo-v0)
 from tests.art_trainer.monitoring.trace_receivers import TOOLS, invalid, played, run_info, solved
 

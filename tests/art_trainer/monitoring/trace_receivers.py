@@ -11,7 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from art_trainer.episodes import Ending, Episode, Judgement, Span, TokenHistory, Turn
-from art_trainer.monitoring.events import EpisodesPlayed, EpisodeTiming, RunInfo, TurnTiming
+from art_trainer.monitoring.events import EpisodesPlayed, RunInfo
+from art_trainer.timings import EpisodeTiming, TurnTiming
 
 Request = namedtuple("Request", "path headers body")
 Answer = namedtuple("Answer", "status body kind", defaults=["", "application/json"])

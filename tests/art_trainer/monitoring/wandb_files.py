@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,8 +33,18 @@ class WandbRun:
     exits: list[int] = field(default_factory=list)
 
 
-def read_wandb(folder: Path) -> WandbRun:
-    """Read all offline runs below a training run's folder as one."""
+def read_wandb(folder: Path, patience: float = 20.0) -> WandbRun:
+    """Read all offline runs below a training run's folder as one, when W&B's own process has written them."""
+    deadline = time.monotonic() + patience
+    while True:
+        found = _read(folder)
+        runs = len(list((folder / "wandb").glob("offline-run-*")))
+        if len(found.exits) >= runs or time.monotonic() > deadline:
+            return found
+        time.sleep(0.05)
+
+
+def _read(folder: Path) -> WandbRun:
     found = WandbRun()
     for file in sorted((folder / "wandb").glob("offline-run-*/run-*.wandb")):
         for record in _records(file.read_bytes()):
