@@ -36,17 +36,6 @@ _SELF_PLAY_EPILOG = (
     "`art-trainer self-play --opponent greedy --seat placer_1` against a scripted player."
 )
 _PLAY_EPILOG = (
-    "Examples:\n\n`art-trainer self-play` trains both seats of 2048Duel with one small model.\n\n"
-    "`art-trainer self-play --env-args board_size=3 --env-args target=64 --opponent copy`: one model a seat."
-    "\n\n"
-    "`art-trainer self-play --opponent greedy --seat placer_1` against a scripted player."
-)
-_EVAL_EPILOG = (
-    "Examples:\n\n`art-trainer eval --policy bm25 --policy art-tiny --compare`.\n\n"
-    "`art-trainer eval --policy runs/Email-v0-art-tiny-1 --episodes 500`.\n\n"
-    "`art-trainer eval --policy openai:qwen3@http://localhost:8000/v1 --json result.json`."
-)
-_PLAY_EPILOG = (
     "Examples:\n\n`art-trainer play` lets you search the mailbox yourself.\n\n"
     "`art-trainer play --policy bm25 --seed 3` shows how a baseline does it."
 )
@@ -58,11 +47,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
-app.add_typer(judge_app, name="judge")
-add_analyze_command(app)
-add_monitoring_commands(app)
-add_records_commands(app)
-add_suite_commands(app)
 
 EnvOption = Annotated[str, typer.Option("--env", help="Id of a Gymnasium environment with text in and out.")]
 EnvArgsOption = Annotated[
@@ -329,6 +313,13 @@ def export(
     from art_trainer.commands.exporting import run_export
 
     run_export(source, folder, push_to_hub, Console())
+
+
+add_analyze_command(app)
+add_suite_commands(app)
+add_records_commands(app)
+add_monitoring_commands(app)
+app.add_typer(judge_app, name="judge")
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -211,6 +211,18 @@ class GRPOConfig:
     """Split of the evaluation tasks; ``None``: ``"validation"``, else ``"test"``, where there is one."""
     eval_temperature: float = 0.0
     """Sampling temperature in evaluation; 0 is greedy."""
+    metric_for_best_model: str | None = None
+    """What evaluations in training compare: ``"eval_success"``, ``"eval_reward"``, ``"eval_turns"`` or
+    ``"eval_invalid_actions"``, also without ``eval_``; ``None``: success where it is told, else the reward.
+    The checkpoint of the best evaluation is kept, whatever ``save_total_limit`` says."""
+    greater_is_better: bool | None = None
+    """Which way is up in ``metric_for_best_model``; ``None``: up, but for turns and invalid actions."""
+    early_stopping_patience: int | None = None
+    """Stop after so many evaluations in a row that are not better than the best; ``None``: never."""
+    early_stopping_threshold: float = 0.0
+    """How much better is better for ``early_stopping_patience``, in the metric's unit."""
+    load_best_model_at_end: bool = False
+    """End with the weights of the best evaluation; ``eval`` and ``export`` then take them for the run's."""
     kl_warning: float = 0.2
     """Warn where the divergence of an update from the policy that sampled is above so many nats per token;
     0: never. Updates that go well stay below 0.1, mostly far below."""

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING
 
+from art_trainer.best_model import best_model_for
 from art_trainer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def check_together(config: GRPOConfig) -> None:
     _check_advantages(config)
     _check_groups(config)
     _check_critic(config)
+    best_model_for(config)
 
 
 def _check_sampling(config: GRPOConfig) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -18,55 +18,35 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from art_gym.errors import UnknownTask, did_you_mean
 from art_gym.tasks import TaskSet
+from art_trainer.episode_results import EpisodeResult, clusters_of
 from art_trainer.episodes import Ending, Episode
+from art_trainer.evaluation_starts import evaluation_split, evaluation_starts
 from art_trainer.policy import Policy
 from art_trainer.rollout import Start, rollout
-from art_trainer.statistics import Interval, mean_interval, paired_difference, wilson_interval
+from art_trainer.statistics import (
+    Interval,
+    mean_interval,
+    paired_difference,
+    paired_p_value,
+    pass_at_k,
+    rate_interval,
+)
 
-DEFAULT_EPISODES = 100
-"""How many episodes an environment without tasks is played."""
+__all__ = [
+    "Comparison",
+    "EpisodeResult",
+    "Evaluation",
+    "compare",
+    "evaluate",
+    "evaluate_starts",
+    "evaluation_split",
+    "evaluation_starts",
+]
 
 _STATISTICS_SEED = 20_240_229
-
-
-@dataclass(frozen=True, slots=True)
-class EpisodeResult:
-    """What an evaluation keeps of one episode."""
-
-    task_id: str
-    seed: int
-    ending: Ending
-    success: bool | None
-    reward: float
-    score_terms: Mapping[str, float]
-    metrics: Mapping[str, float]
-    turns: int
-    invalid_actions: int
-    tokens: int
-    error: str | None = None
-
-    @property
-    def fault(self) -> bool:
-        """Whether a fault, not the policy's play, ended the episode."""
-        return self.ending in (Ending.ENV_ERROR, Ending.POLICY_ERROR)
-
-    @classmethod
-    def of(cls, episode: Episode) -> EpisodeResult:
-        """Summarise an episode."""
-        return cls(
-            task_id=episode.task_id,
-            seed=episode.seed,
-            ending=episode.ending,
-            success=episode.success,
-            reward=episode.reward,
-            score_terms=episode.score_terms,
-            metrics=dict(episode.metrics),
-            turns=len(episode.turns),
-            invalid_actions=episode.invalid_actions,
-            tokens=episode.sampled_tokens,
-            error=episode.error,
-        )
+_LONGEST_FIELD = 40  # characters
 
 
 @dataclass(frozen=True)
@@ -81,6 +61,8 @@ class Evaluation:
         results: One result per episode, in the order of the starts.
         seconds: How long it took.
         settings: What else the numbers depend on (environment arguments, temperature), for the reader.
+        samples: Attempts at each start; those at one start follow each other in ``results``.
+        tasks: What the environment tells of each task in a word or a number, such as its difficulty.
     """
 
     policy: str
@@ -90,6 +72,8 @@ class Evaluation:
     results: tuple[EpisodeResult, ...]
     seconds: float
     settings: Mapping[str, Any] = field(default_factory=dict)
+    samples: int = 1
+    tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @cached_property
     def counted(self) -> tuple[EpisodeResult, ...]:
@@ -105,11 +89,60 @@ class Evaluation:
     def success(self) -> Interval | None:
         """The success rate; ``None`` where the environment does not say what success is.
 
-        An episode that never reached its end, because the context was full, has not succeeded.
+        An episode that never reached its end, because the context was full, has not succeeded. Attempts at
+        one task belong together in the interval.
         """
         if not self.tells_success:
             return None
-        return wilson_interval(sum(bool(result.success) for result in self.counted), len(self.counted))
+        won = [float(bool(result.success)) for result in self.counted]
+        rng = np.random.default_rng(_STATISTICS_SEED)
+        return rate_interval(won, rng, clusters=clusters_of(self.counted))
+
+    def pass_at(self, k: int) -> Interval | None:
+        """The share of starts that at least one of k attempts solves, by :func:`pass_at_k`.
+
+        Starts with fewer than k attempts that no fault ended are left out; ``None`` where none is left or the
+        environment does not say what success is.
+        """
+        attempts: dict[tuple[str, int], list[bool]] = {}
+        for result in self.counted:
+            attempts.setdefault((result.task_id, result.seed), []).append(bool(result.success))
+        enough = {start: won for start, won in attempts.items() if len(won) >= k}
+        if not self.tells_success or not enough:
+            return None
+        solved = [pass_at_k(len(won), sum(won), k) for won in enough.values()]
+        several = len({task for task, _ in enough}) > 1
+        clusters = [task if several else seed for task, seed in enough]
+        return rate_interval(solved, np.random.default_rng(_STATISTICS_SEED), clusters=clusters)
+
+    def measured(self, metric: str) -> Interval | None:
+        """A figure with its interval over tasks: ``success``, ``reward`` or one of the environment's metrics.
+
+        ``None`` where no episode has it.
+        """
+        if metric in ("success", "reward"):
+            found: Interval | None = getattr(self, metric)
+            return found
+        told = [result for result in self.counted if metric in result.metrics]
+        if not told:
+            return None
+        values = [result.metrics[metric] for result in told]
+        return mean_interval(values, np.random.default_rng(_STATISTICS_SEED), clusters=clusters_of(told))
+
+    def by(self, name: str) -> dict[Any, Evaluation]:
+        """The evaluation in parts, one for each value of a field of the tasks, such as ``difficulty``.
+
+        Raises:
+            ValueError: Where no task has such a field; names the near miss.
+        """
+        known = list(dict.fromkeys(field for told in self.tasks.values() for field in told))
+        if name not in known:
+            raise ValueError(f"the tasks of {self.env_id} tell no `{name}`{did_you_mean(name, known)}")
+        parts: dict[Any, list[EpisodeResult]] = {}
+        for result in self.results:
+            parts.setdefault(self.tasks.get(result.task_id, {}).get(name), []).append(result)
+        ordered = sorted(parts, key=lambda value: (value is None, str(type(value)), value))
+        return {value: dataclasses.replace(self, results=tuple(parts[value])) for value in ordered}
 
     @cached_property
     def tells_success(self) -> bool:
@@ -122,7 +155,7 @@ class Evaluation:
         if not self.counted:
             return None
         rewards = [result.reward for result in self.counted]
-        clusters = _clusters(self.counted)
+        clusters = clusters_of(self.counted)
         return mean_interval(rewards, np.random.default_rng(_STATISTICS_SEED), clusters=clusters)
 
     @cached_property
@@ -177,12 +210,23 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The paired difference between two evaluations, second minus first."""
+    """The paired difference between two evaluations, second minus first.
+
+    Attributes:
+        first: The first policy's name.
+        second: The second policy's name.
+        success: The difference of the success rates; ``None`` where the environment tells none.
+        reward: The difference of the mean rewards.
+        success_p: How likely such a difference of success is by chance, by :func:`paired_p_value`.
+        reward_p: The same of the rewards.
+    """
 
     first: str
     second: str
     success: Interval | None
     reward: Interval
+    success_p: float | None = None
+    reward_p: float | None = None
 
 
 def compare(first: Evaluation, second: Evaluation) -> Comparison:
@@ -203,75 +247,19 @@ def compare(first: Evaluation, second: Evaluation) -> Comparison:
         raise ValueError(
             f"a fault ended every episode of {first.policy} or {second.policy}: nothing to compare"
         )
-    rng = np.random.default_rng(_STATISTICS_SEED)
-    clusters = _clusters([a for a, _ in pairs])
-    reward = paired_difference(
-        [a.reward for a, _ in pairs], [b.reward for _, b in pairs], rng, clusters=clusters
-    )
-    success = None
+    clusters = clusters_of([a for a, _ in pairs])
+
+    def difference(measure: Callable[[EpisodeResult], float]) -> tuple[Interval, float]:
+        rng = np.random.default_rng(_STATISTICS_SEED)
+        values = [measure(a) for a, _ in pairs], [measure(b) for _, b in pairs]
+        interval = paired_difference(*values, rng, clusters=clusters)
+        return interval, paired_p_value(*values, rng, clusters=clusters)
+
+    reward, reward_p = difference(lambda result: result.reward)
+    success, success_p = None, None
     if first.tells_success or second.tells_success:
-        success = paired_difference(
-            [float(bool(a.success)) for a, _ in pairs],
-            [float(bool(b.success)) for _, b in pairs],
-            rng,
-            clusters=clusters,
-        )
-    return Comparison(first.policy, second.policy, success, reward)
-
-
-def _clusters(results: Sequence[EpisodeResult]) -> list[Hashable]:
-    """What belongs together in an interval: the episodes of one task; of an only task, those of one seed."""
-    tasks = {result.task_id for result in results}
-    return [result.task_id if len(tasks) > 1 else result.seed for result in results]
-
-
-def evaluation_starts(
-    env: gym.Env[str, str], *, split: str | None = None, episodes: int | None = None, seed: int = 0
-) -> list[Start]:
-    """The starts of an evaluation: task k of the split for episode k, around again after the last.
-
-    An environment without tasks, or with only one, is played from different seeds instead.
-
-    Args:
-        env: The environment; its ``tasks`` are used where it has them.
-        split: Which of the environment's splits; see :func:`evaluation_split`.
-        episodes: How many; every task once where not given (``DEFAULT_EPISODES`` without tasks).
-        seed: What the seeds of the resets and of the policy's sampling are derived from.
-
-    Raises:
-        UnknownTask: Where the environment has tasks but no such split.
-        ValueError: Where no episode is asked for.
-    """
-    if episodes is not None and episodes < 1:
-        raise ValueError(f"an evaluation needs at least one episode, got {episodes}")
-    name = evaluation_split(env, split)
-    tasks = [] if name is None else [task.id for task in env.unwrapped.tasks.split(name)]  # type: ignore[attr-defined]
-    count = episodes or len(tasks) or DEFAULT_EPISODES
-    starts = []
-    for k in range(count):
-        options = {"task": tasks[k % len(tasks)]} if tasks else None
-        reset_seed = int(np.random.SeedSequence((seed, k)).generate_state(1)[0])
-        starts.append(Start(seed=reset_seed, options=options, group=k, rng_seed=(seed, k, 1)))
-    return starts
-
-
-def evaluation_split(env: gym.Env[str, str], split: str | None) -> str | None:
-    """The split to evaluate on; ``None`` where the environment's episodes differ by seed alone.
-
-    Args:
-        env: The environment.
-        split: The split asked for; where not given, ``"test"`` if there is one, else the first.
-
-    Raises:
-        UnknownTask: Where the environment has tasks but no such split; names the near miss.
-    """
-    tasks = getattr(env.unwrapped, "tasks", None)
-    if not isinstance(tasks, TaskSet) or len(tasks) == 1:
-        return None
-    if split is None:
-        return "test" if "test" in tasks.splits else tasks.splits[0]
-    tasks.split(split)
-    return split
+        success, success_p = difference(lambda result: float(bool(result.success)))
+    return Comparison(first.policy, second.policy, success, reward, success_p, reward_p)
 
 
 def evaluate(
@@ -281,6 +269,7 @@ def evaluate(
     split: str | None = None,
     episodes: int | None = None,
     seed: int = 0,
+    samples: int = 1,
     max_concurrent: int | None = None,
     settings: Mapping[str, Any] | None = None,
     on_episode: Callable[[Episode], None] | None = None,
@@ -292,8 +281,9 @@ def evaluate(
         policy: What plays.
         make_env: Makes one environment; called as often as episodes run side by side, and once more.
         split: Which tasks; see :func:`evaluation_split`.
-        episodes: How many episodes; every task of the split once where not given.
+        episodes: How many starts; every task of the split once where not given.
         seed: Two evaluations with the same seed meet the same starts.
+        samples: Attempts at each start.
         max_concurrent: How many episodes run side by side.
         settings: Kept in the result for the reader.
         on_episode: Called with each episode as it ends, in no particular order.
@@ -301,12 +291,59 @@ def evaluate(
 
     Raises:
         UnknownTask: Where the environment has tasks but no such split.
+        ValueError: Where no episode is asked for.
     """
     env = make_env()
     try:
-        starts = evaluation_starts(env, split=split, episodes=episodes, seed=seed)
-        env_id = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+        starts = evaluation_starts(env, split=split, episodes=episodes, seed=seed, samples=samples)
         used_split = evaluation_split(env, split)
+    finally:
+        env.close()
+    return evaluate_starts(
+        policy,
+        make_env,
+        starts,
+        split=used_split,
+        seed=seed,
+        samples=samples,
+        max_concurrent=max_concurrent,
+        settings=settings,
+        on_episode=on_episode,
+        transcripts=transcripts,
+    )
+
+
+def evaluate_starts(
+    policy: Policy,
+    make_env: Callable[[], gym.Env[str, str]],
+    starts: Sequence[Start],
+    *,
+    split: str | None,
+    seed: int,
+    samples: int = 1,
+    max_concurrent: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    on_episode: Callable[[Episode], None] | None = None,
+    transcripts: list[Episode] | None = None,
+) -> Evaluation:
+    """Play a policy from given starts; the arguments are those of :func:`evaluate`, which chooses them.
+
+    Args:
+        policy: What plays.
+        make_env: Makes one environment.
+        starts: Where the episodes start; attempts at one start follow each other.
+        split: What split the tasks are of, for the reader.
+        seed: What the starts were derived from, for the reader.
+        samples: Attempts at each start, for the reader.
+        max_concurrent: How many episodes run side by side.
+        settings: Kept in the result for the reader.
+        on_episode: Called with each episode as it ends, in no particular order.
+        transcripts: Where given, the episodes are appended here, in the order of the starts.
+    """
+    env = make_env()
+    try:
+        env_id = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+        known = getattr(env.unwrapped, "tasks", None)
     finally:
         env.close()
     began = time.perf_counter()
@@ -316,9 +353,29 @@ def evaluate(
     return Evaluation(
         policy=policy.name,
         env_id=env_id,
-        split=used_split,
+        split=split,
         seed=seed,
         results=tuple(EpisodeResult.of(episode) for episode in played),
         seconds=time.perf_counter() - began,
         settings=dict(settings or {}),
+        samples=samples,
+        tasks=_told(known, played) if isinstance(known, TaskSet) else {},
     )
+
+
+def _told(tasks: TaskSet, played: Sequence[Episode]) -> dict[str, dict[str, Any]]:
+    """What the tasks that were played say of themselves in a word or a number."""
+    told = {}
+    for task_id in dict.fromkeys(episode.task_id for episode in played):
+        try:
+            data = tasks.get(task_id).data
+        except UnknownTask:  # an episode that failed before it had a task
+            continue
+        fields = {name: value for name, value in data.items() if _short(value)}
+        if fields:
+            told[task_id] = fields
+    return told
+
+
+def _short(value: object) -> bool:
+    return isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= _LONGEST_FIELD)

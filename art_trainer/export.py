@@ -13,11 +13,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from art_trainer.checkpoint import list_checkpoints, verify_checkpoint
+from art_trainer.checkpoint import verify_checkpoint
 from art_trainer.display import number, percent, visible
 from art_trainer.errors import TrainerError
 from art_trainer.evaluation import Evaluation
 from art_trainer.report import headline
+from art_trainer.result_checkpoint import result_checkpoint
 from art_trainer.run_folder import AFTER, BEFORE, RunFolder
 
 _CURVE_ROWS = 10
@@ -39,7 +40,7 @@ class Source:
 
     @classmethod
     def find(cls, path: Path) -> Source:
-        """Take a run's newest checkpoint, or the checkpoint itself.
+        """Take the checkpoint that is a run's result, or the checkpoint itself.
 
         Raises:
             ExportError: Where the folder is neither.
@@ -50,13 +51,13 @@ class Source:
         if (path / "manifest.json").exists():
             checkpoint, run = path, path.resolve().parent.parent
         else:
-            found = list_checkpoints(RunFolder(path).checkpoints)
-            if not found:
+            found = result_checkpoint(RunFolder(path).checkpoints)
+            if found is None:
                 raise ExportError(
                     f"{path} holds no checkpoint: give a run's folder, as in runs/Email-v0-art-tiny-1, or a "
                     "checkpoint below it, as in …/checkpoints/step-000060"
                 )
-            checkpoint, run = found[-1], path
+            checkpoint, run = found, path
         verify_checkpoint(checkpoint)
         return cls(checkpoint, RunFolder(run))
 

@@ -8,6 +8,7 @@ not single episodes.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -19,6 +20,7 @@ LEVEL = 0.95
 
 _RESAMPLES = 10_000
 _CHUNK = 500
+_LARGEST_EXACT = 20_000  # reach of the sums whose distribution is reckoned instead of drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,64 @@ def mean_interval(
     return Interval(float(array.mean()), float(low), float(high), len(array))
 
 
+def rate_interval(
+    values: Sequence[float],
+    rng: np.random.Generator,
+    *,
+    clusters: Sequence[Hashable] | None = None,
+    level: float = LEVEL,
+) -> Interval:
+    """The interval of a rate whose trials may belong together, as several attempts at one task do.
+
+    Where every task says one thing (one trial each, or as many trials all of one outcome), the tasks are the
+    trials and the score interval holds. Else whole tasks are drawn again.
+
+    Args:
+        values: 0 or 1 per trial, or a probability per trial.
+        rng: Where the resamples are drawn from.
+        clusters: The task of each trial; every trial by itself where not given.
+        level: The interval's confidence level, in (0, 1).
+
+    Raises:
+        ValueError: Where there are no values, or not one cluster label per value.
+    """
+    labels = list(range(len(values))) if clusters is None else list(clusters)
+    if len(labels) == len(values) > 0 and set(values) <= {0, 1}:
+        once = dict(zip(labels, values, strict=True))
+        alike = all(once[label] == value for label, value in zip(labels, values, strict=True))
+        if alike and len(set(Counter(labels).values())) == 1:
+            tasks = wilson_interval(sum(bool(value) for value in once.values()), len(once), level)
+            return Interval(tasks.value, tasks.low, tasks.high, len(values))
+    return mean_interval(values, rng, clusters=labels, level=level)
+
+
+def pass_at_k(attempts: int, successes: int, k: int) -> float:
+    """The probability that at least one of k attempts drawn from these succeeded.
+
+    Its mean over tasks is an unbiased estimate of the share of tasks that k attempts solve, where ``1 - (1 -
+    successes / attempts) ** k`` is not.
+
+    Source: Chen et al., "Evaluating Large Language Models Trained on Code", arXiv:2107.03374, equation 1:
+    ``1 - C(n - c, k) / C(n, k)``, as the product that does not overflow.
+
+    Args:
+        attempts: How many attempts at the task were made (n).
+        successes: How many of them succeeded (c).
+        k: How many are drawn.
+
+    Raises:
+        ValueError: Unless ``0 <= successes <= attempts`` and ``1 <= k <= attempts``.
+    """
+    if not 0 <= successes <= attempts or not 1 <= k <= attempts:
+        raise ValueError(
+            "pass@k needs 0 <= successes <= attempts and 1 <= k <= attempts, got "
+            f"attempts={attempts}, successes={successes}, k={k}"
+        )
+    if attempts - successes < k:
+        return 1.0
+    return 1.0 - math.prod(1.0 - k / n for n in range(attempts - successes + 1, attempts + 1))
+
+
 def _resampled_means(sums: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """The mean of each bootstrap resample; drawn in chunks so that memory stays bounded."""
     count = len(sums)
@@ -181,6 +241,81 @@ def newcombe_paired(first: Sequence[bool], second: Sequence[bool], *, level: flo
     low = value - math.sqrt(below_b**2 - 2 * phi * below_b * above_a + above_a**2)
     high = value + math.sqrt(above_b**2 - 2 * phi * above_b * below_a + below_a**2)
     return Interval(value, max(low, -1.0), min(high, 1.0), len(pairs))
+
+
+def paired_p_value(
+    first: Sequence[float],
+    second: Sequence[float],
+    rng: np.random.Generator,
+    *,
+    clusters: Sequence[Hashable] | None = None,
+) -> float:
+    """How likely a mean difference at least this large is where it is a coin toss which policy is which.
+
+    Whole tasks are swapped between the two policies. Successes, and whatever else are whole numbers, get the
+    exact distribution; with one pair a task that is McNemar's exact test. Everything else gets
+    :data:`_RESAMPLES` random swaps, the one seen among them.
+
+    Source: R. A. Fisher, "The Design of Experiments" (1935), section 21; B. Phipson and G. K. Smyth,
+    "Permutation p-values should never be zero", Stat. Appl. Genet. Mol. Biol. 9 (2010), article 39.
+
+    Args:
+        first: The value of each start under the first policy.
+        second: The value of the same starts under the second policy, in the same order.
+        rng: Where random swaps are drawn from.
+        clusters: The task of each pair; every pair by itself where not given.
+
+    Returns:
+        The two-sided p-value, in (0, 1].
+
+    Raises:
+        ValueError: Where the two are not equally long, or not one cluster label per pair.
+    """
+    labels = range(len(first)) if clusters is None else clusters
+    sums: dict[Hashable, float] = {}
+    for label, a, b in zip(labels, first, second, strict=True):
+        sums[label] = sums.get(label, 0.0) + (b - a)
+    moved = np.array([value for value in sums.values() if value], dtype=np.float64)
+    if len(moved) == 0:
+        return 1.0
+    if np.all(moved == np.round(moved)) and np.abs(moved).sum() <= _LARGEST_EXACT:
+        return _exact_p_value(np.abs(moved).astype(np.int64), abs(int(moved.sum())))
+    seen = abs(moved.sum())
+    at_least = 0
+    for _ in range(_RESAMPLES // _CHUNK):
+        signs = rng.integers(0, 2, size=(_CHUNK, len(moved))) * 2 - 1
+        # Rounding must not make an arrangement that is as uneven look less so.
+        at_least += int(np.sum(np.abs(signs @ moved) >= seen * (1 - 1e-9)))
+    return (at_least + 1) / (_RESAMPLES + 1)
+
+
+def _exact_p_value(sizes: np.ndarray, seen: int) -> float:
+    """P(|sum of ±sizes| >= seen) with fair signs, by convolution over the sums that can be reached."""
+    reach = int(sizes.sum())
+    chances = np.zeros(2 * reach + 1)
+    chances[reach] = 1.0
+    for size in sizes:
+        chances = (np.roll(chances, size) + np.roll(chances, -size)) / 2
+    sums = np.abs(np.arange(-reach, reach + 1))
+    return min(1.0, float(chances[sums >= seen].sum()))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """P-values corrected for how many they are, so that one false alarm in all has the level's probability.
+
+    Source: S. Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of
+    Statistics 6 (1979), pp. 65-70.
+
+    Returns:
+        The adjusted p-values, in the order given.
+    """
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    adjusted = [0.0] * len(p_values)
+    highest = 0.0
+    for rank, place in enumerate(order):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        adjusted[place] = highest
+    return adjusted
 
 
 def _phi(both: int, only_second: int, only_first: int, neither: int) -> float:

@@ -32,6 +32,7 @@ import gymnasium as gym
 import numpy as np
 
 from art_gym.wrappers.judging import JudgeFailed
+from art_trainer.best_model import best_model_for
 from art_trainer.checkpoint import checkpoint_path, prune_checkpoints, read_checkpoint, write_checkpoint
 from art_trainer.config import GRPOConfig
 from art_trainer.episodes import Episode, Group
@@ -44,6 +45,7 @@ from art_trainer.learner import Learner
 from art_trainer.policy import TrainablePolicy
 from art_trainer.processes import Processes, current_processes, jointly
 from art_trainer.records.weights import weights_digest
+from art_trainer.result_checkpoint import load_weights
 from art_trainer.rollout import EnvPool, MakeEnv
 from art_trainer.run_log import RunLog
 from art_trainer.selection import replace_without_signal
@@ -144,6 +146,7 @@ class GRPOTrainer:
         self.log = RunLog(Path(self.config.output_dir))
         self._events = EventLog(self.log.folder)
         self._watch = Watch(self.config)
+        self._best = best_model_for(self.config)
         self._interruptible = Interruptible()
         self.collected = 0
         self._replaced: list[Group] = []
@@ -258,7 +261,7 @@ class GRPOTrainer:
             ProcessLostError: Where another process is gone.
         """
         config = self.config
-        self._stopping = False
+        self._stopping = self._best.impatient
         if self.processes.is_main:
             weights = weights_digest(self.policy.model) if self.step == 0 else None
             self.log.begin(config.to_mapping(), self.step, weights)
@@ -289,6 +292,7 @@ class GRPOTrainer:
                 saved = self._save_what_was_learned()
                 raise DivergedError(f"{error}. They are in {saved}") from error
         self._save()
+        self._load_best()
 
     def _train_on(self) -> None:
         """Train up to ``max_steps``, letting Ctrl-C through only where no process waits for this one."""
@@ -299,6 +303,8 @@ class GRPOTrainer:
                 self.log.write_metrics(metrics)
             for watcher in self._watchers:
                 watcher.on_logged(metrics)
+            if self._hear(metrics):
+                self._save()
         while self.step < config.max_steps and not any(self.processes.gather(self._stopping)):
             self._learn_and_log(self.collect_episodes())
         jointly(self.processes, self._let_through)
@@ -319,6 +325,7 @@ class GRPOTrainer:
             "learner": self.learner.state(),
             "policy_version": self.policy.version,
             "watch": self._watch.state(),
+            "best": self._best.state(),
             "config": self.config.to_mapping(),
         }
         optimizer = self.learner.whole_optimizer()
@@ -353,6 +360,8 @@ class GRPOTrainer:
         self.learner.restore(state["learner"])
         if "watch" in state:  # checkpoints of earlier versions have none
             self._watch.restore(state["watch"])
+        if "best" in state:
+            self._best.restore(state["best"])
         self.collected = self._learned_from = int(state["collected"])
         self.policy.version = int(state["policy_version"])
 
@@ -381,8 +390,10 @@ class GRPOTrainer:
         replaced = self._replaced
         metrics = self.update_policy(groups)
         last = self.step == config.max_steps
+        improved = False
         if config.eval_steps and (last or self.step % config.eval_steps == 0):
             metrics |= self.evaluate()
+            improved = self._hear(metrics)
         if self.processes.is_main:
             self.log.write_episodes(self.step, groups, config.log_episodes, replaced)
             if last or self.step % config.logging_steps == 0:
@@ -392,8 +403,22 @@ class GRPOTrainer:
             for callback in self.callbacks:
                 callback.on_step(metrics)
         self._warn(metrics)
-        if config.save_steps and self.step % config.save_steps == 0 and not last:
+        due = config.save_steps > 0 and self.step % config.save_steps == 0
+        if (due or improved) and not last:
             self._save()
+
+    def _hear(self, metrics: Mapping[str, float]) -> bool:
+        """Take in an evaluation, the same in every process; return whether its weights are worth keeping."""
+        verdict = self._best.hear(self.step, metrics)
+        self._stopping |= verdict.stop
+        return verdict.improved
+
+    def _load_best(self) -> None:
+        """End with the weights of the best evaluation, where the settings say so."""
+        best = self._best.best_step
+        if self.config.load_best_model_at_end and best is not None and best != self.step:
+            load_weights(checkpoint_path(self.log.checkpoints, best), self.policy.model)
+            self.policy.version += 1
 
     def _warn(self, metrics: Mapping[str, float]) -> None:
         for warning in self._watch.check(self.step, metrics):
@@ -417,8 +442,9 @@ class GRPOTrainer:
             self.log.sync()
         saved = self.save_checkpoint(checkpoint_path(folder, self.step))
         if self.processes.is_main:
-            prune_checkpoints(folder, self.config.save_total_limit)
+            prune_checkpoints(folder, self.config.save_total_limit, self._best.best_step)
         aliases = ("final", "latest") if self.step == self.config.max_steps else ("latest",)
+        aliases = ("best", *aliases) if self.step == self._best.best_step else aliases
         for watcher in self._watchers:
             watcher.on_checkpoint(self.step, saved, aliases)
         return saved

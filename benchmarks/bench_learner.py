@@ -1,13 +1,14 @@
 """How long does one step of GRPO take, and where does the time go? Ours, TRL's, and the plain loop.
 
-The same model, group and number of tokens (``learner_workload.py``) through three trainers, in turn, each in
-a process of its own: this project's ``GRPOTrainer``; TRL's with its ``environment_factory``; and the plain
-loop, which calls ``model.generate`` on the whole conversation at every turn and pads one sequence an attempt.
+The same model, group and number of tokens (``learner_workload.py``) through four trainers, in turn, each in
+a process of its own: this project's ``GRPOTrainer``; TRL's with its ``environment_factory``; TRL's with this
+project's ``GymRollout`` as its ``rollout_func``, which keeps the cache from turn to turn; and the plain loop,
+which calls ``model.generate`` on the whole conversation at every turn and pads one sequence an attempt.
 Times are CPU-seconds of the process, medians over the steps after the first.
 
     python benchmarks/bench_learner.py                        # the workloads W, W-long and single
     python benchmarks/bench_learner.py --workloads W --steps 9
-    python benchmarks/bench_learner.py --curves --json FILE   # cost against turns played and group size
+    python benchmarks/bench_learner.py --curves --steps 3 --plot FILE.svg   # cost by turns and group size
     python benchmarks/bench_learner.py --check                # exits 1 where a claim does not hold
     python benchmarks/bench_learner.py --quick                # two steps of W, once each: it works
 """
@@ -28,9 +29,11 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 
@@ -38,7 +41,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 import learner_workload as work
 from learner_workload import WORKLOADS, Workload
 
-WAYS = ("ours", "trl", "plain")
+from art_trainer.plots import COLOURS, Panel, page
+
+WAYS = ("ours", "trl", "trl+kv", "plain")
 CLAIMS = {
     "W": {"step": 3.0, "generation": 4.0, "update": 2.2, "memory": 2.0},
     "W-long": {"step": 5.0},
@@ -153,20 +158,26 @@ RESPONSE_TEMPLATE = {
 """Makes every turn one call of ``act``, whatever it says."""
 
 
-def run_trl(workload: Workload, steps: int, clock: Clock) -> None:
-    """TRL's trainer, with its environment factory."""
+def run_trl(workload: Workload, steps: int, clock: Clock, *, keep_cache: bool = False) -> None:
+    """TRL's trainer, with its environment factory or with this project's rollout."""
     os.environ |= {"TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1"}
     from datasets import Dataset
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
+    from art_trainer.trl import GymRollout, env_reward, task_dataset
+
     tokenizer = work.make_tokenizer(workload)
-    tokenizer.response_template = RESPONSE_TEMPLATE
-    _Tool.workload = workload
-    rows = [
-        {"prompt": [{"role": "user", "content": work.first_prompt(workload, seed)}], "seed": seed}
-        for seed in range(steps)
-    ]
+    if keep_cache:
+        gym.register("bench/Words-v0", lambda: work.WordsEnv(workload), disable_env_checker=True)
+        rows = task_dataset("bench/Words-v0", size=steps)
+        how = {"rollout_func": GymRollout(rows), "reward_funcs": env_reward}
+    else:
+        tokenizer.response_template = RESPONSE_TEMPLATE
+        _Tool.workload = workload
+        prompts = [[{"role": "user", "content": work.first_prompt(workload, seed)}] for seed in range(steps)]
+        rows = Dataset.from_list([{"prompt": prompt, "seed": i} for i, prompt in enumerate(prompts)])
+        how = {"environment_factory": _Tool}
     config = GRPOConfig(
         output_dir=tempfile.mkdtemp(), per_device_train_batch_size=workload.group, max_steps=steps,
         num_generations=workload.group, max_completion_length=workload.completion, learning_rate=1e-6,
@@ -186,8 +197,8 @@ def run_trl(workload: Workload, steps: int, clock: Clock) -> None:
             clock.end_step()
 
     trainer = GRPOTrainer(
-        model=work.make_model(workload), args=config, train_dataset=Dataset.from_list(rows),
-        processing_class=tokenizer, environment_factory=_Tool, callbacks=[EndOfStep()],
+        model=work.make_model(workload), args=config, train_dataset=rows, processing_class=tokenizer,
+        callbacks=[EndOfStep()], **how,
     )  # fmt: skip
     trainer._generate = clock.timed("generation", trainer._generate)
     trainer._compute_loss = clock.timed("forward", trainer._compute_loss)
@@ -260,7 +271,7 @@ def _play_plainly(
     return ids, mask, rewards
 
 
-RUN = {"ours": run_ours, "trl": run_trl, "plain": run_plain}
+RUN = {"ours": run_ours, "trl": run_trl, "trl+kv": partial(run_trl, keep_cache=True), "plain": run_plain}
 
 
 @dataclass(frozen=True)
@@ -362,11 +373,11 @@ def show(results: list[Result], workload: Workload, threads: int) -> None:
         f"floor {floors[0] / rate:.2f} + {floors[1] / rate:.2f} s ({floors[0]:.0f} + {floors[1]:.0f} GFLOP)"
     )
     columns = ("step", "generation", "forward", "backward", "optimizer")
-    print(f"{'way':6}" + "".join(f"{name:>12}" for name in columns) + f"{'memory MB':>12}{'of floor':>10}")
+    print(f"{'way':8}" + "".join(f"{name:>12}" for name in columns) + f"{'memory MB':>12}{'of floor':>10}")
     for r in results:
         share = sum(floors) / rate / r.seconds["step"]
         cells = "".join(f"{r.seconds.get(name, 0.0):12.3f}" for name in columns)
-        print(f"{r.way:6}{cells}{r.memory_mb:12.0f}{share:10.0%}")
+        print(f"{r.way:8}{cells}{r.memory_mb:12.0f}{share:10.0%}")
 
 
 def ratios(results: list[Result]) -> dict[str, dict[str, float]]:
@@ -397,17 +408,44 @@ def holds(found: dict[str, dict[str, float]]) -> bool:
     return good
 
 
-def curves(threads: int, steps: int) -> dict[str, list[tuple[int, float]]]:
-    """Our CPU-seconds a turn against the turns played, and an attempt against the group's size."""
-    turns = []
+def curves(threads: int, steps: int) -> dict[str, dict[str, list[tuple[int, float]]]]:
+    """CPU-seconds a turn against the turns of an episode, and an attempt against the group's size."""
+    found: dict[str, dict[str, list[tuple[int, float]]]] = {"turns": {}, "group": {}}
+
+    def note(what: str, workload: Workload, size: int, ways: tuple[str, ...]) -> None:
+        for result in measure(workload, steps, threads, ways, 1):
+            name = "ours" if result.way == "ours" else "TRL"
+            found[what].setdefault(name, []).append((size, result.seconds["step"] / size))
+            print(f"{workload.name}: {name} {result.seconds['step']:.2f} CPU-seconds a step", flush=True)
+
     for count in (1, 2, 4, 8, 16, 32, 64):
-        one = measure(replace(work.W, name=f"{count} turns", turns=count), steps, threads, ("ours",))[0]
-        turns.append((count, one.seconds["step"] / count))
-    groups = []
+        # Beyond that TRL reads its conversations from the start for minutes a step.
+        ways = ("ours", "trl") if count <= 16 else ("ours",)
+        note("turns", replace(work.W, name=f"{count} turns", turns=count), count, ways)
     for size in (2, 4, 8, 16, 32):
-        one = measure(replace(work.W, name=f"group of {size}", group=size), steps, threads, ("ours",))[0]
-        groups.append((size, one.seconds["step"] / size))
-    return {"turns": turns, "group": groups}
+        note("group", replace(work.W, name=f"group of {size}", group=size), size, ("ours", "trl"))
+    return found
+
+
+def plot(found: dict[str, dict[str, list[tuple[int, float]]]]) -> str:
+    """The curves as an SVG page."""
+    titles = {
+        "turns": ("CPU-seconds a turn of the whole group", "turns of an episode"),
+        "group": ("CPU-seconds an attempt", "attempts of a group"),
+    }
+    panels = []
+    for what, (title, axis) in titles.items():
+        lines = found[what]
+        sizes = [size for line in lines.values() for size, _ in line]
+        most = max(seconds for line in lines.values() for _, seconds in line)
+        panel = Panel(title, axis, "CPU-seconds", (0.0, float(max(sizes))), (0.0, most))
+        for (_, line), colour in zip(lines.items(), COLOURS, strict=False):
+            xs, ys = [float(size) for size, _ in line], [seconds for _, seconds in line]
+            panel.line(xs, ys, colour)
+            panel.points(xs, ys, colour)
+        panel.legend(list(zip(lines, COLOURS, strict=False)))
+        panels.append(panel)
+    return page(panels)
 
 
 def main() -> int:
@@ -416,6 +454,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=5, help="steps of each run, the first not counted")
     parser.add_argument("--threads", type=int, default=1, help="torch's threads")
     parser.add_argument("--curves", action="store_true", help="cost against turns and group size instead")
+    parser.add_argument("--plot", type=Path, help="with --curves: draw them into this SVG file")
     parser.add_argument("--quick", action="store_true", help="two steps of W each")
     parser.add_argument("--check", action="store_true", help="exit 1 where a claim does not hold")
     parser.add_argument("--json", type=Path, help="write the numbers to this file")
@@ -433,8 +472,10 @@ def main() -> int:
         "threads": arguments.threads,
     }  # fmt: skip
     if arguments.curves:
-        facts |= curves(arguments.threads, arguments.steps)
-        print(json.dumps(facts, indent=1))
+        found = curves(arguments.threads, arguments.steps)
+        facts |= found
+        if arguments.plot:
+            arguments.plot.write_text(plot(found))
     else:
         results = []
         for name in arguments.workloads:

@@ -9,10 +9,10 @@ import transformers
 from transformers import AutoTokenizer
 
 from art_trainer import art_tiny, scratch
-from art_trainer.checkpoint import list_checkpoints
 from art_trainer.commands.settings import RunSettings
 from art_trainer.errors import ConfigError
 from art_trainer.loading import AUTO, ModelOptions, load_model
+from art_trainer.result_checkpoint import result_checkpoint
 from art_trainer.run_folder import RunFolder
 from art_trainer.sampler import SamplingParams
 from art_trainer.transformers_policy import TransformersPolicy
@@ -114,5 +114,5 @@ def model_path(words: str, baselines: tuple[str, ...] = ()) -> str:
     if words == art_tiny.NAME:
         return str(art_tiny.path())
     path = Path(words)
-    path = next(reversed(list_checkpoints(RunFolder(path).checkpoints)), path)
+    path = result_checkpoint(RunFolder(path).checkpoints) or path
     return str(path / "model") if (path / "model").is_dir() else words

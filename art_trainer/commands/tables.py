@@ -12,6 +12,7 @@ from rich.text import Text
 from art_trainer.commands.settings import DEFAULT, Settings
 from art_trainer.display import number, percent, points
 from art_trainer.evaluation import Comparison, Evaluation
+from art_trainer.statistics import holm
 
 
 def results_table(rows: Sequence[tuple[str, Evaluation]]) -> Table:
@@ -47,7 +48,8 @@ def _two_lines(words: str) -> Text:
 def _title(rows: Sequence[tuple[str, Evaluation]]) -> str:
     first = rows[0][1]
     split = f", {first.split} split" if first.split else ""
-    return f"{first.env_id}{split}, {len(first.results)} episodes, 95% intervals"
+    samples = f" ({first.samples} attempts at each start)" if first.samples > 1 else ""
+    return f"{first.env_id}{split}, {len(first.results)} episodes{samples}, 95% intervals"
 
 
 def terms_table(rows: Sequence[tuple[str, Evaluation]]) -> Table | None:
@@ -65,17 +67,74 @@ def terms_table(rows: Sequence[tuple[str, Evaluation]]) -> Table | None:
     return table
 
 
-def comparison_lines(comparison: Comparison) -> list[str]:
-    """The paired difference in words."""
-    pair = f"{comparison.second} minus {comparison.first}"
+def pass_table(rows: Sequence[tuple[str, Evaluation]]) -> Table | None:
+    """Pass@k for k = 1, 2, 4, … up to the attempts at each start; ``None`` where there was only one."""
+    samples = rows[0][1].samples
+    if samples < 2 or not any(evaluation.tells_success for _, evaluation in rows):
+        return None
+    counts = [2**power for power in range(samples.bit_length()) if 2**power < samples]
+    table = Table(title="Solved by at least one of k attempts", title_justify="left", title_style="")
+    table.add_column("policy", overflow="fold", min_width=9)
+    for k in (*counts, samples):
+        table.add_column(f"pass@{k}", justify="right", no_wrap=True)
+    for name, evaluation in rows:
+        table.add_row(name, *(_two_lines(percent(evaluation.pass_at(k))) for k in (*counts, samples)))
+    return table
+
+
+def strata_table(rows: Sequence[tuple[str, Evaluation]], field: str, metric: str) -> Table:
+    """A metric for each value of a field of the tasks, a column a policy.
+
+    Args:
+        rows: Name and evaluation of each policy.
+        field: The field, such as ``difficulty``.
+        metric: As :meth:`~art_trainer.evaluation.Evaluation.measured` takes it.
+
+    Raises:
+        ValueError: Where no task has the field.
+    """
+    table = Table(title=f"{metric} by {field}", title_justify="left", title_style="")
+    table.add_column(field)
+    table.add_column("episodes", justify="right")
+    parts = {name: evaluation.by(field) for name, evaluation in rows}
+    for name, _ in rows:
+        table.add_column(name, justify="right", overflow="fold")
+    shown = percent if metric == "success" else number
+    for value in dict.fromkeys(value for told in parts.values() for value in told):
+        found = [parts[name].get(value) for name, _ in rows]
+        episodes = max(len(part.results) for part in found if part is not None)
+        cells = [Text("–") if part is None else _two_lines(shown(part.measured(metric))) for part in found]
+        table.add_row("none" if value is None else str(value), str(episodes), *cells)
+    return table
+
+
+def comparison_lines(*comparisons: Comparison) -> list[str]:
+    """Paired differences in words, with p-values corrected for how many comparisons there are."""
+    corrected = [
+        holm([1.0 if p is None else p for p in family])
+        for family in zip(*((one.success_p, one.reward_p) for one in comparisons), strict=True)
+    ]
     lines = []
-    if comparison.success is not None:
-        lines.append(
-            f"{pair}, success: {points(comparison.success)}{_verdict(comparison.success.excludes_zero)}"
-        )
-    reward = number(comparison.reward, signed=True)
-    lines.append(f"{pair}, mean reward: {reward}{_verdict(comparison.reward.excludes_zero)}")
+    for place, one in enumerate(comparisons):
+        pair = f"{one.second} minus {one.first}"
+        for words, interval, p, adjusted in (
+            (f"success: {points(one.success)}", one.success, one.success_p, corrected[0][place]),
+            (
+                f"mean reward: {number(one.reward, signed=True)}",
+                one.reward,
+                one.reward_p,
+                corrected[1][place],
+            ),
+        ):
+            if interval is not None:
+                chance = "" if p is None else f", {_p_words(p, adjusted, len(comparisons))}"
+                lines.append(f"{pair}, {words}{chance}{_verdict(interval.excludes_zero)}")
     return lines
+
+
+def _p_words(p: float, adjusted: float, comparisons: int) -> str:
+    corrected = f" ({adjusted:.2g} corrected for {comparisons} comparisons)" if comparisons > 1 else ""
+    return f"p {p:.2g}{corrected}"
 
 
 def _verdict(certain: bool) -> str:

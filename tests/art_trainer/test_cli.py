@@ -72,8 +72,8 @@ def test_eval_prints_the_table_and_the_paired_difference(invoke, tmp_path):
     assert "61 to 100" in result.output
     assert "scripted minus random, success: +" in result.output
     saved = json.loads((tmp_path / "out.json").read_text())
-    assert [one["policy"] for one in saved] == ["random", "scripted"]
-    assert len(saved[0]["results"]) == 6
+    assert [one["policy"] for one in saved["policies"]] == ["random", "baseline:scripted"]
+    assert len(saved["policies"][0]["evaluation"]["results"]) == 6
 
 
 def test_eval_takes_env_arguments_split_and_episodes(invoke):

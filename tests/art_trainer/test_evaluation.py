@@ -185,3 +185,114 @@ def test_an_episode_that_filled_its_context_has_not_succeeded() -> None:
     difference = compare(none, some).success
     assert difference is not None
     assert difference.value == 0.25
+
+
+def made(successes: dict[str, list[bool | None]], **metrics: float) -> Evaluation:
+    """An evaluation with these outcomes of attempts by task; ``None`` is an attempt that a fault ended."""
+    results = tuple(
+        EpisodeResult(
+            task,
+            1,
+            Ending.ENV_ERROR if won is None else Ending.TERMINATED,
+            won,
+            float(bool(won)),
+            {},
+            metrics,
+            1,
+            0,
+            0,
+        )
+        for task, attempts in successes.items()
+        for won in attempts
+    )
+    tasks = {task: {"level": len(task), "kind": "odd"} for task in successes}
+    return Evaluation("p", "e", None, 0, results, 1.0, samples=4, tasks=tasks)
+
+
+def test_attempts_at_one_start_share_its_state_and_not_the_randomness() -> None:
+    starts = evaluation_starts(make_echo(), episodes=3, seed=5, samples=2)
+    alone = evaluation_starts(make_echo(), episodes=3, seed=5)
+    assert starts[::2] == alone
+    for first, second in zip(starts[::2], starts[1::2], strict=True):
+        assert (first.seed, first.options, first.group) == (second.seed, second.options, second.group)
+        assert first.rng_seed != second.rng_seed
+    assert len({str(start.rng_seed) for start in starts}) == 6
+    with pytest.raises(ValueError, match="samples=0"):
+        evaluation_starts(make_echo(), samples=0)
+
+
+def test_several_attempts_are_counted_by_start() -> None:
+    evaluation = evaluate(ScriptedPolicy("random"), lambda: gym.make("toy/Echo-v0", max_turns=1), samples=8)
+    assert (evaluation.samples, len(evaluation.results)) == (8, 48)
+    assert [result.task_id for result in evaluation.results[::8]] == [f"test-{k}" for k in range(6)]
+    assert evaluation.pass_at(1).value == pytest.approx(evaluation.success.value)
+    rates = [evaluation.pass_at(k).value for k in (1, 2, 4, 8)]
+    assert rates == sorted(rates)
+    assert rates[-1] > rates[0]
+    assert evaluation.pass_at(9) is None
+
+
+def test_pass_at_k_is_the_mean_over_starts() -> None:
+    evaluation = made({"a": [True, False, False, False], "bb": [True] * 4, "ccc": [False] * 4})
+    assert evaluation.pass_at(2).value == pytest.approx((0.5 + 1 + 0) / 3)
+    assert evaluation.pass_at(4).value == pytest.approx(2 / 3)
+    assert evaluation.pass_at(2).count == 3
+
+
+def test_a_start_without_enough_attempts_is_left_out_of_pass_at_k() -> None:
+    evaluation = made({"a": [True, None, None, None], "bb": [False, False, True, None]})
+    assert evaluation.pass_at(1).value == pytest.approx((1 + 1 / 3) / 2)
+    assert evaluation.pass_at(2).value == pytest.approx(2 / 3)
+    assert evaluation.pass_at(4) is None
+    assert evaluate(Sayer("hello"), Bare, episodes=2, samples=2).pass_at(1) is None
+
+
+def test_an_interval_over_attempts_is_wider_than_over_as_many_tasks() -> None:
+    few = made({f"t{k}": [k % 2 == 0] * 3 + [True] for k in range(6)}).success
+    many = made({f"t{k}": [k % 2 == 0 or k % 4 == 3] for k in range(24)}).success
+    assert few.count == many.count == 24
+    assert few.value == pytest.approx(0.625)
+    assert few.high - few.low > 1.5 * (many.high - many.low)
+
+
+def test_any_metric_can_be_measured() -> None:
+    evaluation = made({"a": [True], "bb": [False]}, score=7.0)
+    assert evaluation.measured("score").value == 7.0
+    assert evaluation.measured("success") == evaluation.success
+    assert evaluation.measured("reward") == evaluation.reward
+    assert evaluation.measured("height") is None
+
+
+def test_the_tasks_fields_are_kept_and_divide_an_evaluation() -> None:
+    evaluation = evaluate(Sayer("red"), make_echo)
+    assert evaluation.tasks["test-1"] == {"word": "green"}
+    parts = evaluation.by("word")
+    assert list(parts) == ["blue", "green", "red"]
+    assert parts["red"].success.value == 1
+    assert parts["green"].success.value == 0
+    assert sum(len(part.results) for part in parts.values()) == 6
+    with pytest.raises(ValueError, match="did you mean `word`"):
+        evaluation.by("wrod")
+
+
+def test_tasks_that_do_not_tell_the_field_are_a_part_of_their_own() -> None:
+    evaluation = made({"a": [True], "bb": [False]})
+    some = Evaluation.from_json({**evaluation.to_json(), "tasks": {"bb": {"level": 2}}})
+    assert {value: len(part.results) for value, part in some.by("level").items()} == {2: 1, None: 1}
+
+
+def test_an_evaluation_of_an_earlier_version_is_read() -> None:
+    data = made({"a": [True]}).to_json()
+    del data["samples"], data["tasks"]
+    assert Evaluation.from_json(data).samples == 1
+
+
+def test_a_comparison_tells_how_likely_it_is_by_chance() -> None:
+    first = made({f"t{k}": [False] for k in range(6)})
+    second = made({f"t{k}": [True] for k in range(6)})
+    comparison = compare(first, second)
+    assert comparison.success_p == pytest.approx(2 / 2**6)
+    assert comparison.reward_p == pytest.approx(2 / 2**6)
+    assert compare(first, first).success_p == 1
+    silent = [evaluate(Sayer(word), Bare, episodes=3) for word in "ab"]
+    assert compare(*silent).success_p is None

@@ -1,9 +1,21 @@
 import math
+from itertools import combinations, product
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from art_trainer.statistics import mean_interval, newcombe_paired, paired_difference, wilson_interval
+from art_trainer.statistics import (
+    holm,
+    mean_interval,
+    newcombe_paired,
+    paired_difference,
+    paired_p_value,
+    pass_at_k,
+    rate_interval,
+    wilson_interval,
+)
 
 
 @pytest.mark.parametrize(
@@ -115,3 +127,101 @@ def test_pairs_that_do_not_match_are_refused():
         mean_interval([0, 1], np.random.default_rng(0), clusters=["a"])
     with pytest.raises(ValueError, match="at least one"):
         mean_interval([], np.random.default_rng(0))
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=8), st.data())
+def test_pass_at_k_is_the_share_of_choices_of_k_with_a_success(attempts, data):
+    k = data.draw(st.integers(1, len(attempts)))
+    choices = list(combinations(attempts, k))
+    share = sum(any(choice) for choice in choices) / len(choices)
+    assert pass_at_k(len(attempts), sum(attempts), k) == pytest.approx(share, abs=1e-12)
+
+
+def test_pass_at_k_is_unbiased_where_the_naive_estimate_is_not():
+    rate, attempts, k = 0.2, 5, 3
+    truth = 1 - (1 - rate) ** k
+    chances = [math.comb(attempts, c) * rate**c * (1 - rate) ** (attempts - c) for c in range(attempts + 1)]
+    unbiased = sum(p * pass_at_k(attempts, c, k) for c, p in enumerate(chances))
+    naive = sum(p * (1 - (1 - c / attempts) ** k) for c, p in enumerate(chances))
+    assert unbiased == pytest.approx(truth, abs=1e-12)
+    assert abs(naive - truth) > 0.02
+
+
+def test_pass_at_k_does_not_overflow():
+    assert pass_at_k(10_000, 3, 100) == pytest.approx(0.0297, abs=1e-4)
+
+
+@pytest.mark.parametrize(("attempts", "successes", "k"), [(4, 5, 1), (4, -1, 1), (4, 2, 0), (4, 2, 5)])
+def test_pass_at_k_refuses_what_cannot_be_drawn(attempts, successes, k):
+    with pytest.raises(ValueError, match=f"attempts={attempts}, successes={successes}, k={k}"):
+        pass_at_k(attempts, successes, k)
+
+
+def test_attempts_that_all_agree_are_as_certain_as_their_tasks_are_many():
+    tasks = ["a", "b", "c", "d"] * 5
+    interval = rate_interval([1.0] * 20, np.random.default_rng(0), clusters=tasks)
+    assert (interval.value, interval.count) == (1.0, 20)
+    assert interval.low == wilson_interval(4, 4).low
+    apart = rate_interval([1.0, 0.0, 1.0, 1.0], np.random.default_rng(0))
+    assert apart == wilson_interval(3, 4)
+
+
+def test_attempts_that_differ_are_drawn_again_by_task():
+    values, tasks = [1.0, 0.0, 1.0, 1.0, 0.0, 0.0], ["a", "a", "b", "b", "c", "c"]
+    drawn = rate_interval(values, np.random.default_rng(0), clusters=tasks)
+    assert drawn == mean_interval(values, np.random.default_rng(0), clusters=tasks)
+
+
+@pytest.mark.parametrize(("won", "lost"), [(0, 0), (5, 0), (9, 2), (3, 3), (1, 12)])
+def test_the_exact_p_value_is_mcnemars(won, lost):
+    first = [0.0] * won + [1.0] * lost + [1.0, 0.0]
+    second = [1.0] * won + [0.0] * lost + [1.0, 0.0]
+    count = won + lost
+    tail = sum(math.comb(count, k) for k in range(min(won, lost) + 1)) / 2**count
+    p = paired_p_value(first, second, np.random.default_rng(0))
+    assert p == pytest.approx(min(1.0, 2 * tail), abs=1e-12)
+
+
+def test_the_exact_p_value_swaps_whole_tasks():
+    first, second = [0, 0, 0, 1, 0, 0], [1, 1, 1, 0, 1, 1]
+    tasks = ["a", "a", "b", "b", "c", "c"]
+    sums = [2, 0, 2]
+    swaps = [sum(s * d for s, d in zip(signs, sums, strict=True)) for signs in product((1, -1), repeat=3)]
+    expected = sum(abs(swap) >= 4 for swap in swaps) / len(swaps)
+    assert paired_p_value(first, second, np.random.default_rng(0), clusters=tasks) == pytest.approx(expected)
+
+
+def test_drawn_swaps_come_near_the_exact_p_value():
+    rng = np.random.default_rng(3)
+    whole = rng.integers(-3, 5, size=14).astype(float)
+    zeros = [0.0] * len(whole)
+    exact = paired_p_value(zeros, list(whole), np.random.default_rng(0))
+    drawn = paired_p_value(zeros, list(whole * 0.1), np.random.default_rng(0))
+    assert 0.01 < exact < 0.9
+    assert drawn == pytest.approx(exact, abs=0.02)
+
+
+def test_no_difference_is_no_evidence_and_a_drawn_p_value_is_never_zero():
+    assert paired_p_value([1.5, 2.0], [1.5, 2.0], np.random.default_rng(0)) == 1.0
+    many = paired_p_value([0.0] * 200, [0.5] * 200, np.random.default_rng(0))
+    assert many == pytest.approx(1 / 10_001)
+    with pytest.raises(ValueError, match="shorter"):
+        paired_p_value([1.0, 2.0], [1.0], np.random.default_rng(0))
+
+
+def test_p_values_are_even_where_nothing_differs():
+    rng = np.random.default_rng(5)
+    found = [
+        paired_p_value(list(rng.normal(size=12)), list(rng.normal(size=12)), np.random.default_rng(0))
+        for _ in range(150)
+    ]
+    assert 0.35 < np.mean(found) < 0.65
+    assert np.mean(np.array(found) < 0.1) < 0.2
+
+
+def test_holm_gives_the_textbook_values():
+    # Holm (1979): p-values 0.01, 0.02, 0.03, 0.04 times 4, 3, 2, 1, and never falling.
+    assert holm([0.03, 0.01, 0.04, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([0.04]) == [0.04]
+    assert holm([]) == []

@@ -1,0 +1,31 @@
+"""Our environments inside TRL's ``GRPOTrainer``, both ways it offers.
+
+::
+
+    rows = task_dataset("art/Email-v0", split="train", size=512)
+    # Either: whole episodes by our batched sampler, which keeps the cache from turn to turn,
+    GRPOTrainer(model, reward_funcs=env_reward, train_dataset=rows, rollout_func=GymRollout(rows), ...)
+    # or: TRL samples, and calls the environment's tools.
+    GRPOTrainer(model, train_dataset=rows, environment_factory=environment_factory("art/Email-v0"), ...)
+
+:func:`free_text` fits a tokenizer for environments (and models) without tool calls, and :func:`ruler_reward`
+has a judge compare the attempts of a group, either way.
+"""
+
+from art_trainer.trl.dataset import task_dataset
+from art_trainer.trl.free_text import free_text
+from art_trainer.trl.rewards import RulerFunction, env_reward, ruler_reward
+from art_trainer.trl.rollouts import GymRollout
+from art_trainer.trl.tools import OVER, EnvironmentFactory, environment_factory
+
+__all__ = [
+    "OVER",
+    "EnvironmentFactory",
+    "GymRollout",
+    "RulerFunction",
+    "env_reward",
+    "environment_factory",
+    "free_text",
+    "ruler_reward",
+    "task_dataset",
+]

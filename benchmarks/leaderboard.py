@@ -1,0 +1,196 @@
+"""The leaderboard: every policy of the project on the suites, as files that can be verified and a page.
+
+    python benchmarks/leaderboard.py --output docs/leaderboard.md --results docs/leaderboard --check
+
+trains `art-tiny` on mail as `make train` does, plays it before and after beside the players that use no
+model, plays those of 2048 and coding, and writes one result file a suite and the page made of them. With
+`--train email,coding,2048` the small models of coding and 2048 are trained too. `--check` also plays one file
+again and compares.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from art_trainer.evaluation import Evaluation, compare
+from art_trainer.suites import EvaluationRecord, load_suite, read_record
+
+BEFORE = "art-tiny"
+
+
+@dataclass(frozen=True)
+class Board:
+    """One table."""
+
+    suite: str
+    players: tuple[str, ...]
+    """Policies that use no trained weights, or those of the package."""
+    trained: str = ""
+    """Which of :data:`TRAININGS` plays too, where it was asked for."""
+
+
+BOARDS = (
+    Board("email-v0-test", (BEFORE, "random", "bm25", "scripted"), "email"),
+    Board("email-v0-hard-test", (BEFORE, "random", "bm25", "scripted"), "email"),
+    Board("coding-v0-expressions-test", ("random", "empty", "hard_coded"), "coding"),
+    Board("coding-v0-programs-test", ("random", "empty", "hard_coded")),
+    Board(
+        "2048-v0-test",
+        ("random", "left-down", "left-down-right-down", "greedy", "snake", "expectimax"),
+        "2048",
+    ),
+)
+TRAININGS = {
+    "email": ["--env", "art/Email-v0", "--env-args", "difficulty=1", "--model", "art-tiny"],
+    "coding": ["--env", "art/Coding-v0"],
+    "2048": ["--env", "art/2048-v0"],
+}
+
+
+def art_trainer(words: Sequence[str], folder: Path) -> None:
+    """Run a command as a user would, in the folder where runs and results lie."""
+    command = [sys.executable, "-m", "art_trainer", *words]
+    environment = dict(os.environ, PYTHONPATH=str(Path(__file__).resolve().parents[1]))
+    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        raise SystemExit(f"art-trainer {' '.join(words)} failed:\n{ran.stdout[-2000:]}{ran.stderr[-2000:]}")
+
+
+def train(name: str, folder: Path, *, quick: bool) -> str:
+    """Train one of the small models; return the policy's name on the page, which is the command."""
+    words = ["train", *TRAININGS[name], "--seed", "0", "--output-dir", f"runs/{name}"]
+    # The suites evaluate: what a run does by itself before and after need not be large.
+    less = ["--set", "baselines=[]", "--eval-episodes", "16"]
+    if quick:
+        less += ["--max-steps", "2", "--groups-per-step", "4"]
+        less += [] if name == "email" else ["--set", "warm_start_episodes=10"]
+    art_trainer([*words, *less], folder)
+    return f"after GRPO: `art-trainer {' '.join(words)}`"
+
+
+def play(board: Board, policies: Sequence[str], folder: Path, *, quick: bool) -> Path:
+    """Evaluate policies on a board's suite, or with ``quick`` on three of its starts; return the file."""
+    suite, words = board.suite, []
+    if quick:
+        whole = load_suite(board.suite)
+        arguments = [f"{name}={json.dumps(value)}" for name, value in whole.env_args.items()]
+        made = [
+            "make-suite",
+            f"{suite}.yaml",
+            "--env",
+            whole.env,
+            "--episodes",
+            "3",
+            "--metric",
+            whole.metric,
+        ]
+        made += [word for pair in arguments for word in ("--env-args", pair)]
+        made += ["--episodes", "3", "--temperature", str(whole.temperature), "--max-completion-length", "16"]
+        art_trainer(made, folder)
+        suite = f"{suite}.yaml"
+    for policy in policies:
+        words += ["--policy", policy]
+    art_trainer(["eval", "--suite", suite, *words, "--json", f"results/{board.suite}.json"], folder)
+    return folder / "results" / f"{board.suite}.json"
+
+
+def figures_of(record: EvaluationRecord) -> dict[str, dict[str, float | None]]:
+    """Each policy's figure and the ends of its interval."""
+    told = {}
+    for policy in record.policies:
+        found = policy.evaluation.measured(record.metric)
+        ends = (None, None, None) if found is None else (found.value, found.low, found.high)
+        told[policy.words] = dict(zip(("value", "low", "high"), ends, strict=True))
+    return told
+
+
+def check(records: dict[str, EvaluationRecord]) -> list[str]:
+    """What of the README's claims does not hold, in words."""
+    failures = []
+
+    def evaluation(suite: str, words: str) -> Evaluation | None:
+        return next((p.evaluation for p in records[suite].policies if p.words == words), None)
+
+    for suite, better, worse in (
+        ("email-v0-test", "runs/email", BEFORE),
+        ("email-v0-test", "runs/email", "bm25"),
+        ("email-v0-hard-test", "runs/email", BEFORE),
+        ("coding-v0-expressions-test", "runs/coding", "hard_coded"),
+        ("2048-v0-test", "expectimax", "snake"),
+        ("2048-v0-test", "snake", "left-down-right-down"),
+        ("2048-v0-test", "left-down-right-down", "random"),
+        ("2048-v0-test", "runs/2048", "left-down-right-down"),
+    ):
+        first, second = evaluation(suite, worse), evaluation(suite, better)
+        if first is None or second is None:
+            continue
+        comparison = compare(first, second)
+        difference = comparison.reward if suite.startswith("2048") else comparison.success
+        if difference is None or difference.low <= 0:
+            failures.append(f"{suite}: {better} is not surely better than {worse} ({difference})")
+    return failures
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--train", default="email", help="what is trained, with commas: email, coding, 2048")
+    parser.add_argument("--output", type=Path, help="write the page here")
+    parser.add_argument("--results", type=Path, help="keep the result files here")
+    parser.add_argument("--quick", action="store_true", help="three starts and two steps: shows that it runs")
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    parser.add_argument("--check", action="store_true", help="exit 1 where the claims do not hold")
+    arguments = parser.parse_args()
+    wanted = [name for name in arguments.train.split(",") if name]
+    if not set(wanted) <= set(TRAININGS):
+        parser.error(f"--train takes {', '.join(TRAININGS)}")
+    records: dict[str, EvaluationRecord] = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        names = {f"runs/{name}": train(name, folder, quick=arguments.quick) for name in wanted}
+        for board in BOARDS:
+            extra = (f"runs/{board.trained}",) if board.trained in wanted else ()
+            records[board.suite] = read_record(
+                play(board, (*board.players, *extra), folder, quick=arguments.quick)
+            )
+            print(board.suite)
+            for words, told in figures_of(records[board.suite]).items():
+                print(f"  {words}: {told}", flush=True)
+        failures = check(records) if arguments.check else []
+        if arguments.check:
+            art_trainer(["eval", "--verify", "results/email-v0-test.json"], folder)
+            print("email-v0-test: played again, all episodes are the same")
+        pages = [f"results/{board.suite}.json" for board in BOARDS]
+        named = [word for words, name in names.items() for word in ("--name", f"{words}={name}")]
+        art_trainer(["leaderboard", *pages, *named, "--output", "page.md"], folder)
+        page = (folder / "page.md").read_text(encoding="utf-8")
+        if arguments.output:
+            arguments.output.parent.mkdir(parents=True, exist_ok=True)
+            arguments.output.write_text(page, encoding="utf-8")
+        if arguments.results:
+            for suite, record in records.items():
+                record.write(arguments.results / f"{suite}.json")
+    cpu = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if arguments.json:
+        told = {suite: figures_of(record) for suite, record in records.items()}
+        figures = {"suites": told, "cpu_seconds": cpu.ru_utime + cpu.ru_stime}
+        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+    for failure in failures:
+        print(failure)
+    print(f"CPU-seconds in all: {cpu.ru_utime + cpu.ru_stime:.0f}")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

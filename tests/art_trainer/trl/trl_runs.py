@@ -1,0 +1,146 @@
+"""What the tests of TRL share: a toy environment, a tiny model, and a real GRPOTrainer."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import gymnasium as gym
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+from art_gym import Outcome, Task, TextEnv, tool
+from tests.art_trainer.tiny_models import byte_tokenizer
+
+os.environ |= {"TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1"}
+
+WORDS = ("red", "green", "blue", "black")
+SAY_ID = "toy/SayOneOfFour-v0"
+
+# What TRL and Transformers say about each other, and neither's user can help.
+QUIET = [
+    pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:`gradient_checkpointing` is deprecated:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning"),
+]
+
+
+class SayOneOfFour(TextEnv):
+    """Say the word that is asked for, in two tries; a fault can be had for the asking."""
+
+    def __init__(self, fault: str = "", drift: bool = False, **options: Any) -> None:
+        tasks = [Task(f"train-{word}", f"{word} ?", "train", {"word": word}) for word in WORDS]
+        super().__init__(tasks, **({"max_turns": 2} | options))
+        self.fault, self.drift, self.resets = fault, drift, 0
+
+    def begin(self, task: Task) -> str:
+        self.resets += 1
+        if self.fault == "begin" and self.resets > 3:
+            raise RuntimeError("no words left")
+        return f"{task.prompt} {self.resets}" if self.drift else task.prompt
+
+    @tool
+    def say(self, word: Literal["red", "green", "blue", "black"]) -> Outcome:
+        """Say a word.
+
+        Args:
+            word: The word.
+        """
+        if self.fault == word:
+            raise RuntimeError("out of paint")
+        right = word == self.task.data["word"]
+        return Outcome("right" if right else "wrong", {"word": float(right)}, right, right)
+
+
+if SAY_ID not in gym.registry:
+    gym.register(SAY_ID, entry_point=SayOneOfFour, order_enforce=False, disable_env_checker=True)
+
+SPECIAL = ("<pad>", "<ask>", "<say>", "<end>", "<unknown>")
+TEMPLATE = (
+    "{% for m in messages %}{% if m['role'] == 'user' %}{{ '<ask>' + m['content'] }}"
+    "{% elif m['role'] == 'assistant' %}{{ '<say>' + m['content'] + '<end>' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<say>{% endif %}"
+)
+"""Has no place for standing instructions, and none for tools."""
+
+
+def word_tokenizer() -> PreTrainedTokenizerFast:
+    """One token a word of the toy environment."""
+    words = [*SPECIAL, *WORDS, "?", "right", "wrong", "over"]
+    core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unknown>"))
+    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    names = {"pad_token": "<pad>", "eos_token": "<end>", "unk_token": "<unknown>"}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, **names, omit_system=True)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<ask>", "<say>"]})
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer
+
+
+def tiny(tokenizer: Any, *, hidden: int = 32, seed: int = 0) -> Qwen2ForCausalLM:
+    """A model of random weights that ends its turns as the tokenizer does."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return Qwen2ForCausalLM(
+            Qwen2Config(
+                vocab_size=len(tokenizer),
+                hidden_size=hidden,
+                intermediate_size=2 * hidden,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                num_key_value_heads=2,
+                max_position_embeddings=4096,
+                bos_token_id=None,
+                eos_token_id=tokenizer.eos_token_id,
+                pad_token_id=tokenizer.pad_token_id,
+            )
+        )
+
+
+def byte_chat() -> PreTrainedTokenizerFast:
+    """A tokenizer for any text, that ends turns as ChatML does."""
+    tokenizer = byte_tokenizer()
+    tokenizer.eos_token, tokenizer.pad_token = "<|im_end|>", "<|endoftext|>"
+    return tokenizer
+
+
+def trainer(folder: Path, tokenizer: Any, rows: Any, *, model: Any = None, **how: Any) -> Any:
+    """TRL's own trainer; ``how`` holds its arguments, those of ``GRPOConfig`` under ``args``."""
+    from trl import GRPOConfig, GRPOTrainer
+
+    settings = {
+        "output_dir": str(folder),
+        "per_device_train_batch_size": 8,
+        "num_generations": 4,
+        "max_steps": 1,
+        "max_completion_length": 48,
+        "generation_kwargs": {"max_new_tokens": 4},
+        "max_tool_calling_iterations": 2,
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "report_to": "none",
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "logging_steps": 1,
+        "beta": 0.0,
+    }
+
+    class Silent(GRPOTrainer):  # type: ignore[misc]
+        def _send_telemetry(self) -> None:
+            """Tests tell nobody."""
+
+    return Silent(
+        model=tiny(tokenizer) if model is None else model,
+        args=GRPOConfig(**settings | how.pop("args", {})),
+        train_dataset=rows,
+        processing_class=tokenizer,
+        **how,
+    )
+
+
+def logged(made: Any, name: str) -> list[float]:
+    """A metric at each step, as the trainer logged it."""
+    return [entry[name] for entry in made.state.log_history if name in entry]
