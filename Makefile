@@ -9,13 +9,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 INSTALL := $(PIP) install --constraint constraints.txt
-LINTED := art_gym art_trainer envs wrappers tests benchmarks
+LINTED := art_gym art_trainer envs wrappers tests benchmarks docs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test lint format bench clean
+.PHONY: help setup train test lint format bench docs clean
 
 help: ## Show this list.
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 setup: $(VENV)/.dev ## Install the project and its development tools into .venv.
 
@@ -26,6 +26,9 @@ test: $(VENV)/.dev ## Run the tests and check the coverage; ARGS="…" goes to p
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --cov --cov-report= $(ARGS)
 	$(BIN)/python -m coverage report --include "art_gym/*,envs/*" --sort cover --skip-covered \
 		--fail-under $(COVERAGE_MIN)
+
+test-integrations: $(VENV)/.dev ## Run other people's libraries on the environments; ARGS="…" goes to integrations/run.py.
+	$(BIN)/python integrations/run.py $(ARGS)
 
 lint: $(VENV)/.dev ## Check style and types.
 	$(BIN)/ruff check $(LINTED)
@@ -38,6 +41,9 @@ format: $(VENV)/.dev ## Mend the style where that can be done without thinking.
 
 bench: $(VENV)/.dev ## Run the small benchmarks; ARGS="…" goes to pytest.
 	$(BIN)/python -m pytest benchmarks --benchmark-only $(ARGS)
+
+docs: $(VENV)/.dev ## Build the documentation site into build/site; any warning is an error.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
 
 clean: ## Remove caches and build outputs; .venv and runs/ stay.
 	rm -rf build dist *.egg-info .coverage* htmlcov .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

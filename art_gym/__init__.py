@@ -17,6 +17,7 @@ from art_gym.errors import (
 )
 from art_gym.parameters import Code, Parameter
 from art_gym.parser import Call, Invalid, parse
+from art_gym.plugins import load_plugins as _load_plugins
 from art_gym.registration import register_envs as _register_envs
 from art_gym.snapshots import Snapshot
 from art_gym.spaces import UnicodeText
@@ -48,3 +49,4 @@ __all__ = [
 ]
 
 _register_envs()
+_load_plugins()

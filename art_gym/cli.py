@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from art_gym.cli_coding import coding_app
+from art_gym.cli_envs import add_env_commands
+from art_gym.cli_mcp import SERVE_MCP_HELP, command_serve_mcp
+from art_gym.cli_new import add_new_command
 from art_gym.cli_sandbox import sandbox_app
 
 if TYPE_CHECKING:
@@ -62,8 +65,11 @@ def _build() -> "typer.Typer":
     mail.command("import", help=_IMPORT_HELP)(_command_import())
     mail.command("search", help=_SEARCH_HELP)(_command_search())
     mail.command("questions", help=_QUESTIONS_HELP)(_command_questions())
+    add_env_commands(app)
+    add_new_command(app)
     app.add_typer(coding_app(), name="coding")
     app.add_typer(sandbox_app(), name="sandbox")
+    app.command("serve-mcp", help=SERVE_MCP_HELP)(command_serve_mcp())
     return app
 
 

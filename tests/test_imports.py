@@ -22,7 +22,14 @@ ALLOWED = {
     "art_gym.wrappers": {"art_gym", "art_gym.wrappers"},
     "art_trainer": {"art_gym", "art_gym.wrappers", "art_trainer"},
 }
-COMMANDS = {"art_gym.cli", "art_gym.cli_coding", "art_gym.cli_sandbox"}
+COMMANDS = {
+    "art_gym.cli",
+    "art_gym.cli_coding",
+    "art_gym.cli_sandbox",
+    "art_gym.cli_envs",
+    "art_gym.cli_mcp",
+    "art_gym.cli_new",
+}
 """The command line serves the environments; nothing imports it, and it loads them when a command asks."""
 
 HEAVY = {"torch", "transformers", "tokenizers", "peft", "typer", "rich", "openai", "yaml", "jinja2", "numba"}

@@ -1,0 +1,133 @@
+"""The documentation site builds without a warning, asks nobody for anything, and tells what the code says."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import gymnasium as gym
+import pytest
+
+import art_gym
+from art_gym.checker import CHECKS
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = (sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder))
+    result = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "WARNING" not in result.stderr
+    return folder
+
+
+@pytest.fixture
+def generators(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    names = ("reference", "environments", "commands")
+    return types.SimpleNamespace(**{name: importlib.import_module(f"generate_{name}") for name in names})
+
+
+def test_every_page_of_the_folder_is_in_the_site(site: Path) -> None:
+    for page in (ROOT / "docs").rglob("*.md"):
+        assert (site / page.relative_to(ROOT / "docs")).with_suffix(".html").exists(), page
+    assert not list(site.rglob("*.py"))
+
+
+def test_the_site_asks_nobody_else_for_anything(site: Path) -> None:
+    loaded = []
+    for page in site.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        loaded += re.findall(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"?(?:https?:)?//[^\s>]+", text)
+        loaded += [
+            link
+            for link in re.findall(r"<link\b[^>]*\bhref=\"?(?:https?:)?//[^>]+", text)
+            if "canonical" not in link
+        ]
+    for sheet in site.rglob("*.css"):
+        loaded += re.findall(r"url\(\"?(?:https?:)?//[^)]+", sheet.read_text(encoding="utf-8"))
+    assert not loaded
+
+
+def test_each_environment_has_a_page_whose_code_runs(generators: types.SimpleNamespace) -> None:
+    pages = generators.environments.pages()
+    ours = [env_id for env_id in gym.registry if env_id.startswith("art/")]
+    for env_id in [*ours, "art/2048Duel-v0", "art/CodingDuel-v0"]:
+        page = pages[generators.environments.address(env_id)]
+        assert page.startswith(f"# {env_id}\n")
+        assert "## Rewards" in page
+        for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+            exec(compile(code, env_id, "exec", dont_inherit=True), {"__name__": "page"})
+
+
+def test_the_contracts_page_has_a_line_for_each_check(generators: types.SimpleNamespace) -> None:
+    page = generators.environments.pages()["environments/contract.md"]
+    assert len(re.findall(r"^\d+\. [A-Za-z'\[].*\.$", page, re.MULTILINE)) == len(CHECKS)
+
+
+def test_the_reference_has_what_the_package_lists(generators: types.SimpleNamespace) -> None:
+    reference = generators.reference
+    page = reference.render(reference.PAGES["reference/art_gym.md"])
+    headings = re.findall(r"^### (\w+)$", page, re.MULTILINE)
+    assert len(headings) == len(set(headings))
+    assert set(art_gym.__all__) - {"Baseline", "Code"} == set(headings)
+    for address, wanted in {
+        "reference/trainer.md": ("class GRPOConfig", "- `learning_rate: float = 1e-06`: Peak", "#### train"),
+        "reference/games.md": ("### TextAECEnv", "### seat"),
+        "reference/algorithms.md": ("def group_advantages(rewards_G: Sequence[float]) -> Array",),
+    }.items():
+        page = reference.render(reference.PAGES[address])
+        for text in wanted:
+            assert text in page, (address, text)
+
+
+def test_docstrings_become_markdown(generators: types.SimpleNamespace) -> None:
+    shown = generators.reference.markdown(
+        "Do it, see :func:`~art_gym.tool` and :math:`x_1`.\n\nAs in::\n\n    run(1)\n\nMore.\n\n"
+        "Args:\n    one: The first,\n        on two lines.\n    *more: Others.\n\n"
+        "Returns:\n    A pair.\n\nRaises:\n    ValueError: Where not.\n"
+    )
+    assert shown == (
+        "Do it, see `tool` and `x_1`.\n\nAs in:\n\n```python\nrun(1)\n```\n\nMore.\n\n"
+        "**Arguments**\n\n- `one`: The first, on two lines.\n- `*more`: Others.\n\n"
+        "**Returns** A pair.\n\n**Raises**\n\n- `ValueError`: Where not."
+    )
+
+
+def test_the_commands_page_has_every_flag(generators: types.SimpleNamespace) -> None:
+    page = generators.commands.page()
+    for text in (
+        "## art-gym new",
+        "## art-gym mail import",
+        "## art-trainer judge eval",
+        "| `--max-steps` |",
+    ):
+        assert text in page
+    assert "| `--env-args` | Argument of the environment; a JSON value or text. Repeatable. |" in page
+
+
+def test_what_is_not_there_is_left_out_of_the_navigation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    generate = importlib.import_module("generate")
+    nav = [{"Home": "index.md"}, {"Guides": [{"A": "guides/a.md"}, {"B": "guides/b.md"}]}, {"X": "x.md"}]
+    known = {"index.md", "guides/b.md", "guides/new.md", "other/page.md"}
+    assert generate._complete(nav, known) == [
+        {"Home": "index.md"},
+        {"Guides": [{"B": "guides/b.md"}, "guides/new.md"]},
+    ]
