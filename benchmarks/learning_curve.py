@@ -8,6 +8,7 @@ tasks, and an evaluation before and after on the same held-out tasks, beside the
     python benchmarks/learning_curve.py 2048                  # score of whole games
     python benchmarks/learning_curve.py 2048 --train-args "--set warm_start=null"
     python benchmarks/learning_curve.py coding                # success on level 0
+    python benchmarks/learning_curve.py lake                  # held-out lakes crossed, with a map in words
     python benchmarks/learning_curve.py 2048 --check          # exits 1 where the README's claim does not hold
 """
 
@@ -69,6 +70,10 @@ CLAIMS = {
     ),
     "coding": Claim(
         "art/Coding-v0", "success", "hard_coded", rise=0.3, rise_low=0.2, mean_rise_low=0.2, above=1.0,
+        seconds=600,
+    ),
+    "lake": Claim(
+        "toy/FrozenLake-v0", "success", "right-down", rise=0.5, rise_low=0.4, mean_rise_low=0.5, above=3.0,
         seconds=600,
     ),
 }  # fmt: skip
