@@ -1,0 +1,61 @@
+"""The single-file example of the documentation learns, and steps as plain games do."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from tests.integrations.episodes import MOVES, mean_score_by_chance, played
+
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "ppo_2048.py"
+
+
+@pytest.fixture(scope="module")
+def example() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("ppo_2048", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_one_file_of_ppo_learns_on_make_vec(example: ModuleType) -> None:
+    """PPO in one file (docs/examples/ppo_2048.py, torch alone) beats twice the score of random legal moves"""
+    scores = example.train(updates=50)
+    by_chance = mean_score_by_chance(200, board_size=3)
+    assert np.mean(scores[-5:]) > 2 * by_chance, f"{scores[-5:]}, by chance {by_chance:.0f}"
+
+
+def test_the_same_seed_gives_the_same_training(example: ModuleType) -> None:
+    """the same seed gives the same training"""
+    assert example.train(updates=2, seed=5) == example.train(updates=2, seed=5)
+    assert example.train(updates=2, seed=5) != example.train(updates=2, seed=6)
+
+
+def test_the_same_seeds_give_the_same_games_as_plain_environments() -> None:
+    """the same seeds give the same games in the loop's vector environment"""
+    options = {"board_size": 3, "observation": "one_hot"}
+    vector = gym.make_vec(
+        "art/2048Array-v0",
+        2,
+        vectorization_mode="vector_entry_point",
+        autoreset_mode="SameStep",
+        **options,  # type: ignore[arg-type]  # the environment's own arguments
+    )
+    met = [vector.reset(seed=11)[0]]
+    rewards = [np.zeros(2)]
+    for move in MOVES:
+        seen, paid, *_ = vector.step(np.full(2, move))
+        met.append(seen)
+        rewards.append(paid)
+    for index in range(2):
+        expected = played(gym.make("art/2048Array-v0", **options), 11 + index, MOVES)
+        assert len(expected) == len(MOVES) + 1
+        assert [seen[index].tolist() for seen in met] == [observation for observation, *_ in expected]
+        assert [paid[index] for paid in rewards] == [reward for _, reward, *_ in expected]

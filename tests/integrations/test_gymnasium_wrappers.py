@@ -1,0 +1,138 @@
+"""Gymnasium's own wrappers and vector modes on the registered environments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import wrappers
+
+from tests.integrations.episodes import MOVES, REPLIES, played
+
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+TURNS, SEED = 6, 11
+CASES = [("art/2048-v0", REPLIES), ("art/Email-v0", REPLIES), ("art/2048Array-v0", MOVES)]
+each_env = pytest.mark.parametrize(("env_id", "actions"), CASES, ids=[env_id for env_id, _ in CASES])
+
+
+def outside(env_id: str, actions: Any) -> list[tuple[Any, float, bool, bool]]:
+    return played(gym.make(env_id, max_turns=TURNS), SEED, actions)
+
+
+def make(env_id: str) -> gym.Env[Any, Any]:
+    return gym.make(env_id, max_turns=TURNS)
+
+
+@each_env
+def test_wrappers_that_pass_everything_on(env_id: str, actions: Any) -> None:
+    """OrderEnforcing, PassiveEnvChecker, Autoreset and TimeLimit change nothing in an episode of a seed"""
+    env: gym.Env[Any, Any] = make(env_id)
+    for wrap in (wrappers.PassiveEnvChecker, wrappers.OrderEnforcing):
+        env = wrap(env)
+    env = wrappers.Autoreset(wrappers.TimeLimit(env, 100))
+    assert played(env, SEED, actions) == outside(env_id, actions)
+
+
+@each_env
+def test_statistics_of_episodes(env_id: str, actions: Any) -> None:
+    """RecordEpisodeStatistics: return and length of text and array episodes"""
+    env = wrappers.RecordEpisodeStatistics(make(env_id))
+    expected = outside(env_id, actions)
+    env.reset(seed=SEED)
+    for action in actions[:TURNS]:
+        *_, info = env.step(action)
+    assert info["episode"]["l"] == TURNS
+    assert info["episode"]["r"] == pytest.approx(sum(reward for _, reward, *_ in expected))
+
+
+@each_env
+def test_rewards_are_changed(env_id: str, actions: Any) -> None:
+    """TransformReward and ClipReward"""
+    expected = outside(env_id, actions)
+    changed = wrappers.TransformReward(make(env_id), lambda reward: 2 * reward + 1)
+    assert [row[1] for row in played(changed, SEED, actions)[1:]] == [2 * row[1] + 1 for row in expected[1:]]
+    clipped = wrappers.ClipReward(make(env_id), 0, 1)
+    assert [row[1] for row in played(clipped, SEED, actions)] == [np.clip(row[1], 0, 1) for row in expected]
+
+
+@each_env
+def test_frames_are_stacked(env_id: str, actions: Any) -> None:
+    """FrameStackObservation: the last observations together"""
+    env = wrappers.FrameStackObservation(make(env_id), 2)
+    expected = [row[0] for row in outside(env_id, actions)]
+    pairs = zip([expected[0], *expected], expected, strict=False)
+    found = [row[0] for row in played(env, SEED, actions)]
+    assert [list(frames) for frames in found] == [list(pair) for pair in pairs]
+
+
+@each_env
+def test_observations_tell_the_time(env_id: str, actions: Any) -> None:
+    """TimeAwareObservation(flatten=False) beside texts and boards"""
+    env = wrappers.TimeAwareObservation(wrappers.TimeLimit(make(env_id), 50), flatten=False)
+    seen, _ = env.reset(seed=SEED)
+    times = [int(seen["time"][0])]
+    for action in actions[:TURNS]:
+        times.append(int(env.step(action)[0]["time"][0]))
+        assert seen in env.observation_space
+    assert times == list(range(TURNS + 1))
+
+
+@pytest.mark.parametrize(("env_id", "actions"), [CASES[0], CASES[2]], ids=["text", "array"])
+def test_videos_of_2048(env_id: str, actions: Any, tmp_path: Path) -> None:
+    """RecordVideo on 2048, in words and in arrays, writes a film and changes nothing"""
+    pytest.importorskip("moviepy", reason="RecordVideo needs moviepy: pip install moviepy")
+    env = gym.make(env_id, max_turns=TURNS, render_mode="rgb_array")
+    video = wrappers.RecordVideo(env, str(tmp_path), episode_trigger=lambda _: True)
+    assert played(video, SEED, actions) == outside(env_id, actions)
+    video.close()
+    (film,) = tmp_path.glob("*.mp4")
+    assert film.stat().st_size > 1_000
+
+
+def test_frames_of_2048_are_collected() -> None:
+    """RenderCollection: the pictures of a game"""
+    env = wrappers.RenderCollection(gym.make("art/2048Array-v0", render_mode="rgb_array"))
+    played(env, SEED, MOVES[:3])
+    frames: Any = env.render()
+    assert len(frames) == 4
+    assert all(frame.dtype == np.uint8 and frame.shape[2] == 3 for frame in frames)
+
+
+@pytest.mark.parametrize("autoreset", ["NextStep", "SameStep", "Disabled"])
+@pytest.mark.parametrize("env_id", ["art/2048-v0", "art/2048Array-v0"])
+def test_every_way_of_make_vec_gives_the_same(env_id: str, autoreset: str) -> None:
+    """`gym.make_vec` sync, async and vector_entry_point, in each autoreset mode, gives the same games"""
+    actions: Any = REPLIES if env_id == "art/2048-v0" else MOVES
+    found = [
+        vector_episode(env_id, mode, autoreset, actions) for mode in ("sync", "async", "vector_entry_point")
+    ]
+    assert found[0] == found[1] == found[2]
+    plain = [row[0] for row in played(make(env_id), SEED, actions)]
+    assert [step[0][0] for step in found[0]][:TURNS] == plain[:TURNS]
+
+
+def vector_episode(env_id: str, mode: str, autoreset: str, actions: Any) -> list[Any]:
+    autoreset_mode = gym.vector.AutoresetMode(autoreset)
+    options: dict[str, Any] = {"vector_kwargs": {"autoreset_mode": autoreset_mode}}
+    if mode == "vector_entry_point":
+        options = {"autoreset_mode": autoreset_mode}
+    vector = gym.make_vec(env_id, 2, vectorization_mode=mode, max_turns=TURNS, **options)
+    try:
+        met: list[Any] = [listed(vector.reset(seed=SEED)[0])]
+        for action in actions:
+            both = (action, action) if isinstance(action, str) else np.array([action, action])
+            observation, reward, terminated, truncated, _ = vector.step(both)
+            over = terminated | truncated
+            if autoreset == "Disabled" and over.any():
+                observation, _ = vector.reset(options={"reset_mask": over})
+            met.append((listed(observation), reward.tolist(), over.tolist()))
+    finally:
+        vector.close()
+    return [(met[0], [0.0, 0.0], [False, False]), *met[1:]]
+
+
+def listed(observations: Any) -> Any:
+    return observations.tolist() if isinstance(observations, np.ndarray) else list(observations)
