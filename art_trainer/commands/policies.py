@@ -13,6 +13,8 @@ import gymnasium as gym
 
 import art_gym  # noqa: F401 (registers the project's environments)
 from art_gym.errors import did_you_mean
+from art_gym.wrappers.text_adapter import TextAdapter
+from art_gym.wrappers.text_parts import reader_of, writer_of
 from art_trainer.errors import ConfigError
 from art_trainer.policy import Policy
 from art_trainer.scripted_policy import ScriptedPolicy
@@ -33,7 +35,8 @@ def env_maker(env_id: str, env_args: Mapping[str, Any]) -> MakeEnv:
     """
     make: MakeEnv = functools.partial(gym.make, env_id, **env_args)
     try:
-        make().close()
+        env = make()
+        env.close()
     except gym.error.Error as error:
         raise ConfigError(f"no environment {env_id!r}: {error}") from error
     except ModuleNotFoundError as error:
@@ -41,7 +44,32 @@ def env_maker(env_id: str, env_args: Mapping[str, Any]) -> MakeEnv:
     except (TypeError, ValueError, LookupError, OSError) as error:
         given = ", ".join(f"{name}={value!r}" for name, value in env_args.items()) or "no arguments"
         raise ConfigError(f"{env_id} cannot be made with {given}: {error}") from error
-    return make
+    return functools.partial(_with_texts_taken_out, make) if _texts_in_dictionaries(env, env_id) else make
+
+
+def _texts_in_dictionaries(env: gym.Env[Any, Any], env_id: str) -> bool:
+    """Whether an environment's texts lie in dictionaries, and are to be taken out.
+
+    Raises:
+        ConfigError: Where it sees or does something else than texts.
+    """
+    seen, done = env.observation_space, env.action_space
+    for what, space, found in (("observations", seen, reader_of(seen)), ("actions", done, writer_of(done))):
+        # A space of another library's own may hold texts all the same.
+        if found is None and type(space).__module__.startswith("gymnasium."):
+            raise ConfigError(
+                f"{env_id} cannot be played in words: its {what} are {space}. Register it in a module of "
+                "yours as art_gym.wrappers.TextAdapter(env, observe=..., actions=[...]) and train "
+                "--env your_module:your/Id-v0; docs/guides/other-environments.md shows how"
+            )
+    return isinstance(seen, gym.spaces.Dict) or isinstance(done, gym.spaces.Dict)
+
+
+def _with_texts_taken_out(make_env: MakeEnv) -> gym.Env[str, str]:
+    env = make_env()
+    adapter = TextAdapter(env)
+    adapter.spec = env.spec  # its name, for reports
+    return adapter
 
 
 def baseline_names(make_env: MakeEnv) -> tuple[str, ...]:

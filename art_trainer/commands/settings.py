@@ -80,6 +80,25 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "max_steps": 70,
         "eval_episodes": 200,
     },
+    "scratch on toy/FrozenLake-v0": {
+        # From the corner random moves almost never reach the goal; from anywhere some do, and there is
+        # something to learn from. Evaluations begin in the corner.
+        "train_env_args": {"start": "anywhere"},
+        "history_window": 1,
+        "max_completion_length": 2,
+        # The moves that there are; where to go is for the rewards to teach.
+        "warm_start": "random",
+        "warm_start_episodes": 800,
+        "advantage_estimator": "reward_to_go",
+        "gamma": 0.9,
+        "scale_rewards": "batch",
+        "warmup_steps": 3,
+        "groups_per_step": 32,
+        "steps_per_generation": 2,
+        "max_steps": 100,
+        "eval_temperature": 0.3,
+        "eval_episodes": 200,
+    },
     "scratch on art/2048Duel-v0": {
         "history_window": 1,
         "max_completion_length": 2,

@@ -1,0 +1,472 @@
+import pickle
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from art_gym import ResetNeeded, Task, TextEnv, UnicodeText, check_text_env
+from art_gym._check_form import HEADINGS
+from art_gym.wrappers.adapters.needs import needed
+from art_gym.wrappers.private_random import PrivateRandom
+from art_gym.wrappers.text_adapter import Played, TextAdapter
+from art_gym.wrappers.text_parts import is_text, reader_of, writer_of
+from art_trainer.commands.policies import env_maker
+from art_trainer.errors import ConfigError
+from art_trainer.rollout import Start, rollout
+from art_trainer.scripted_policy import ScriptedPolicy
+
+MOVES = ("up", "right", "down", "left")
+
+
+def cliff(**arguments: Any) -> TextAdapter:
+    return TextAdapter(gym.make("CliffWalking-v1"), observe="field {}".format, actions=MOVES, **arguments)
+
+
+class Corridor(gym.Env[int, int]):
+    """Five fields; the last one wins. What is possible is in a mask; two moves of three are cut by time."""
+
+    observation_space = spaces.Discrete(5)
+    action_space = spaces.Discrete(2, start=3)
+    limit = 6
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[int, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.place, self.steps = (options or {}).get("place", 0), 0
+        self.options, self.seen_seed = options, seed
+        return self.place, self._info()
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        assert action in self.action_space
+        self.place += 1 if action == 4 else -1
+        self.steps += 1
+        return self.place, 0.5, self.place == 4, self.steps >= self.limit, self._info()
+
+    def _info(self) -> dict[str, Any]:
+        return {"action_mask": np.array([self.place > 0, True], np.int8)}
+
+
+class Told(Corridor):
+    def _info(self) -> dict[str, Any]:
+        return {"is_success": self.place == 4}
+
+
+class DocumentedAdapter(TextAdapter):
+    __doc__ = "\n".join(f"## {heading}" for heading in HEADINGS)
+
+
+class Echo(gym.Env[Any, Any]):
+    """Says back what it is told, in whatever its spaces are."""
+
+    def __init__(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
+        self.observation_space, self.action_space = observation_space, action_space
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self._said("hello"), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        text = action["reply"] if isinstance(action, Mapping) else action
+        if text == "crash":
+            raise LookupError("no such word")
+        return self._said(text), 1.0, text == "end", False, {}
+
+    def _said(self, text: str) -> Any:
+        if isinstance(self.observation_space, spaces.Dict):
+            return {"picture": np.zeros(2, np.float32), "text": text}
+        return text
+
+
+IN_DICT = spaces.Dict({"picture": spaces.Box(0, 1, (2,)), "text": spaces.Text(50)})
+REPLY_IN_DICT = spaces.Dict({"reply": UnicodeText()})
+
+
+class GlobalDice(gym.Env[str, str]):
+    """Seeds and draws from the global random state, as some libraries do."""
+
+    observation_space = action_space = UnicodeText()
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        random.seed(seed)
+        return str(random.random()), {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        return f"{random.random()} {np.random.random()}", 0.0, False, False, {}  # noqa: NPY002
+
+
+# --- the same episode ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("env_id", ["CliffWalking-v1", "FrozenLake-v1", "CartPole-v1"])
+def test_a_seed_gives_the_episode_that_it_gives_outside(env_id: str) -> None:
+    outside, inside = gym.make(env_id), TextAdapter(gym.make(env_id), observe=repr)
+    rng = np.random.default_rng(0)
+    for seed in (0, 1, 7):
+        seen, _ = outside.reset(seed=seed)
+        told, _ = inside.reset(seed=seed)
+        assert told.endswith(repr(seen))
+        ended = False
+        for _ in range(30):
+            action = int(rng.integers(outside.action_space.n))  # type: ignore[attr-defined]
+            seen, reward, terminated, truncated, _ = outside.step(action)
+            told, paid, *flags, info = inside.step(str(action))
+            assert told.startswith(repr(seen))
+            assert (paid, flags, info["score_terms"]) == (reward, [terminated, truncated], {"env": reward})
+            if ended := terminated or truncated:
+                assert info["metrics"]["env_return"] == pytest.approx(sum_of(inside))
+                break
+        assert ended or env_id == "CliffWalking-v1"
+
+
+def sum_of(adapter: TextAdapter) -> float:
+    return adapter.played.env_return
+
+
+def test_without_a_seed_episodes_follow_from_the_last_one() -> None:
+    def three(seed: int) -> list[str]:
+        env = TextAdapter(gym.make("CartPole-v1"), observe=repr)
+        return [env.reset(seed=seed)[0], env.reset()[0], env.reset()[0]]
+
+    assert three(4) == three(4)
+    assert len(set(three(4))) == 3
+    assert three(4) != three(5)
+
+
+def test_an_adapter_keeps_the_contract_of_text_environments_but_for_its_docstring() -> None:
+    check_text_env(DocumentedAdapter(Told(), observe=str, actions=("back", "on"), max_turns=5))
+
+
+def test_a_snapshot_goes_back_and_travels() -> None:
+    env = cliff()
+    env.reset(seed=1)
+    env.step("up")
+    state = pickle.loads(pickle.dumps(env.snapshot()))
+    ahead = [env.step(move) for move in ("up", "right", "sideways")]
+    env.restore(state)
+    assert [env.step(move) for move in ("up", "right", "sideways")] == ahead
+
+
+# --- replies ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "reply",
+    ["up", " Up.", "act('up')", '<tool_call>{"name": "act", "arguments": {"action": "up"}}</tool_call>'],
+)
+def test_an_action_is_read_by_its_name_in_any_format(reply: str) -> None:
+    env = cliff()
+    env.reset(seed=0)
+    observation, *_, info = env.step(reply)
+    assert observation == "field 24"
+    assert info["call"] == {"name": "act", "arguments": {"action": "up"}}
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"), [("rihgt", "did you mean `right`"), ("jump over it", 'act("up")'), ("", "empty")]
+)
+def test_a_reply_that_is_no_action_is_answered_and_does_not_reach_the_environment(
+    reply: str, words: str
+) -> None:
+    env = cliff(invalid_reward=-0.25)
+    env.reset(seed=0)
+    observation, reward, terminated, truncated, info = env.step(reply)
+    assert words in observation
+    assert observation.endswith("field 36\nactions: up, right, down, left")
+    assert (reward, terminated, truncated) == (-0.25, False, False)
+    assert info["score_terms"] == {"invalid_action": -0.25}
+    assert env.step("up")[0] == "field 24"
+
+
+def test_actions_of_other_kinds_are_named_by_a_dictionary() -> None:
+    push = {"pull": np.array([-1.0], np.float32), "push": np.array([1.0], np.float32)}
+    env = TextAdapter(
+        gym.make("MountainCarContinuous-v0"), observe=lambda seen: f"{seen[1]:+.4f}", actions=push
+    )
+    env.reset(seed=0)
+    assert env.step("push")[0].startswith("+")
+    env.reset(seed=0)
+    assert env.step("pull")[0].startswith("-")
+
+
+def test_a_mask_shows_what_is_possible_and_refuses_the_rest() -> None:
+    env = TextAdapter(Corridor(), observe=str, actions=("back", "on"), max_turns=9)
+    observation, _ = env.reset(seed=0)
+    assert observation.endswith("0\npossible: on")
+    observation, reward, *_, info = env.step("back")
+    assert observation == "`back` is not possible now; possible: on\n0\npossible: on"
+    assert (reward, info["error"]["kind"]) == (-0.1, "refused")
+    assert env.step("on")[0] == "1\npossible: back, on"
+    act = env.baselines["random"](env, np.random.default_rng(0))
+    env.reset(seed=0)
+    assert {act("") for _ in range(20)} == {"on"}
+
+
+def test_a_mask_can_be_shown_only_or_ignored() -> None:
+    shown = TextAdapter(Corridor(), observe=str, actions=("back", "on"), masks="show")
+    assert shown.reset(seed=0)[0].endswith("possible: on")
+    assert shown.step("back")[0] == "-1\npossible: on"
+    ignored = TextAdapter(Corridor(), observe=str, actions=("back", "on"), masks="ignore")
+    assert ignored.reset(seed=0)[0].endswith("\n0")
+    assert ignored.step("back")[0] == "-1"
+
+
+def test_a_mask_may_stand_in_the_observation() -> None:
+    space = spaces.Dict({"text": UnicodeText(), "action_mask": spaces.MultiBinary(2)})
+
+    class Masked(Corridor):
+        observation_space = space  # type: ignore[assignment]
+
+        def reset(self, **options: Any) -> Any:
+            super().reset(**options)
+            return {"text": "here", "action_mask": np.array([0, 1])}, {}
+
+    assert TextAdapter(Masked(), actions=("back", "on")).reset(seed=0)[0].endswith("here\npossible: on")
+
+
+# --- text in, text out -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("observations", [UnicodeText(), spaces.Text(50), IN_DICT])
+@pytest.mark.parametrize("actions", [UnicodeText(), spaces.Text(50), REPLY_IN_DICT])
+def test_texts_go_through_out_of_and_into_dictionaries(observations: Any, actions: Any) -> None:
+    env = TextAdapter(Echo(observations, actions))
+    observation, info = env.reset(seed=0)
+    assert (observation, info["tools"], info["system"]) == ("hello", [], "")
+    observation, reward, *_, info = env.step("left (or right)?")
+    assert (observation, reward) == ("left (or right)?", 1.0)
+    assert info["call"] == {"name": "say", "arguments": {"text": "left (or right)?"}}
+
+
+def test_instructions_stand_before_free_text() -> None:
+    observation, info = TextAdapter(Echo(UnicodeText(), UnicodeText()), instructions="Answer.").reset(seed=0)
+    assert (observation, info["system"]) == ("Answer.\n\nhello", "Answer.")
+
+
+def test_what_was_thought_is_not_said() -> None:
+    env = TextAdapter(Echo(UnicodeText(), UnicodeText()))
+    env.reset(seed=0)
+    assert env.step("<think>end</think>\n\ngo on")[0] == "go on"
+
+
+def test_an_exception_that_refuses_becomes_words_and_any_other_stays_a_fault() -> None:
+    env = TextAdapter(Echo(UnicodeText(), UnicodeText()), refusals=(LookupError,))
+    env.reset(seed=0)
+    observation, reward, *_ = env.step("crash")
+    assert observation == "the environment refused this: no such word\nhello"
+    assert reward == -0.1
+    env = TextAdapter(Echo(UnicodeText(), UnicodeText()))
+    env.reset(seed=0)
+    with pytest.raises(LookupError, match="no such word"):
+        env.step("crash")
+
+
+def test_the_latest_exchange_is_rendered() -> None:
+    env = TextAdapter(Echo(UnicodeText(), UnicodeText()), render_mode="ansi")
+    env.reset(seed=0)
+    env.step("well")
+    assert env.render() == "> well\nwell"
+
+
+# --- endings ---------------------------------------------------------------------------------------------
+
+
+def test_the_environments_time_limit_truncates() -> None:
+    env = TextAdapter(Corridor(), observe=str, actions=("back", "on"), masks="ignore", max_turns=50)
+    env.reset(seed=0)
+    for _ in range(5):
+        assert env.step("back")[2:4] == (False, False)
+    observation, _, terminated, truncated, info = env.step("back")
+    assert (terminated, truncated) == (False, True)
+    assert observation.endswith("The time is up.")
+    assert info["metrics"]["env_return"] == 3.0
+    with pytest.raises(ResetNeeded):
+        env.step("on")
+
+
+def test_the_turn_limit_counts_bad_replies_and_is_the_time_limit_by_default() -> None:
+    assert cliff().max_turns == 100
+    assert TextAdapter(gym.make("CartPole-v1"), observe=str).max_turns == 500
+    env = cliff(max_turns=2)
+    env.reset(seed=0)
+    env.step("nonsense")
+    assert env.step("up")[2:4] == (False, True)
+
+
+def test_success_is_told_by_the_environment_or_the_caller_or_not_at_all() -> None:
+    def ending(env: TextAdapter) -> dict[str, Any]:
+        env.reset(seed=0)
+        for _ in range(4):
+            *_, terminated, _, info = env.step("on")
+        assert terminated
+        return info
+
+    actions = ("back", "on")
+    assert "success" not in ending(TextAdapter(Corridor(), observe=str, actions=actions))
+    assert ending(TextAdapter(Told(), observe=str, actions=actions))["success"] is True
+
+    def rich(played: Played) -> bool:
+        return played.terminated and played.env_return > 2
+
+    assert ending(TextAdapter(Told(), observe=str, actions=actions, success=rich))["success"] is False
+
+
+def test_tasks_choose_the_environments_seed_and_options() -> None:
+    inner = Corridor()
+    tasks = [
+        Task("near", "Almost there.", "train", {"options": {"place": 3}}),
+        Task("far", "", "test", {"seed": 99}),
+    ]
+    env = TextAdapter(inner, observe=str, actions=("back", "on"), tasks=tasks)
+    observation, info = env.reset(seed=5)
+    assert (info["task_id"], inner.place, inner.seen_seed) == ("near", 3, 5)
+    assert observation.endswith("Almost there.\n3\npossible: back, on")
+    env.reset(seed=5, options={"split": "test"})
+    assert (inner.place, inner.seen_seed, inner.options) == (0, 99, None)
+
+
+# --- the global random state -----------------------------------------------------------------------------
+
+
+def test_environments_that_draw_globally_disturb_neither_each_other_nor_the_caller() -> None:
+    def alone(seed: int) -> list[str]:
+        env = TextAdapter(GlobalDice(), private_random=True)
+        return [env.reset(seed=seed)[0], *(env.step("go")[0] for _ in range(3))]
+
+    expected = [alone(1), alone(2)]
+    state, array_state = random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    envs = [TextAdapter(GlobalDice(), private_random=True) for _ in range(2)]
+    together = [[env.reset(seed=seed)[0]] for seed, env in enumerate(envs, 1)]
+    for _ in range(3):
+        for env, said in zip(envs, together, strict=True):
+            said.append(env.step("go")[0])
+    assert together == expected
+    assert random.getstate() == state
+    assert np.random.get_state()[1].tolist() == array_state  # noqa: NPY002
+
+
+def test_an_environment_alone_meets_the_chance_that_it_would_meet_outside() -> None:
+    inside = TextAdapter(GlobalDice(), private_random=True)
+    first = inside.reset(seed=8)[0]
+    state = random.getstate()
+    try:
+        assert GlobalDice().reset(seed=8)[0] == first
+    finally:
+        random.setstate(state)
+
+
+def test_a_snapshot_holds_the_private_chance() -> None:
+    env = TextAdapter(GlobalDice(), private_random=True)
+    env.reset(seed=3)
+    state = env.snapshot()
+    ahead = env.step("go")
+    env.restore(state)
+    assert env.step("go") == ahead
+
+
+def test_private_chance_is_given_back_after_a_fault() -> None:
+    state = random.getstate()
+    with pytest.raises(KeyError), PrivateRandom().borrowed(1):
+        raise KeyError
+    assert random.getstate() == state
+
+
+# --- wrong use -------------------------------------------------------------------------------------------
+
+
+def test_an_observation_that_is_no_text_needs_observe() -> None:
+    with pytest.raises(
+        TypeError, match=r"observations of CliffWalking-v1 are Discrete\(48\), no words: pass observe="
+    ):
+        TextAdapter(gym.make("CliffWalking-v1"), actions=MOVES)
+    env = TextAdapter(gym.make("CliffWalking-v1"), observe=lambda seen: seen)
+    with pytest.raises(TypeError, match="observe must give a str, not int"):
+        env.reset(seed=0)
+
+
+def test_actions_that_are_neither_text_nor_discrete_need_names() -> None:
+    with pytest.raises(TypeError, match="pass actions=, a dict from names"):
+        TextAdapter(gym.make("MountainCarContinuous-v0"), observe=str)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"actions": ("up", "down")}, "has 4 actions, but actions= names 2"),
+        ({"actions": ("up", "up", "down", "left")}, "names one action twice"),
+        ({"actions": ("up", "UP", "down", "left")}, "differ in more than case"),
+        ({"actions": {}}, "needs names"),
+        ({"invalid_reward": 0.5}, "invalid_reward must be 0 or less, not 0.5"),
+        ({"masks": "refuze"}, "did you mean `refuse`"),
+        ({"max_turns": 0}, "max_turns"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        TextAdapter(gym.make("CliffWalking-v1"), **{"observe": str, **arguments})
+
+
+def test_an_action_that_is_no_str_is_a_mistake_of_the_caller() -> None:
+    for env in (cliff(), TextAdapter(Echo(UnicodeText(), UnicodeText()))):
+        env.reset(seed=0)
+        with pytest.raises(TypeError, match="reply as a str, not int"):
+            env.step(1)  # type: ignore[arg-type]
+
+
+def test_a_missing_library_is_named_with_its_pip_install() -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"needs no_such_library.*pip install no-such-library"):
+        needed("no_such_library", "no-such-library")
+
+
+def test_spaces_of_other_libraries_count_as_text_by_their_dtype() -> None:
+    class Strings(spaces.Space[str]):
+        def __init__(self) -> None:
+            super().__init__((), np.dtype(str))
+
+    assert is_text(Strings())
+    assert not is_text(spaces.Discrete(2))
+    assert not is_text("text")
+    several = spaces.Dict({"a": spaces.Text(5), "b": spaces.Text(5)})
+    assert reader_of(several) is None
+    assert writer_of(spaces.Dict({"text": spaces.Text(5), "n": spaces.Discrete(2)})) is None
+
+
+# --- in the trainer --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(gym.envs.registration, "registry", dict(gym.registry))
+    monkeypatch.setattr(gym, "registry", gym.envs.registration.registry)
+    gym.register("test/Echo-v0", entry_point=lambda: Echo(IN_DICT, REPLY_IN_DICT), max_episode_steps=3)
+    return "test/Echo-v0"
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Gymnasium's checker has an opinion on Dict actions
+def test_the_trainer_takes_texts_out_of_dictionaries(registered: str) -> None:
+    make = env_maker(registered, {})
+    assert isinstance(make(), TextEnv)
+    [episode] = rollout(ScriptedPolicy("random"), make, [Start(0)])
+    assert (episode.env_id, episode.observation) == (registered, "hello")
+    assert [turn.observation for turn in episode.turns][:1] == ["pass\n(2 turns left)"]
+    assert len(episode.turns) == 3
+
+
+@pytest.mark.parametrize(
+    ("env_id", "words"),
+    [
+        ("CliffWalking-v1", r"observations are Discrete\(48\).*TextAdapter"),
+        ("toy/NoLake-v0", "no environment"),
+    ],
+)
+def test_the_trainer_says_what_an_environment_without_text_needs(env_id: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        env_maker(env_id, {})

@@ -1,0 +1,175 @@
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.envs.toy_text.blackjack import BlackjackEnv
+from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
+from gymnasium.envs.toy_text.taxi import TaxiEnv
+
+from art_gym import check_text_env
+from art_gym.wrappers.adapters import blackjack, frozen_lake, taxi
+from art_gym.wrappers.adapters.blackjack import BlackjackTextEnv
+from art_gym.wrappers.adapters.frozen_lake import FrozenLakeTextEnv, lake_tasks
+from art_gym.wrappers.adapters.tables import action_values
+from art_gym.wrappers.adapters.taxi import TaxiTextEnv
+from art_gym.wrappers.text_adapter import TextAdapter
+from art_trainer.commands.settings import PRESETS, Layer, merge_settings
+from art_trainer.evaluation import evaluate
+from art_trainer.scripted_policy import ScriptedPolicy
+
+MAKERS: dict[str, Callable[[], TextAdapter]] = {
+    "lake": FrozenLakeTextEnv,
+    "slippery lake": lambda: FrozenLakeTextEnv(is_slippery=True, start="anywhere"),
+    "taxi": TaxiTextEnv,
+    "taxi in the rain": lambda: TaxiTextEnv(is_rainy=True, fickle_passenger=True),
+    "blackjack": BlackjackTextEnv,
+}
+
+
+def mean(env: Callable[[], TextAdapter], player: str, episodes: int) -> float:
+    found = evaluate(ScriptedPolicy(player), env, split=None, episodes=episodes).reward
+    assert found is not None
+    return found.value
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_toys_keep_the_contract(name: str) -> None:
+    check_text_env(MAKERS[name](), seeds=(0, 1), steps=15)
+
+
+@pytest.mark.parametrize(
+    ("inside", "outside", "names"),
+    [
+        (TaxiTextEnv(), TaxiEnv(), taxi.ACTIONS),
+        (TaxiTextEnv(is_rainy=True), TaxiEnv(is_rainy=True), taxi.ACTIONS),
+        (BlackjackTextEnv(), BlackjackEnv(), blackjack.ACTIONS),
+        (
+            FrozenLakeTextEnv(is_slippery=True),
+            FrozenLakeEnv(desc=lake_tasks(4, 0.8).get("test-3").data["map"]),
+            frozen_lake.ACTIONS,
+        ),
+    ],
+    ids=("taxi", "rain", "blackjack", "lake"),
+)
+def test_a_seed_gives_the_episode_that_it_gives_in_gymnasium(
+    inside: TextAdapter, outside: gym.Env[Any, Any], names: tuple[str, ...]
+) -> None:
+    options = {"task": "test-3"} if isinstance(inside, FrozenLakeTextEnv) else None
+    rng = np.random.default_rng(1)
+    for seed in range(5):
+        inside.reset(seed=seed, options=options)
+        seen, _ = outside.reset(seed=seed)
+        for _ in range(12):
+            action = int(rng.integers(len(names)))
+            seen, reward, terminated, _, _ = outside.step(action)
+            told, paid, ended, *_ = inside.step(names[action])
+            assert (paid, ended) == (reward, terminated)
+            assert told.startswith(inside.words(seen))
+            if terminated:
+                break
+
+
+def test_the_lake_is_a_map_in_words() -> None:
+    env = FrozenLakeTextEnv()
+    env.reset(seed=0, options={"task": "test-0"})
+    rows = env.task.data["map"]
+    env.env.s = 0
+    expected = "\n".join(
+        " ".join({"S": "@", "F": ".", "H": "O", "G": "G"}[field] for field in row) for row in rows
+    )
+    assert env.words(0) == expected
+    hole = next(place for place in range(16) if rows[place // 4][place % 4] == "H")
+    assert env.words(hole).endswith("\nYou fell into a hole.")
+
+
+def test_maps_are_held_out_and_all_have_a_way() -> None:
+    tasks = lake_tasks(4, 0.8)
+    assert {split: len(tasks.split(split)) for split in tasks.splits} == frozen_lake.MAPS
+    assert len({tuple(task.data["map"]) for task in tasks}) == len(tasks)
+    for task in tasks.split("test"):
+        lake = FrozenLakeEnv(desc=task.data["map"], is_slippery=False)
+        assert action_values(lake.P)[0].max() > 0.9
+
+
+def test_the_lake_is_crossed_by_who_knows_the_way_and_hardly_by_chance() -> None:
+    assert mean(FrozenLakeTextEnv, "optimal", 100) == 1
+    assert mean(FrozenLakeTextEnv, "random", 200) < 0.05
+    blind = mean(FrozenLakeTextEnv, "right-down", 200)
+    assert 0.03 < blind < 0.25
+
+
+def test_on_slippery_ice_the_optimal_player_is_as_good_as_its_values_say() -> None:
+    def familiar() -> TextAdapter:
+        env = FrozenLakeTextEnv(is_slippery=True, max_turns=400)
+        return env
+
+    tasks = lake_tasks(4, 0.8).split("test")[:100]
+    lakes = [FrozenLakeEnv(desc=task.data["map"], is_slippery=True) for task in tasks]
+    promised = float(np.mean([action_values(lake.P)[0].max() for lake in lakes]))
+    assert mean(familiar, "optimal", 100) == pytest.approx(promised, abs=0.13)
+
+
+def test_training_may_start_anywhere_from_where_the_goal_can_be_reached() -> None:
+    env = FrozenLakeTextEnv(start="anywhere")
+    places = set()
+    for seed in range(40):
+        env.reset(seed=seed)
+        assert action_values(env.env.P)[env.env.s].max() > 0
+        places.add(env.place)
+        again = FrozenLakeTextEnv(start="anywhere")
+        again.reset(seed=seed)
+        assert again.place == env.place
+    assert len(places) > 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"size": 3}, "size must be at least 4"),
+        ({"start": "anywere"}, "did you mean `anywhere`"),
+        ({"frozen": 0.999}, "hardly differ"),
+    ],
+)
+def test_a_wrong_lake_is_refused_in_words(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        FrozenLakeTextEnv(**arguments)
+
+
+def test_the_taxi_is_told_in_words() -> None:
+    env = TaxiTextEnv()
+    env.reset(seed=1)
+    assert env.words(env.env.encode(2, 1, 4, 3)) == (
+        "+---------+\n|R: | : :G|\n| : | : : |\n| :@: : : |\n| | : | : |\n|Y| : |B: |\n+---------+\n"
+        "taxi: row 2 column 1\npassenger: in the taxi\ndestination: blue (B)"
+    )
+
+
+def test_the_optimal_taxi_driver_arrives_soon() -> None:
+    env = TaxiTextEnv()
+    act = env.baselines["optimal"](env, np.random.default_rng(0))
+    for seed in range(20):
+        observation, _ = env.reset(seed=seed)
+        ended, info = False, {}
+        while not ended:
+            observation, _, terminated, truncated, info = env.step(act(observation))
+            ended = terminated or truncated
+        assert info["success"]
+        assert observation.endswith("The passenger has arrived.")
+        assert info["metrics"]["env_return"] >= 3
+
+
+def test_blackjack_is_told_in_words_and_basic_play_beats_chance() -> None:
+    env = BlackjackTextEnv()
+    env.reset(seed=0)
+    assert env.words((18, 1, 1)) == "your cards: 18, with an ace that counts 11\ndealer: an ace"
+    assert mean(BlackjackTextEnv, "basic", 400) > mean(BlackjackTextEnv, "random", 400) + 0.1
+    observation, reward, *_, info = env.step("stick")
+    assert observation.splitlines()[-1] == {1: "You win.", -1: "You lose.", 0: "A draw."}[int(reward)]
+    assert info["success"] is (reward > 0)
+
+
+def test_the_preset_of_the_lake_is_one() -> None:
+    settings = merge_settings([Layer("preset", PRESETS["scratch on toy/FrozenLake-v0"])])
+    FrozenLakeTextEnv(**{**settings.run.env_args, **settings.run.train_env_args})

@@ -1,0 +1,104 @@
+"""``gem/Env-v0``: an environment of GEM (``gem-llm``), by its id there.
+
+GEM's ``reset`` seeds the global ``random`` and ``numpy.random``, and its ``step`` draws from them, so that a
+second environment changes the first one's episode. Here each keeps a random state of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from art_gym.env import Baseline
+from art_gym.errors import did_you_mean
+from art_gym.wrappers.adapters.needs import FreeText, needed
+from art_gym.wrappers.private_random import PrivateRandom
+from art_gym.wrappers.text_adapter import DEFAULT_MAX_TURNS, TextAdapter
+
+
+class GemEnv(FreeText):
+    """A GEM environment with Gymnasium's interface.
+
+    Its time limit truncates, where GEM sets both flags; ``info["success"]`` says whether GEM paid its full
+    reward, 1.
+    """
+
+    def __init__(self, env: Any) -> None:
+        super().__init__()
+        self.gem = env
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Begin an episode; the global random state is seeded, as GEM does."""
+        observation, info = self.gem.reset(seed)
+        return _with_suffix(observation, info), {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Take a reply."""
+        observation, reward, terminated, truncated, info = self.gem.step(action)
+        ended = terminated or truncated
+        text = observation if ended else _with_suffix(observation, info)
+        success = {"success": float(reward) >= 1} if ended else {}
+        return text, float(reward), terminated and not truncated, bool(truncated), success
+
+
+def _sampled(env: GemTextEnv, rng: np.random.Generator) -> Callable[[str], str]:
+    """GEM's own random player, where the environment has one."""
+    chance = PrivateRandom()
+    with chance.borrowed(int(rng.integers(2**31))):
+        pass
+
+    def act(observation: str) -> str:
+        with chance.borrowed():
+            reply: str = env.env.gem.sample_random_action()
+            return reply
+
+    return act
+
+
+class GemTextEnv(TextAdapter):
+    """Play an environment of GEM.
+
+    Args:
+        env_id: GEM's id, such as ``"game:GuessTheNumber-v0-easy"``.
+        max_turns: Replies in an episode; by default GEM's own limit, where the environment has one.
+        render_mode: As in every ``TextEnv``.
+        arguments: For ``gem.make``.
+
+    Raises:
+        ModuleNotFoundError: Where GEM is missing.
+        ValueError: Where GEM has no such environment.
+    """
+
+    baselines: ClassVar[Mapping[str, Baseline]] = {"random": _sampled}
+
+    def __init__(
+        self,
+        env_id: str = "game:GuessTheNumber-v0-easy",
+        *,
+        max_turns: int | None = None,
+        render_mode: str | None = None,
+        **arguments: Any,
+    ) -> None:
+        gem = needed("gem", "gem-llm")
+        registry = needed("gem.envs.registration", "gem-llm").ENV_REGISTRY
+        if env_id not in registry:
+            raise ValueError(f"GEM has no environment `{env_id}`{did_you_mean(env_id, registry)}")
+        with PrivateRandom().borrowed(0):  # GEM's games play a first episode when they are made
+            env = gem.make(env_id, **arguments)
+        limit = getattr(env, "max_turns", None) or DEFAULT_MAX_TURNS
+        super().__init__(
+            GemEnv(env),
+            max_turns=limit if max_turns is None else max_turns,
+            private_random=True,
+            render_mode=render_mode,
+        )
+
+
+def _with_suffix(observation: str, info: Mapping[str, Any]) -> str:
+    """What GEM's own wrappers show: the observation, and what is asked for next."""
+    suffix = info.get("suffix")
+    return f"{observation.rstrip()}\n{suffix}" if suffix else observation

@@ -1,0 +1,120 @@
+"""``reasoning-gym/Task-v0``: the generated tasks of reasoning-gym, one reply each, with splits.
+
+An item of a reasoning-gym dataset is made of a seed and a place alone. Each split has seeds of its own, so an
+item of one split is in no other unless the generator happens to draw the same question twice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from art_gym.env import Baseline
+from art_gym.errors import did_you_mean
+from art_gym.tasks import Task, TaskSet
+from art_gym.wrappers.adapters.needs import FreeText, needed
+from art_gym.wrappers.text_adapter import TextAdapter
+
+SIZES = {"train": 10_000, "validation": 200, "test": 500}
+"""How many items each split has."""
+
+_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+
+
+class ReasoningGymEnv(FreeText):
+    """A reasoning-gym dataset with Gymnasium's interface: ``options={"item": i}`` asks item ``i``.
+
+    Args:
+        dataset: The dataset.
+        exact: Pay 1 for a right answer and 0 for any other.
+    """
+
+    def __init__(self, dataset: Any, *, exact: bool = False) -> None:
+        super().__init__()
+        self.dataset = dataset
+        self.exact = exact
+        self.item: dict[str, Any] = {}
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Ask an item; without ``options`` one drawn by the seed."""
+        super(FreeText, self).reset(seed=seed)
+        place = int(self.np_random.integers(len(self.dataset))) if options is None else options["item"]
+        self.item = self.dataset[place]
+        return self.item["question"], {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Score the answer: what stands in the last ``<answer>`` tags, or the whole reply."""
+        tagged = _ANSWER.findall(action)
+        answer = (tagged[-1] if tagged else action).strip()
+        score = float(self.dataset.score_answer(answer=answer, entry=self.item))
+        words = "Right." if score >= 1 else f"The answer was: {self.item['answer']}"
+        paid = float(score >= 1) if self.exact else score
+        return words, paid, True, False, {"success": score >= 1}
+
+
+def _right_answer(env: ReasoningGymTextEnv, rng: np.random.Generator) -> Callable[[str], str]:
+    return lambda observation: str(env.env.item["answer"])
+
+
+def _number(env: ReasoningGymTextEnv, rng: np.random.Generator) -> Callable[[str], str]:
+    return lambda observation: str(int(rng.integers(100)))
+
+
+class ReasoningGymTextEnv(TextAdapter):
+    """Answer one question of a reasoning-gym dataset.
+
+    The reward is the dataset's score, from 0 to 1. Many datasets pay a little for an answer that is not
+    right but holds it, or has its form; ``exact`` pays for right answers alone.
+
+    Args:
+        dataset: The dataset's name, such as ``"chain_sum"``.
+        exact: Pay 1 for a right answer and 0 for any other.
+        split: ``"train"``, ``"validation"`` or ``"test"``.
+        render_mode: As in every ``TextEnv``.
+        arguments: The dataset's own, such as ``max_terms=3``.
+
+    Raises:
+        ModuleNotFoundError: Where reasoning-gym is missing.
+        ValueError: Where it has no such dataset.
+    """
+
+    instructions: ClassVar[str] = "Answer the question. Put the final answer between <answer> and </answer>."
+    baselines: ClassVar[Mapping[str, Baseline]] = {"random": _number}
+    teachers: ClassVar[Mapping[str, Baseline]] = {"answer": _right_answer}
+
+    def __init__(
+        self,
+        dataset: str = "chain_sum",
+        *,
+        exact: bool = False,
+        split: str = "train",
+        render_mode: str | None = None,
+        **arguments: Any,
+    ) -> None:
+        library = needed("reasoning_gym", "reasoning-gym")
+        known = needed("reasoning_gym.factory", "reasoning-gym").DATASETS
+        if dataset not in known:
+            raise ValueError(f"reasoning-gym has no dataset `{dataset}`{did_you_mean(dataset, known)}")
+        items = library.create_dataset(dataset, seed=0, size=sum(SIZES.values()), **arguments)
+        super().__init__(
+            ReasoningGymEnv(items, exact=exact),
+            instructions=self.instructions,
+            tasks=_tasks(),
+            split=split,
+            max_turns=1,
+            render_mode=render_mode,
+        )
+
+
+def _tasks() -> TaskSet:
+    """The same items for every dataset: places after each other, split by split."""
+    names = [(split, place) for split, size in SIZES.items() for place in range(size)]
+    return TaskSet(
+        Task(f"{split}-{place}", "", split, {"options": {"item": item}})
+        for item, (split, place) in enumerate(names)
+    )

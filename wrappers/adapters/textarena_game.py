@@ -1,0 +1,147 @@
+"""``textarena/Game-v0``: a game of TextArena for two players, for self-play and against each other.
+
+It has the interface of PettingZoo's AEC games, see :class:`art_gym.seats.TextGame`, and needs no PettingZoo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from art_gym.env import Baseline
+from art_gym.errors import ResetNeeded
+from art_gym.wrappers.adapters.textarena_env import make_game, told
+from art_gym.wrappers.private_random import PrivateRandom
+
+SEATS = ("player_0", "player_1")
+
+
+class TextArenaGame:
+    """A game of TextArena for two, with a seat for each player.
+
+    A seat's observation is ``{"text": what is new to it}``. Rewards come at the end; the better paid seat has
+    succeeded. TextArena forgives one bad reply in a row, and a second one loses the game.
+
+    Args:
+        game: TextArena's id, such as ``"TicTacToe-v0"``.
+        max_cycles: The game is truncated when a seat that has replied so often would be to move again.
+        arguments: The game's own.
+
+    Raises:
+        ModuleNotFoundError: Where TextArena is missing.
+        ValueError: Where it has no such game.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"name": "TextArenaGame", "render_modes": []}
+    players: ClassVar[Mapping[str, Mapping[str, Baseline]]] = {}
+
+    def __init__(self, game: str = "TicTacToe-v0", *, max_cycles: int = 100, **arguments: Any) -> None:
+        if max_cycles < 1:
+            raise ValueError(f"max_cycles must be at least 1, not {max_cycles}")
+        self.game = make_game(game, **arguments)
+        self.game_id, self.max_cycles = game, max_cycles
+        self.render_mode: str | None = None
+        self.possible_agents = list(SEATS)
+        self.agents: list[str] = []
+        self.agent_selection = SEATS[0]
+        self.infos: dict[str, dict[str, Any]] = {}
+        self.rewards: dict[str, float] = {}
+        self._random = PrivateRandom()
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        """Begin a game.
+
+        Raises:
+            ValueError: For any option, since there are none.
+        """
+        if options:
+            raise ValueError(f"TextArena's games have no options, but these were given: {', '.join(options)}")
+        with self._random.borrowed(seed):
+            self.game.reset(num_players=2, seed=seed)
+        self.agents = list(SEATS)
+        self.rewards = dict.fromkeys(SEATS, 0.0)
+        self.turns = dict.fromkeys(SEATS, 0)
+        self.terminated = self.truncated = False
+        self.infos = {name: {"task_id": self.game_id, "turn": 0} for name in SEATS}
+        self._news = dict.fromkeys(SEATS, "")
+        self._hear()
+
+    def observe(self, agent: str) -> dict[str, str]:
+        """What is new to a seat since its last reply."""
+        return {"text": self._news[agent]}
+
+    def last(self, observe: bool = True) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """What the seat to move meets: observation, reward, terminated, truncated, info."""
+        name = self.agent_selection
+        seen = self.observe(name) if observe else None
+        return seen, self.rewards[name], self.terminated, self.truncated, self.infos[name]
+
+    def step(self, action: str | None) -> None:
+        """Let the seat to move reply; at the game's end let it leave with ``None``.
+
+        Raises:
+            ResetNeeded: Before ``reset`` or after the game's end.
+            TypeError: Where the action is no text while the game goes on.
+        """
+        if not self.agents:
+            raise ResetNeeded("call reset() first: no game is running")
+        name = self.agent_selection
+        if self.terminated or self.truncated:
+            self.agents.remove(name)
+            self.agent_selection = next(iter(self.agents), name)
+            return
+        if not isinstance(action, str):
+            raise TypeError(f"an action is a reply as a str, not {type(action).__name__}")
+        self._news[name] = ""
+        self.turns[name] += 1
+        self.infos[name] = {**self.infos[name], "turn": self.turns[name]}
+        with self._random.borrowed():
+            done, _ = self.game.step(action)
+        self._hear()
+        self.truncated = not done and self.turns[self.agent_selection] >= self.max_cycles
+        if done:
+            self._end()
+        if self.truncated:
+            self._close_infos({})
+
+    def render(self) -> None:
+        """Nothing is shown."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def __str__(self) -> str:
+        return f"textarena/{self.game_id}"
+
+    def _hear(self) -> None:
+        """Hand out what was said since, and see who is to move."""
+        state = self.game.state
+        for player, name in enumerate(SEATS):
+            words = told(state.observations[player], player)
+            state.observations[player] = []
+            self._news[name] = "\n".join(filter(None, (self._news[name], words)))
+        self.agent_selection = SEATS[state.current_player_id]
+
+    def _end(self) -> None:
+        rewards, results = self.game.close()
+        self.terminated = True
+        for player, name in enumerate(SEATS):
+            self.rewards[name] = float(rewards[player])
+            reason = str(results[player].get("reason") or "")
+            self._news[name] = "\n".join(filter(None, (self._news[name], reason)))
+        self._close_infos(self.rewards)
+
+    def _close_infos(self, rewards: Mapping[str, float]) -> None:
+        best = max(rewards.values(), default=0.0)
+        for name in SEATS:
+            mine = rewards.get(name, 0.0)
+            self.infos[name] |= {
+                "success": mine == best and any(other < best for other in rewards.values()),
+                "score_terms": {"env": mine},
+                "metrics": {"turns": float(self.turns[name])},
+            }
+
+
+def env(**arguments: Any) -> TextArenaGame:
+    """The game, for PettingZoo's registry."""
+    return TextArenaGame(**arguments)

@@ -1,0 +1,345 @@
+"""``TextAdapter``: an environment that was not made for language models, in words.
+
+One line brings any Gymnasium environment with discrete actions to whatever trains on text::
+
+    env = TextAdapter(gym.make("CliffWalking-v1"), observe="You stand on field {}.".format,
+                      actions=["up", "right", "down", "left"])
+
+Environments whose observations and actions are texts already need no names: their words go through as they
+are, out of and into dictionaries too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import gymnasium as gym
+import numpy as np
+
+from art_gym.env import Baseline, TextEnv, system_text
+from art_gym.errors import ToolError, did_you_mean
+from art_gym.parameters import Parameter
+from art_gym.tasks import Task
+from art_gym.tools import Outcome, Tool, tool
+from art_gym.wrappers.private_random import PrivateRandom
+from art_gym.wrappers.text_parts import reader_of, writer_of
+
+DEFAULT_MAX_TURNS = 100
+"""Turns of an episode where neither the caller nor the environment sets a limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """An episode so far, as the environment itself tells it."""
+
+    env_return: float
+    """The sum of its rewards."""
+    terminated: bool
+    """Whether it ended the episode."""
+    info: Mapping[str, Any]
+    """Its latest ``info``."""
+
+
+Success = Callable[[Played], bool]
+
+_MASKS = ("refuse", "show", "ignore")
+_THOUGHT = "</think>"
+
+
+def random_player(env: Any, rng: np.random.Generator) -> Callable[[str], str]:
+    """Any action that is possible now, each equally likely; where actions are free text, a text of theirs."""
+
+    def act(observation: str) -> str:
+        names = env.unwrapped.possible_actions()
+        return names[int(rng.integers(len(names)))] if names else "pass"
+
+    return act
+
+
+class TextAdapter(TextEnv):
+    """Any environment as a :class:`~art_gym.TextEnv`: words for what is seen, actions by their names.
+
+    It is a ``TextEnv`` in all that the contract promises. A reply is read by the project's parser: ``left``,
+    ``act("left")``, a native tool call; a near miss is named, and a reply that is no action costs
+    ``invalid_reward`` and does not reach the environment. ``info`` has the standard keys; ``success`` is
+    there where ``success`` or the environment's own ``info`` tells it (``"success"``, ``"is_success"``).
+    The environment's rewards are the score term ``"env"``, their sum the metric ``"env_return"``.
+
+    The same seed gives the same episode as in the environment itself: ``reset`` hands it on. Without a seed,
+    one is drawn.
+
+    Where an environment takes free text, the whole reply is the action, without what was thought before
+    ``</think>``.
+
+    A subclass may override :meth:`words` and :meth:`restart`, list ``baselines`` and ``teachers``, and read
+    ``played``, the episode so far.
+
+    Args:
+        env: The environment; it belongs to the adapter from now on.
+        observe: Makes words of an observation. Not needed for texts and dictionaries with one text.
+        actions: The names of discrete actions in their order, or actions by name where others than discrete
+            ones are meant. By default numbers; not needed for free text.
+        instructions: Standing instructions, shown above the list of actions.
+        tasks: What ``reset`` chooses from. A task's ``data`` may hold ``"seed"`` and ``"options"`` for the
+            environment's ``reset``; its prompt stands above the first observation.
+        split: The split that ``reset`` samples from.
+        max_turns: Replies in an episode; by default the environment's own time limit, or else
+            ``DEFAULT_MAX_TURNS``.
+        invalid_reward: What a reply earns that is no action; 0 or less.
+        masks: What becomes of an ``"action_mask"`` in ``info`` or in the observation: ``"refuse"`` shows what
+            is possible and refuses the rest, ``"show"`` only shows it, ``"ignore"`` leaves it out.
+        success: Whether an episode succeeded; by default what the environment's ``info`` says at its end.
+        refusals: Exceptions by which the environment's ``step`` refuses an action: they become words.
+        private_random: Keep the global ``random`` and ``numpy.random`` from the environment, for those that
+            seed them; see :class:`~art_gym.wrappers.private_random.PrivateRandom`.
+        render_mode: ``"ansi"``, ``"human"`` or ``None``, as in every ``TextEnv``.
+
+    Raises:
+        TypeError: Where observations or actions are no words and nothing says how they become some.
+        ValueError: For arguments out of range, or names that do not fit the actions.
+    """
+
+    shared: ClassVar[tuple[str, ...]] = (
+        "tools", "system", "_observe", "_write", "_actions", "_judge", "_refusals", "_masks",
+    )  # fmt: skip
+    baselines: ClassVar[Mapping[str, Baseline]] = {"random": random_player}
+    played: Played
+
+    def __init__(
+        self,
+        env: Any,
+        *,
+        observe: Callable[[Any], str] | None = None,
+        actions: Sequence[str] | Mapping[str, Any] | None = None,
+        instructions: str = "",
+        tasks: Iterable[Task] | None = None,
+        split: str = "train",
+        max_turns: int | None = None,
+        invalid_reward: float = -0.1,
+        masks: str = "refuse",
+        success: Success | None = None,
+        refusals: tuple[type[Exception], ...] = (),
+        private_random: bool = False,
+        render_mode: str | None = None,
+    ) -> None:
+        if not invalid_reward <= 0:
+            raise ValueError(f"invalid_reward must be 0 or less, not {invalid_reward}")
+        if masks not in _MASKS:
+            raise ValueError(f"masks `{masks}`{did_you_mean(str(masks), _MASKS)}")
+        super().__init__(
+            tasks,
+            split=split,
+            max_turns=_time_limit(env) if max_turns is None else max_turns,
+            invalid_action_penalty=-invalid_reward,
+            render_mode=render_mode,
+        )
+        self.env = env
+        self._observe = observe or self._reader()
+        self._write = None if actions is not None else writer_of(env.action_space)
+        self._actions = {} if self._write is not None else _named_actions(env, actions)
+        self._masks, self._judge, self._refusals = masks, success, refusals
+        self._random = PrivateRandom() if private_random else None
+        self._seed: int | None = None
+        self._begin_episode(None, {})
+        # An author's tools belong to a class; here they are the actions of one environment.
+        vars(self)["tools"] = {"say": self.tools["say"]} if self._write else {"act": _act_tool(self._actions)}
+        told = instructions or self.instructions
+        vars(self)["system"] = told.strip() if self._write else system_text(told, self.tools)
+
+    def words(self, observation: Any) -> str:
+        """An observation in words.
+
+        Raises:
+            TypeError: Where ``observe`` gives something else.
+        """
+        text = self._observe(observation)
+        if not isinstance(text, str):
+            raise TypeError(f"observe must give a str, not {type(text).__name__}: {text!r}")
+        return text
+
+    def restart(self, task: Task, seed: int) -> tuple[Any, dict[str, Any]]:
+        """Reset the environment for a task; here with the ``"seed"`` and ``"options"`` of the task's data."""
+        options = task.data.get("options")
+        result: tuple[Any, dict[str, Any]] = self.env.reset(
+            seed=task.data.get("seed", seed), options=None if options is None else dict(options)
+        )
+        return result
+
+    def possible_actions(self) -> list[str]:
+        """The names of the actions that the environment's mask allows now: all, where there is no mask."""
+        names = list(self._actions)
+        if self._mask is None:
+            return names
+        return [name for name, allowed in zip(names, self._mask, strict=True) if allowed]
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Begin an episode, see :meth:`TextEnv.reset`; the environment gets the same seed."""
+        self._seed = seed
+        observation, info = super().reset(seed=seed, options=options)
+        if self._write is not None:
+            info["tools"] = []
+            if not self.system:
+                observation = observation.removeprefix("\n\n")
+        return observation, info
+
+    def begin(self, task: Task) -> str:
+        """Reset the environment and say what is seen."""
+        seed = int(self.np_random.integers(2**31)) if self._seed is None else self._seed
+        if self._random is None:
+            observation, info = self.restart(task, seed)
+        else:
+            with self._random.borrowed(task.data.get("seed", seed)):
+                observation, info = self.restart(task, seed)
+        self._begin_episode(observation, info)
+        self._seen = self._shown(observation)
+        return f"{task.prompt}\n{self._seen}" if task.prompt else self._seen
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Take the model's whole reply as the action, see :meth:`TextEnv.step`."""
+        self._said, self._cut = action, False
+        free = self._write is not None and isinstance(action, str)
+        observation, reward, terminated, truncated, info = super().step("say()" if free else action)
+        if free and "call" in info:
+            info["call"] = {"name": "say", "arguments": {"text": action}}
+        if self._cut:
+            terminated, truncated = False, True
+        if "success" in info and self._succeeded() is None:
+            del info["success"]
+        return observation, reward, terminated, truncated, info
+
+    @tool
+    def act(self, action: str) -> Outcome:
+        """Take an action.
+
+        Args:
+            action: Its name.
+        """
+        if self._masks == "refuse" and action not in self.possible_actions():
+            raise ToolError(f"`{action}` is not possible now; possible: {', '.join(self.possible_actions())}")
+        return self._advance(self._actions[action])
+
+    @tool
+    def say(self) -> Outcome:
+        """Say the whole reply to the environment."""
+        assert self._write is not None
+        return self._advance(self._write(self._said.rpartition(_THOUGHT)[2].lstrip()))
+
+    def after_refusal(self) -> str:
+        """What was seen last, and what could be done."""
+        names = f"\nactions: {', '.join(self._actions)}" if self._actions and self._mask is None else ""
+        return f"{self._seen}{names}"
+
+    def on_truncation(self) -> Outcome:
+        """The turn limit; whether the environment calls that a success is asked all the same."""
+        metrics = {"env_return": self.played.env_return}
+        return Outcome("No turns are left.", success=bool(self._succeeded()), metrics=metrics)
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
+
+    def _advance(self, action: Any) -> Outcome:
+        """Step the environment and say what came of it."""
+        try:
+            if self._random is None:
+                observation, reward, terminated, truncated, info = self.env.step(action)
+            else:
+                with self._random.borrowed():
+                    observation, reward, terminated, truncated, info = self.env.step(action)
+        except self._refusals as refusal:
+            raise ToolError(f"the environment refused this: {refusal}") from refusal
+        self._notice(observation, info)
+        self.played = Played(self.played.env_return + float(reward), bool(terminated), info)
+        self._cut = bool(truncated) and not terminated
+        self._seen = self.words(observation) if terminated else self._shown(observation)
+        return Outcome(
+            f"{self._seen}\nThe time is up." if self._cut else self._seen,
+            {"env": float(reward)},
+            ends=bool(terminated or truncated),
+            success=bool(self._succeeded()),
+            metrics={"env_return": self.played.env_return},
+        )
+
+    def _begin_episode(self, observation: Any, info: Mapping[str, Any]) -> None:
+        self.played = Played(0.0, False, info)
+        self._said, self._seen, self._cut = "", "", False
+        self._notice(observation, info)
+
+    def _notice(self, observation: Any, info: Mapping[str, Any]) -> None:
+        """Keep what the environment tells beside the words."""
+        mask = info.get("action_mask")
+        if mask is None and isinstance(observation, Mapping):
+            mask = observation.get("action_mask")
+        self._mask = None if mask is None or self._masks == "ignore" else [bool(allowed) for allowed in mask]
+
+    def _shown(self, observation: Any) -> str:
+        text = self.words(observation)
+        return text if self._mask is None else f"{text}\npossible: {', '.join(self.possible_actions())}"
+
+    def _succeeded(self) -> bool | None:
+        """Whether the episode is a success, ``None`` where nobody tells."""
+        if self._judge is not None:
+            return bool(self._judge(self.played))
+        told = self.played.info
+        found = [told[name] for name in ("success", "is_success") if name in told]
+        return bool(found[0]) if found else None
+
+    def _reader(self) -> Callable[[Any], str]:
+        reader = reader_of(self.env.observation_space)
+        if reader is None and type(self).words is TextAdapter.words:
+            raise TypeError(
+                f"the observations of {_name(self.env)} are {self.env.observation_space}, no words: pass "
+                "observe=, a callable that makes a str of an observation"
+            )
+        return reader or str
+
+    def _show(self, reply: str, observation: str) -> None:
+        super()._show(self._said if self._write else reply, observation)
+
+
+def _act_tool(actions: Mapping[str, Any]) -> Tool:
+    choice = Parameter("action", Literal, "What to do.", choices=tuple(actions))
+    return Tool("act", "Take an action.", (choice,))
+
+
+def _named_actions(env: Any, actions: Sequence[str] | Mapping[str, Any] | None) -> dict[str, Any]:
+    """The environment's actions by name.
+
+    Raises:
+        TypeError: Where actions are not discrete and have no names.
+        ValueError: Where the names do not fit.
+    """
+    space = env.action_space
+    if isinstance(actions, Mapping):
+        named = dict(actions)
+    elif not isinstance(space, gym.spaces.Discrete):
+        raise TypeError(
+            f"the actions of {_name(env)} are {space}, neither text nor discrete: pass actions=, a dict from "
+            "names to the actions that are meant"
+        )
+    else:
+        numbers = range(int(space.start), int(space.start + space.n))
+        names = [str(number) for number in numbers] if actions is None else list(actions)
+        if len(names) != len(numbers):
+            raise ValueError(f"{_name(env)} has {len(numbers)} actions, but actions= names {len(names)}")
+        named = dict(zip(names, numbers, strict=True))
+        if len(named) < len(names):
+            raise ValueError(f"actions= names one action twice: {', '.join(names)}")
+    known = {name.lower() for name in named}
+    if not named or len(known) < len(named) or not all(name.strip() for name in named):
+        raise ValueError(f"actions= needs names that differ in more than case, not {list(named)}")
+    return named
+
+
+def _time_limit(env: Any) -> int:
+    spec = getattr(env, "spec", None)
+    return (None if spec is None else spec.max_episode_steps) or DEFAULT_MAX_TURNS
+
+
+def _name(env: Any) -> str:
+    spec = getattr(env, "spec", None)
+    return spec.id if spec is not None else type(getattr(env, "unwrapped", env)).__name__
