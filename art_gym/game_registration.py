@@ -5,6 +5,8 @@ from __future__ import annotations
 _MODULES = {
     "art/2048Duel-v0": "art_gym.envs.game_2048.duel",
     "art/CodingDuel-v0": "art_gym.envs.coding.duel",
+    "classic/TicTacToe-v0": "art_gym.wrappers.adapters.tic_tac_toe",
+    "classic/ConnectFour-v0": "art_gym.wrappers.adapters.connect_four",
 }
 
 

@@ -17,6 +17,17 @@ _ENVS: dict[str, dict[str, Any]] = {
         "vector_entry_point": "art_gym.envs.game_2048.vector_env:Vector2048Env",
     },
     "art/Coding-v0": {"entry_point": "art_gym.envs.coding.env:CodingEnv"},
+    # Other people's environments in words; their packages are asked for when one is made.
+    "toy/FrozenLake-v0": {"entry_point": "art_gym.wrappers.adapters.frozen_lake:FrozenLakeTextEnv"},
+    "toy/Taxi-v0": {"entry_point": "art_gym.wrappers.adapters.taxi:TaxiTextEnv"},
+    "toy/Blackjack-v0": {"entry_point": "art_gym.wrappers.adapters.blackjack:BlackjackTextEnv"},
+    "gem/Env-v0": {"entry_point": "art_gym.wrappers.adapters.gem_env:GemTextEnv"},
+    "textarena/Solo-v0": {"entry_point": "art_gym.wrappers.adapters.textarena_env:TextArenaSoloEnv"},
+    "reasoning-gym/Task-v0": {
+        "entry_point": "art_gym.wrappers.adapters.reasoning_gym_env:ReasoningGymTextEnv"
+    },
+    "textworld/Game-v0": {"entry_point": "art_gym.wrappers.adapters.textworld_env:TextWorldTextEnv"},
+    "babyai/Text-v0": {"entry_point": "art_gym.wrappers.adapters.babyai_env:BabyAITextEnv"},
 }
 
 

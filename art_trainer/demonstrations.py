@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from art_trainer.chat import ChatFormat
+from art_trainer.env_pool import EnvPool, MakeEnv
 from art_trainer.episodes import Episode, Span, TokenHistory
 from art_trainer.policy import Conversation, Reply, TrainablePolicy
-from art_trainer.rollout import EnvPool, MakeEnv, Start, rollout
+from art_trainer.rollout import Start, rollout
 from art_trainer.scripted_policy import Player, env_observation, find_player
 
 STRAY = "random"

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
+from art_trainer.env_pool import EnvPool, MakeEnv
 from art_trainer.episodes import Episode, Group
 from art_trainer.errors import ConfigError
 from art_trainer.evaluation import evaluation_starts
 from art_trainer.policy import Conversation, Policy
 from art_trainer.records.reader import iter_steps
 from art_trainer.records.writer import FILE
-from art_trainer.rollout import EnvPool, MakeEnv, Start, rollout
+from art_trainer.rollout import Start, rollout
 from art_trainer.scripted_policy import Player, ScriptedPolicy, find_player
 
 RANDOM = "random"

@@ -14,19 +14,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 
+from art_trainer.env_pool import EnvPool, MakeEnv, TextEnvironment
 from art_trainer.episodes import Ending, Episode, Group, TokenHistory, Turn
 from art_trainer.policy import Conversation, Policy, Reply
 from art_trainer.states import state_digest
 from art_trainer.timings import EpisodeTiming, Timings, TurnTiming
-
-TextEnvironment = gym.Env[str, str]
-MakeEnv = Callable[[], TextEnvironment]
 
 DEFAULT_MAX_CONCURRENT = 256
 
@@ -43,39 +39,6 @@ class Start:
     """Starts of one group share seed and options, so that a policy may compute their prompt once."""
     rng_seed: int | Sequence[int] = 0
     """Seeds the policy's randomness in this episode."""
-
-
-class EnvPool:
-    """Environments that are made once and used by one episode after the other.
-
-    Args:
-        make_env: Makes one environment with text observations and text actions.
-    """
-
-    def __init__(self, make_env: MakeEnv) -> None:
-        self._make_env = make_env
-        self._free: list[TextEnvironment] = []
-
-    def take(self) -> TextEnvironment:
-        """An environment nobody uses."""
-        return self._free.pop() if self._free else self._make_env()
-
-    def give_back(self, env: TextEnvironment) -> None:
-        """Make an environment available again."""
-        self._free.append(env)
-
-    def close(self) -> None:
-        """Close the environments that nobody uses."""
-        while self._free:
-            self._free.pop().close()
-
-    def __enter__(self) -> EnvPool:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 @dataclass(eq=False, slots=True)

@@ -15,9 +15,10 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from art_trainer.copying import start_as_copier
+from art_trainer.env_pool import MakeEnv
 from art_trainer.episodes import Episode
 from art_trainer.errors import ConfigError
-from art_trainer.rollout import MakeEnv, Start, rollout
+from art_trainer.rollout import Start, rollout
 from art_trainer.scripted_policy import ScriptedPolicy
 from art_trainer.small_chat import ASSISTANT, END, PAD, TEMPLATE, USER
 

@@ -25,6 +25,7 @@ import numpy as np
 from art_gym.env import Baseline
 from art_gym.errors import did_you_mean
 from art_gym.seats import SeatEnv, TextGame, players_of
+from art_trainer.callbacks import TrainerCallback
 from art_trainer.config import GRPOConfig
 from art_trainer.episodes import Episode, Group
 from art_trainer.errors import ConfigError
@@ -33,7 +34,7 @@ from art_trainer.game_rollout import MakeGame, play_games, seat_groups, seat_of
 from art_trainer.metrics import episode_metrics
 from art_trainer.policy import Policy
 from art_trainer.rollout import Start
-from art_trainer.trainer import GRPOTrainer, TrainerCallback
+from art_trainer.trainer import GRPOTrainer
 from art_trainer.transformers_policy import TransformersPolicy
 
 RIVALS = "rivals"

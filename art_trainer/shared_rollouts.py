@@ -12,11 +12,12 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from art_trainer.config import GRPOConfig
+from art_trainer.env_pool import EnvPool
 from art_trainer.episodes import Episode, Group
 from art_trainer.judging import RewardModel
 from art_trainer.policy import Policy
 from art_trainer.processes import Processes, jointly
-from art_trainer.rollout import EnvPool, Start, rollout, rollout_groups
+from art_trainer.rollout import Start, rollout, rollout_groups
 from art_trainer.timings import Timings
 
 

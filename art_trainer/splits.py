@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from art_trainer.env_pool import TextEnvironment
 from art_trainer.errors import ConfigError
-from art_trainer.rollout import TextEnvironment
 
 TRAIN = ("train",)
 """The usual names of a split to train on."""

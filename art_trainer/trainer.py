@@ -26,15 +26,17 @@ import itertools
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
 
 from art_gym.wrappers.judging import JudgeFailed
 from art_trainer.best_model import best_model_for
+from art_trainer.callbacks import HearsRun, TrainerCallback
 from art_trainer.checkpoint import checkpoint_path, prune_checkpoints, read_checkpoint, write_checkpoint
 from art_trainer.config import GRPOConfig
+from art_trainer.env_pool import EnvPool, MakeEnv
 from art_trainer.episodes import Episode, Group
 from art_trainer.errors import DivergedError, EngineError
 from art_trainer.evaluation import evaluate
@@ -46,53 +48,16 @@ from art_trainer.policy import TrainablePolicy
 from art_trainer.processes import Processes, current_processes, jointly
 from art_trainer.records.weights import weights_digest
 from art_trainer.result_checkpoint import load_weights
-from art_trainer.rollout import EnvPool, MakeEnv
 from art_trainer.run_log import RunLog
 from art_trainer.selection import replace_without_signal
 from art_trainer.shared_rollouts import SharedRollouts
 from art_trainer.splits import EVALUATION, TRAIN, choose_split
-from art_trainer.timings import EpisodeTiming, Timings
+from art_trainer.timings import Timings
 
 _TASKS, _SAMPLING, _FRESH_TASKS, _FRESH_SAMPLING = 2, 3, 4, 5
 """Streams of randomness below ``config.seed``; the learner's own is 1."""
 _EVALUATION_SEED = 1_000_003
 """Added to ``config.seed`` for evaluations, whose episodes no training step draws."""
-
-
-class TrainerCallback(Protocol):
-    """Who is told how a run goes; calls come from the thread that trains.
-
-    One that has ``on_warning`` too is told of warnings, see :class:`~art_trainer.guards.HearsWarnings`; one
-    that is a :class:`HearsRun`, of beginning, log, checkpoints and end.
-    """
-
-    def on_step(self, metrics: Mapping[str, float]) -> None:
-        """A step is done; ``metrics["step"]`` counts from 1."""
-
-    def on_episode(self, episode: Episode) -> None:
-        """A training episode ended."""
-
-
-@runtime_checkable
-class HearsRun(Protocol):
-    """A callback that is also told what is in the run's folder by then, by the main process."""
-
-    def on_begin(self, step: int) -> None:
-        """The run begins, or goes on after ``step`` steps."""
-
-    def on_logged(
-        self,
-        metrics: Mapping[str, float],
-        groups: Sequence[Group] = (),
-        timings: Sequence[EpisodeTiming | None] | None = None,
-    ) -> None:
-        """A step's metrics are written; the groups it learned from, and when their episodes were played."""
-
-    def on_checkpoint(self, step: int, folder: Path, aliases: tuple[str, ...]) -> None:
-        """A checkpoint is written."""
-
-    def on_end(self, outcome: Literal["finished", "interrupted", "failed"]) -> None:
-        """The run is over, whatever ended it."""
 
 
 class GRPOTrainer:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from art_trainer.demonstrations import collect_demonstrations
+from art_trainer.env_pool import MakeEnv
 from art_trainer.errors import ConfigError
 from art_trainer.imitation import ImitationConfig, imitate
-from art_trainer.rollout import MakeEnv, Start
+from art_trainer.rollout import Start
 from art_trainer.transformers_policy import TransformersPolicy
 
 

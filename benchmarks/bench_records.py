@@ -36,10 +36,11 @@ import torch
 import art_gym  # noqa: F401 (registers the environments)
 from art_trainer.commands.models import local_policy
 from art_trainer.demonstrations import collect_demonstrations
+from art_trainer.env_pool import EnvPool
 from art_trainer.episodes import Episode, Group, Span, TokenHistory
 from art_trainer.records import EpisodeWriter, iter_episodes
 from art_trainer.records.encoding import decode_episode, encode_episode
-from art_trainer.rollout import EnvPool, Start, rollout_groups
+from art_trainer.rollout import Start, rollout_groups
 from art_trainer.sampler import SamplingParams
 
 CHOSEN = "zstd JSONL"

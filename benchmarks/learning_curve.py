@@ -73,7 +73,7 @@ CLAIMS = {
         seconds=600,
     ),
     "lake": Claim(
-        "toy/FrozenLake-v0", "success", "right-down", rise=0.5, rise_low=0.4, mean_rise_low=0.5, above=3.0,
+        "toy/FrozenLake-v0", "success", "right-down", rise=0.25, rise_low=0.2, mean_rise_low=0.4, above=2.0,
         seconds=600,
     ),
 }  # fmt: skip

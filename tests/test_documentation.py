@@ -5,6 +5,7 @@ A block that cannot run here says why: ```` ```python no-run: needs a GPU ````.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -90,6 +91,8 @@ def test_a_pages_python_runs(
     page: Path, page_module: types.ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    # Commands are found as where the project is installed, even if nobody activated that environment.
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     for block in PYTHON[page]:
         code = compile("\n" * block.line + block.code, str(page), "exec", dont_inherit=True)
         try:

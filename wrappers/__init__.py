@@ -16,6 +16,7 @@ from art_gym.wrappers.reward_terms import RewardClip, RewardScale, StepPenalty
 from art_gym.wrappers.rubric_reward import RubricReward
 from art_gym.wrappers.ruler_reward import RulerReward
 from art_gym.wrappers.ruler_scoring import WAITING
+from art_gym.wrappers.text_adapter import TextAdapter
 
 __all__ = [
     "WAITING",
@@ -27,6 +28,7 @@ __all__ = [
     "RubricReward",
     "RulerReward",
     "StepPenalty",
+    "TextAdapter",
 ]
 
 

@@ -14,10 +14,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from art_gym.errors import did_you_mean
+from art_trainer.env_pool import EnvPool
 from art_trainer.episodes import Ending, Episode, TokenHistory
 from art_trainer.errors import ConfigError, TrainerError
 from art_trainer.policy import Conversation, Reply
-from art_trainer.rollout import EnvPool, Start, rollout
+from art_trainer.rollout import Start, rollout
 from art_trainer.sampler import SamplingParams
 from art_trainer.transformers_policy import TransformersPolicy
 from art_trainer.trl.dataset import make_env, reset_options

@@ -15,10 +15,11 @@ from art_gym.scaffold import EnvName, write_package
 def run(folder: Path, *command: object, site: Path | None = None) -> str:
     """What a command prints that must succeed, with the packages in ``site`` installed."""
     paths = [str(site or ""), os.environ.get("PYTHONPATH", "")]
+    installed = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     result = subprocess.run(
         list(map(str, command)),
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        env={**os.environ, "PATH": installed, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
         capture_output=True,
         text=True,
         check=False,

@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from art_trainer.rollout import EnvPool, rollout, rollout_groups
+from art_trainer.env_pool import EnvPool
+from art_trainer.rollout import rollout, rollout_groups
 from art_trainer.sampler import SamplingParams
 from art_trainer.transformers_policy import TransformersPolicy
 from tests.art_trainer.test_rollout import CountEnv, Script, drawn, starts

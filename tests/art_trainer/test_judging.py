@@ -12,6 +12,7 @@ from art_trainer.episodes import Ending, Episode, Group, Turn
 from art_trainer.errors import ConfigError
 from art_trainer.judging import RewardMix, RewardModel, attempt_of, with_scores
 from art_trainer.metrics import batch_metrics
+from art_trainer.records import read_episodes
 from art_trainer.rollout import rollout_groups
 from art_trainer.scripted_policy import ScriptedPolicy
 from art_trainer.trainer import GRPOTrainer
@@ -202,5 +203,5 @@ def test_a_trainer_learns_from_what_the_judge_says(tmp_path: Path) -> None:
     assert lines[-1]["turns"] > lines[0]["turns"] + 0.5
     assert lines[-1]["reward"] == pytest.approx(lines[-1]["score/ruler"])
     assert lines[-1]["independent_reward"] != pytest.approx(lines[-1]["reward"])
-    shown = json.loads((tmp_path / "episodes" / "step-000012.jsonl").read_text().splitlines()[0])
-    assert shown["judgements"]["ruler"]["score"] == shown["turns"][-1]["score_terms"]["ruler"]
+    shown = read_episodes(tmp_path, 12)[0]
+    assert shown.judgements["ruler"].score == shown.turns[-1].score_terms["ruler"]

@@ -25,7 +25,9 @@ MOMENTS: dict[str, dict[str, Any]] = {
     "the evaluation before": {"event": "os.rename", "path": "before.json", "count": 1},
     "the settings are written": {"event": "os.rename", "path": "config.json", "count": 1},
     "the first rollout": {"call": "art_trainer.trainer:GRPOTrainer._tell_episode", "count": 3},
-    "the first checkpoint has no manifest yet": {"event": "open", "path": "manifest.json", "count": 1},
+    "the first checkpoint has no manifest yet": {
+        "event": "open", "path": ".step-000001.partial/manifest.json", "count": 1,
+    },
     "between the optimizer steps of step 2": {
         "call": "art_trainer.optimization:UpdateGuard.step", "count": 4,
     },
@@ -36,7 +38,7 @@ MOMENTS: dict[str, dict[str, Any]] = {
         "event": "os.rename", "path": "checkpoints/.step-000002.partial", "count": 1,
     },
     # The first of that name to be deleted is what the kill before left of checkpoint 2.
-    "checkpoint 1 is half deleted": {"event": "os.remove", "path": "model.safetensors", "count": 2},
+    "checkpoint 0 is half deleted": {"event": "os.remove", "path": "model.safetensors", "count": 2},
     "the evaluation after": {"event": "os.rename", "path": "after.episodes.jsonl", "count": 1},
     "checkpoint 3 is written again, and moved away": {
         "event": "os.rename", "path": "checkpoints/.step-000003.partial", "count": 1,
@@ -127,18 +129,19 @@ def test_metrics_and_evaluations_are_those_of_the_whole_run(folder: Path) -> Non
 
 def test_no_kill_leaves_less_than_the_newest_whole_checkpoint(folder: Path) -> None:
     left = {moment: run["left"] for moment, run in zip(MOMENTS, told(folder)[1:-1], strict=True)}
-    assert left["the first rollout"] == []
-    assert left["the first checkpoint has no manifest yet"] == [".step-000001.partial"]
-    assert left["between the optimizer steps of step 2"] == ["step-000001"]
-    assert left["checkpoint 2 gets its name"] == [".step-000002.partial", "step-000001"]
-    assert left["checkpoint 1 is half deleted"] == [".step-000001.deleted", "step-000002"]
+    # The best one so far, by the evaluation, is kept beside the newest.
+    assert left["the first rollout"] == ["step-000000"]
+    assert left["the first checkpoint has no manifest yet"] == [".step-000001.partial", "step-000000"]
+    assert left["between the optimizer steps of step 2"] == ["step-000000", "step-000001"]
+    assert left["checkpoint 2 gets its name"] == [".step-000002.partial", "step-000000", "step-000001"]
+    assert left["checkpoint 0 is half deleted"] == [".step-000000.deleted", "step-000001", "step-000002"]
     moved = left["checkpoint 3 is written again, and moved away"]
-    assert moved == [".step-000003.partial", ".step-000003.retired"]
+    assert moved == [".step-000003.partial", ".step-000003.retired", "step-000002"]
 
 
 def test_nothing_half_done_is_left_in_the_end(folder: Path) -> None:
     whole, *_, last = told(folder)
-    assert whole["left"] == last["left"] == ["step-000003"]
+    assert whole["left"] == last["left"] == ["step-000002", "step-000003"]
 
 
 def test_steps_that_were_saved_are_not_done_again(folder: Path) -> None:

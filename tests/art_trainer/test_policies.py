@@ -6,9 +6,10 @@ import torch
 
 from art_trainer import slot_decoder
 from art_trainer.decoding import RecomputeDecoder
+from art_trainer.env_pool import EnvPool
 from art_trainer.episodes import Ending
 from art_trainer.policy import Conversation
-from art_trainer.rollout import EnvPool, Start, rollout, rollout_groups
+from art_trainer.rollout import Start, rollout, rollout_groups
 from art_trainer.sampler import SamplingParams
 from art_trainer.slot_decoder import SlotDecoder
 from art_trainer.transformers_policy import TransformersPolicy

@@ -11,6 +11,7 @@ from art_trainer.cli import main
 from art_trainer.commands.rewards import reward_model
 from art_trainer.commands.settings import RunSettings
 from art_trainer.errors import ConfigError
+from art_trainer.records import read_episodes
 from art_trainer.transformers_policy import TransformersPolicy
 from tests.wrappers.judge_server import JudgeServer, Reply, Request, answer_json, says, shown
 
@@ -70,8 +71,7 @@ def test_training_is_paid_by_a_language_model_behind_http(tmp_path: Path, serve:
         assert line["independent_reward"] != line["reward"]
     # One question a group, and each group of two steps was asked about.
     assert len(server.requests) == 6
-    episode = json.loads((tmp_path / "run" / "episodes" / "step-000001.jsonl").read_text().splitlines()[0])
-    assert episode["judgements"]["ruler"]["explanation"]
+    assert read_episodes(tmp_path / "run", 1)[0].judgements["ruler"].explanation
 
 
 def test_a_server_that_is_gone_masks_every_group_and_then_stops_the_run(

@@ -2,9 +2,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from art_trainer.env_pool import EnvPool
 from art_trainer.episodes import Ending, TokenHistory
 from art_trainer.policy import Conversation, Reply
-from art_trainer.rollout import EnvPool, Start, rollout, rollout_groups
+from art_trainer.rollout import Start, rollout, rollout_groups
 from art_trainer.scripted_policy import ScriptedPolicy
 
 
