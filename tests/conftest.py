@@ -17,12 +17,7 @@ settings.load_profile("repeatable")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-_LONGEST = (
-    "test_documentation.py",
-    "test_processes.py",
-    "test_sinks_and_training.py",
-    "test_trl_environments.py",
-)
+_LONGEST = ("test_readme.py", "test_documentation.py", "test_2048_players.py", "test_processes.py")
 """Begun first: a worker that begins one of them last keeps the other waiting."""
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from google.protobuf.message import DecodeError
 from wandb.proto import wandb_internal_pb2
 
 _BLOCK, _FILE_HEADER, _CHUNK_HEADER = 32768, 7, 7
@@ -37,10 +38,16 @@ def read_wandb(folder: Path, patience: float = 20.0) -> WandbRun:
     """Read all offline runs below a training run's folder as one, when W&B's own process has written them."""
     deadline = time.monotonic() + patience
     while True:
-        found = _read(folder)
-        runs = len(list((folder / "wandb").glob("offline-run-*")))
-        if len(found.exits) >= runs or time.monotonic() > deadline:
-            return found
+        late = time.monotonic() > deadline
+        try:
+            found = _read(folder)
+        except DecodeError:  # it is being written
+            if late:
+                raise
+        else:
+            runs = len(list((folder / "wandb").glob("offline-run-*")))
+            if late or len(found.exits) >= runs:
+                return found
         time.sleep(0.05)
 
 
