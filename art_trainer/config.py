@@ -66,6 +66,10 @@ class GRPOConfig:
     env_threads: int = 0
     """Threads that step environments while the policy samples for other episodes; 0 steps them in between.
     Pays where environments wait for something; they must allow to be stepped from any thread."""
+    max_staleness: int = 0
+    """By how many updates the weights that sampled an attempt may be older than those that learn from it.
+    Above 0 workers play ahead while the learner learns, which needs ``importance_sampling_correction``. This
+    process alone never plays ahead."""
     temperature: float = 1.0
     """Sampling temperature; the learner's log-probs are taken at the same temperature."""
     top_p: float = 1.0
@@ -315,9 +319,9 @@ _AT_LEAST_ONE = (
     "steps_per_generation", "max_skipped_updates", "tokens_per_microbatch", "logging_steps", "eval_episodes",
 )  # fmt: skip
 _NOT_NEGATIVE = (
-    "seed", "env_threads", "temperature", "top_k", "learning_rate", "warmup_steps", "weight_decay",
-    "max_grad_norm", "epsilon", "adam_epsilon", "beta", "entropy_coef", "save_steps", "eval_steps",
-    "eval_temperature",
+    "seed", "env_threads", "max_staleness", "temperature", "top_k", "learning_rate", "warmup_steps",
+    "weight_decay", "max_grad_norm", "epsilon", "adam_epsilon", "beta", "entropy_coef", "save_steps",
+    "eval_steps", "eval_temperature",
     "step_advantage_weight", "vf_coef", "kl_warning", "ratio_warning", "grad_norm_warning",
 )  # fmt: skip
 _FRACTIONS = ("lr_final_ratio", "adam_beta1", "adam_beta2", "gamma", "lam", "entropy_warning")

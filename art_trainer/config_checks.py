@@ -84,6 +84,12 @@ def _check_correction(config: GRPOConfig) -> None:
         raise ConfigError(
             f"importance_sampling_clip_min ({low}) is not below importance_sampling_clip_max ({high})"
         )
+    if config.max_staleness and not config.importance_sampling_correction:
+        raise ConfigError(
+            f"max_staleness is {config.max_staleness}, so attempts are sampled by older weights than "
+            "learn from them: set importance_sampling_correction to true, which weighs them by how far the "
+            "weights have moved, or max_staleness to 0"
+        )
     if (
         config.importance_sampling_correction
         and config.importance_sampling_mode.endswith("truncate")

@@ -9,8 +9,9 @@ from art_trainer.chat import ChatFormat
 from art_trainer.env_pool import EnvPool, MakeEnv
 from art_trainer.episodes import Episode, Span, TokenHistory
 from art_trainer.policy import Conversation, Reply, TrainablePolicy
-from art_trainer.rollout import Start, rollout
+from art_trainer.rollout import rollout
 from art_trainer.scripted_policy import Player, env_observation, find_player
+from art_trainer.starts import Start
 
 STRAY = "random"
 """The player whose replies are played for a demonstrator that is disturbed."""

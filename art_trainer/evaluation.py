@@ -24,7 +24,8 @@ from art_trainer.episode_results import EpisodeResult, clusters_of
 from art_trainer.episodes import Ending, Episode
 from art_trainer.evaluation_starts import evaluation_split, evaluation_starts
 from art_trainer.policy import Policy
-from art_trainer.rollout import Start, rollout
+from art_trainer.rollout import rollout
+from art_trainer.starts import Start
 from art_trainer.statistics import (
     Interval,
     mean_interval,

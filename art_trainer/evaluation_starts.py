@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 
 from art_gym.tasks import TaskSet
-from art_trainer.rollout import Start
+from art_trainer.starts import Start
 
 DEFAULT_EPISODES = 100
 """How many episodes an environment without tasks is played."""

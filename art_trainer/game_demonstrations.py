@@ -19,8 +19,8 @@ from art_trainer.errors import ConfigError
 from art_trainer.game_rollout import MakeGame
 from art_trainer.imitation import ImitationConfig, imitate
 from art_trainer.policy import TrainablePolicy
-from art_trainer.rollout import Start
 from art_trainer.self_play import opponents_of, seat_env_maker
+from art_trainer.starts import Start
 
 
 def imitate_players(

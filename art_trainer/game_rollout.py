@@ -21,7 +21,8 @@ import numpy as np
 from art_gym.seats import TextGame, seat_baselines, words_of
 from art_trainer.episodes import Ending, Episode, Group, TokenHistory, Turn
 from art_trainer.policy import Conversation, Policy, Reply
-from art_trainer.rollout import DEFAULT_MAX_CONCURRENT, Start, first_messages, last_line
+from art_trainer.rollout import DEFAULT_MAX_CONCURRENT, first_messages, last_line
+from art_trainer.starts import Start
 
 MakeGame = Callable[[], TextGame]
 PlayedGame = Mapping[str, Episode]

@@ -15,8 +15,9 @@ from art_trainer.evaluation import evaluation_starts
 from art_trainer.policy import Conversation, Policy
 from art_trainer.records.reader import iter_steps
 from art_trainer.records.writer import FILE
-from art_trainer.rollout import Start, rollout
+from art_trainer.rollout import rollout
 from art_trainer.scripted_policy import Player, ScriptedPolicy, find_player
+from art_trainer.starts import Start
 
 RANDOM = "random"
 """The player whose replies are played for one that is disturbed."""

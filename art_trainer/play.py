@@ -16,7 +16,8 @@ from rich.text import Text
 from art_trainer.display import visible
 from art_trainer.episodes import Episode, TokenHistory
 from art_trainer.policy import Conversation, Policy, Reply
-from art_trainer.rollout import Start, rollout
+from art_trainer.rollout import rollout
+from art_trainer.starts import Start
 
 _FENCE = "```"
 

@@ -21,24 +21,11 @@ import numpy as np
 from art_trainer.env_pool import EnvPool, MakeEnv, TextEnvironment
 from art_trainer.episodes import Ending, Episode, Group, TokenHistory, Turn
 from art_trainer.policy import Conversation, Policy, Reply
+from art_trainer.starts import GroupTask, Start
 from art_trainer.states import state_digest
 from art_trainer.timings import EpisodeTiming, Timings, TurnTiming
 
 DEFAULT_MAX_CONCURRENT = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Where an episode starts; equal seeds and options start from the same state."""
-
-    seed: int
-    """For the environment's ``reset``."""
-    options: Mapping[str, Any] | None = None
-    """For the environment's ``reset``."""
-    group: int = 0
-    """Starts of one group share seed and options, so that a policy may compute their prompt once."""
-    rng_seed: int | Sequence[int] = 0
-    """Seeds the policy's randomness in this episode."""
 
 
 @dataclass(eq=False, slots=True)
@@ -191,29 +178,67 @@ def rollout_groups(
     """
     if group_size < 1:
         raise ValueError(f"group_size is at least 1, got {group_size}")
-    root = [rng_seed] if isinstance(rng_seed, int) else list(rng_seed)
-    starts = [
-        Start(seed, options, group, (*root, group, member))
-        for group, seed in enumerate(seeds)
-        for member in range(group_size)
-    ]
+    root = (rng_seed,) if isinstance(rng_seed, int) else tuple(rng_seed)
+    tasks = [GroupTask(seed, group_size, (*root, place), options) for place, seed in enumerate(seeds)]
+    return rollout_tasks(
+        policy,
+        make_env,
+        tasks,
+        max_concurrent=max_concurrent,
+        on_episode=on_episode,
+        on_group=on_group,
+        record_states=record_states,
+        env_threads=env_threads,
+        timings=timings,
+    )
+
+
+def rollout_tasks(
+    policy: Policy,
+    make_env: MakeEnv | EnvPool,
+    tasks: Sequence[GroupTask],
+    *,
+    max_concurrent: int | None = None,
+    on_episode: Callable[[Episode], None] | None = None,
+    on_group: Callable[[int, Group], None] | None = None,
+    record_states: bool = False,
+    env_threads: int = 0,
+    timings: Timings | None = None,
+) -> list[Group]:
+    """Play the groups that some tasks ask for.
+
+    Args:
+        policy: Who plays.
+        make_env: Makes an environment, or a pool to take them from.
+        tasks: The groups.
+        max_concurrent: As in :func:`rollout`.
+        on_episode: As in :func:`rollout`.
+        on_group: Called with each group as its last episode ends, and with its place among the tasks.
+        record_states: As in :func:`rollout`.
+        env_threads: As in :func:`rollout`.
+        timings: As in :func:`rollout`.
+
+    Returns:
+        The groups, in the order of their tasks.
+    """
+    members = [(place, member) for place, task in enumerate(tasks) for member in range(task.size)]
+    starts = [tasks[place].start(member, place) for place, member in members]
+    ended: list[dict[int, Episode]] = [{} for _ in tasks]
     groups: dict[int, Group] = {}
-    members: dict[int, dict[int, Episode]] = {}
 
     def gather(index: int, episode: Episode) -> None:
         if on_episode is not None:
             on_episode(episode)
-        place = index // group_size
-        ended = members.setdefault(place, {})
-        ended[index] = episode
-        if len(ended) == group_size:
-            groups[place] = Group(tuple(ended[i] for i in sorted(ended)))
+        place, member = members[index]
+        ended[place][member] = episode
+        if len(ended[place]) == tasks[place].size:
+            groups[place] = Group(tuple(ended[place][i] for i in range(tasks[place].size)))
             if on_group is not None:
                 on_group(place, groups[place])
 
     watching = _Watching(gather, record_states, timings)
     _run(policy, make_env, starts, _limit(max_concurrent), env_threads, watching)
-    return [groups[place] for place in range(len(groups))]
+    return [groups[place] for place in range(len(tasks))]
 
 
 @contextmanager

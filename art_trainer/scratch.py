@@ -18,9 +18,10 @@ from art_trainer.copying import start_as_copier
 from art_trainer.env_pool import MakeEnv
 from art_trainer.episodes import Episode
 from art_trainer.errors import ConfigError
-from art_trainer.rollout import Start, rollout
+from art_trainer.rollout import rollout
 from art_trainer.scripted_policy import ScriptedPolicy
 from art_trainer.small_chat import ASSISTANT, END, PAD, TEMPLATE, USER
+from art_trainer.starts import Start
 
 NAME = "scratch"
 """How settings and command lines call such a model."""

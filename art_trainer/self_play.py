@@ -25,6 +25,7 @@ import numpy as np
 from art_gym.env import Baseline
 from art_gym.errors import did_you_mean
 from art_gym.seats import SeatEnv, TextGame, players_of
+from art_trainer.backends import LocalBackend
 from art_trainer.callbacks import TrainerCallback
 from art_trainer.config import GRPOConfig
 from art_trainer.episodes import Episode, Group
@@ -33,7 +34,9 @@ from art_trainer.evaluation import Evaluation, evaluate
 from art_trainer.game_rollout import MakeGame, play_games, seat_groups, seat_of
 from art_trainer.metrics import episode_metrics
 from art_trainer.policy import Policy
-from art_trainer.rollout import Start
+from art_trainer.processes import current_processes
+from art_trainer.starts import GroupTask
+from art_trainer.timings import Timings
 from art_trainer.trainer import GRPOTrainer
 from art_trainer.transformers_policy import TransformersPolicy
 
@@ -112,7 +115,13 @@ class SelfPlayTrainer(GRPOTrainer):
             named.setdefault(id(self._learner_of(name)), name)
         first, *others = named.values()
         make_env = seat_env_maker(self.make_game, first)
-        super().__init__(self._learner_of(first), make_env, config, callbacks=callbacks)
+        if current_processes().size > 1:
+            raise ConfigError(
+                f"games are played and learned from in one process, but {current_processes().size} were "
+                "started: start one, without torchrun or accelerate launch"
+            )
+        backend = _GameBackend(self.policies, self.make_game, self.learning_seats, config)
+        super().__init__(self._learner_of(first), make_env, config, callbacks=callbacks, backend=backend)
         self.rivals = {
             seat: GRPOTrainer(
                 self._learner_of(seat),
@@ -196,22 +205,6 @@ class SelfPlayTrainer(GRPOTrainer):
         for rival in self.rivals.values():
             rival.close()
 
-    def _play(self, seeds: Sequence[int], rng_seed: Sequence[int]) -> list[Group]:
-        size = self.config.num_generations
-        starts = [
-            Start(seed, self._options, group, (*rng_seed, group, member))
-            for group, seed in enumerate(seeds)
-            for member in range(size)
-        ]
-        games = play_games(
-            self.policies,
-            self.make_game,
-            starts,
-            max_concurrent=self.config.max_concurrent,
-            on_episode=self._tell_episode,
-        )
-        return seat_groups(games, size, self.learning_seats)
-
     def _groups_of(self, policy: Policy, groups: Sequence[Group]) -> list[Group]:
         return [group for group in groups if self.policies[seat_of(group)] is policy]
 
@@ -220,6 +213,42 @@ class SelfPlayTrainer(GRPOTrainer):
         if not isinstance(policy, TransformersPolicy):
             raise ConfigError(f"{seat} cannot learn: {policy.name} has no weights that could be trained")
         return policy
+
+
+class _GameBackend(LocalBackend):
+    """Plays the games of a step: as many as a task has attempts, with a group for each seat that learns."""
+
+    def __init__(
+        self,
+        policies: Mapping[str, Policy],
+        make_game: MakeGame,
+        learning_seats: Sequence[str],
+        config: GRPOConfig,
+    ) -> None:
+        self._policies = policies
+        self._make_game = make_game
+        self._learning_seats = learning_seats
+        self._config = config
+
+    def collect(
+        self,
+        tasks: Sequence[GroupTask],
+        *,
+        on_episode: Callable[[Episode], None],
+        on_group: Callable[[int, Group], None] | None = None,
+        timings: Timings | None = None,
+    ) -> list[Group]:
+        """Play the games; a task gives as many groups as there are seats that learn and came to move."""
+        size = self._config.num_generations
+        starts = [task.start(member, place) for place, task in enumerate(tasks) for member in range(size)]
+        games = play_games(
+            self._policies,
+            self._make_game,
+            starts,
+            max_concurrent=self._config.max_concurrent,
+            on_episode=on_episode,
+        )
+        return seat_groups(games, size, self._learning_seats)
 
 
 def play_matches(

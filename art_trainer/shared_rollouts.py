@@ -7,29 +7,24 @@ batched with.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from art_trainer.config import GRPOConfig
-from art_trainer.env_pool import EnvPool
+from art_trainer.backends.backend import RolloutBackend
 from art_trainer.episodes import Episode, Group
 from art_trainer.judging import RewardModel
-from art_trainer.policy import Policy
 from art_trainer.processes import Processes, jointly
-from art_trainer.rollout import Start, rollout, rollout_groups
+from art_trainer.starts import GroupTask
 from art_trainer.timings import Timings
 
 
 class SharedRollouts:
-    """Plays groups of ``num_generations`` attempts, and has them judged where a judge pays.
+    """Has groups played, and judged where a judge pays.
 
     Args:
-        policy: Who plays.
-        pool: Where environments come from.
-        config: The group's size and how many are played at one time.
+        backend: Who plays.
         processes: Who shares the work.
-        options: For every ``reset``.
         reward: What is paid in place of the environment's own reward. Each process has its own, with a budget
             of its own.
         timings: Told how long this process's episodes took.
@@ -38,40 +33,37 @@ class SharedRollouts:
 
     def __init__(
         self,
-        policy: Policy,
-        pool: EnvPool,
-        config: GRPOConfig,
+        backend: RolloutBackend,
         processes: Processes,
         *,
-        options: Mapping[str, Any] | None,
         reward: RewardModel | None,
         on_episode: Callable[[Episode], None],
         timings: Timings,
     ) -> None:
-        self._policy = policy
-        self._pool = pool
-        self._config = config
+        self._backend = backend
         self._processes = processes
-        self._options = options
         self._reward = reward
         self._on_episode = on_episode
         self._timings = timings
 
-    def play_together(
-        self, seeds: Sequence[int], stream: Sequence[int], exposed: Callable[[], AbstractContextManager[None]]
+    def play(
+        self, tasks: Sequence[GroupTask], exposed: Callable[[], AbstractContextManager[None]]
     ) -> list[Group]:
-        """Play a group from each seed; every process has to, and gets the groups of all.
+        """Play a step's groups; every process has to, and gets the groups of all.
 
         Args:
-            seeds: One a group.
-            stream: The stream of randomness, below the config's seed.
+            tasks: The groups, the same in every process.
             exposed: Within what it returns Ctrl-C breaks the playing off, in all processes.
         """
+        if self._processes.size == 1:
+            with exposed():
+                return self._collect(tasks)
         mine: list[Group] = []
+        own_places = self._places(tasks, self._processes.rank)
 
         def play_share() -> list[list[dict[str, Any]]]:
             with exposed():
-                mine.extend(self._play_share(seeds, stream))
+                mine.extend(self._collect([tasks[place] for place in own_places]))
                 return [[episode.to_json() for episode in group.episodes] for group in mine]
 
         played = jointly(self._processes, play_share)
@@ -79,54 +71,25 @@ class SharedRollouts:
         for rank, theirs in enumerate(played):
             own = rank == self._processes.rank
             found = mine if own else [Group(tuple(map(Episode.from_json, group))) for group in theirs]
-            groups |= zip(self._places(seeds, rank), found, strict=True)
+            groups |= zip(self._places(tasks, rank), found, strict=True)
             for episode in () if own else (episode for group in found for episode in group.episodes):
                 self._on_episode(episode)
-        return [groups[place] for place in range(len(seeds))]
+        return [groups[place] for place in range(len(tasks))]
 
-    def _places(self, seeds: Sequence[int], rank: int) -> range:
-        """The places of the seeds that a process plays."""
-        return range(rank, len(seeds), self._processes.size)
+    def _places(self, tasks: Sequence[GroupTask], rank: int) -> range:
+        """The places of the tasks that a process has played."""
+        if self._backend.per_process:
+            return range(rank, len(tasks), self._processes.size)
+        return range(len(tasks) if rank == 0 else 0)
 
-    def play(self, seeds: Sequence[int], stream: Sequence[int]) -> list[Group]:
-        """Play a group from each seed in this process, judged while others are still being played."""
-        groups = rollout_groups(
-            self._policy,
-            self._pool,
-            seeds,
-            self._config.num_generations,
-            options=self._options,
-            rng_seed=(self._config.seed, *stream),
-            max_concurrent=self._config.max_concurrent,
-            record_states=self._config.records_states,
-            env_threads=self._config.env_threads,
-            timings=self._timings,
+    def _collect(self, tasks: Sequence[GroupTask]) -> list[Group]:
+        """Play groups by this process's backend, judged while others are still being played."""
+        if not tasks:
+            return []
+        groups = self._backend.collect(
+            tasks,
             on_episode=self._on_episode,
             on_group=None if self._reward is None else self._reward.submit,
-        )
-        return groups if self._reward is None else self._reward.collect()
-
-    def _play_share(self, seeds: Sequence[int], stream: Sequence[int]) -> list[Group]:
-        """Play this process's groups, judged when all of them are played."""
-        size = self._config.num_generations
-        starts = [
-            Start(seeds[place], self._options, place, (self._config.seed, *stream, place, member))
-            for place in self._places(seeds, self._processes.rank)
-            for member in range(size)
-        ]
-        episodes = rollout(
-            self._policy,
-            self._pool,
-            starts,
-            max_concurrent=self._config.max_concurrent,
-            on_episode=self._on_episode,
-            record_states=self._config.records_states,
-            env_threads=self._config.env_threads,
             timings=self._timings,
         )
-        groups = [Group(tuple(episodes[i : i + size])) for i in range(0, len(episodes), size)]
-        if self._reward is None:
-            return groups
-        for place, group in enumerate(groups):
-            self._reward.submit(place, group)
-        return self._reward.collect()
+        return groups if self._reward is None else self._reward.collect()

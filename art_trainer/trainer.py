@@ -32,6 +32,7 @@ import gymnasium as gym
 import numpy as np
 
 from art_gym.wrappers.judging import JudgeFailed
+from art_trainer.backends import LocalBackend, RolloutBackend
 from art_trainer.best_model import best_model_for
 from art_trainer.callbacks import HearsRun, TrainerCallback
 from art_trainer.checkpoint import checkpoint_path, prune_checkpoints, read_checkpoint, write_checkpoint
@@ -52,6 +53,7 @@ from art_trainer.run_log import RunLog
 from art_trainer.selection import replace_without_signal
 from art_trainer.shared_rollouts import SharedRollouts
 from art_trainer.splits import EVALUATION, TRAIN, choose_split
+from art_trainer.starts import GroupTask
 from art_trainer.timings import Timings
 
 _TASKS, _SAMPLING, _FRESH_TASKS, _FRESH_SAMPLING = 2, 3, 4, 5
@@ -72,6 +74,7 @@ class GRPOTrainer:
         callbacks: Told of each step and episode.
         reward: What is paid in training in place of the environment's own reward; evaluations keep that.
         processes: Who else trains; by default the processes of PyTorch's process group, if there is one.
+        backend: Who plays the groups of training; by default this process. The trainer closes it.
 
     Attributes:
         learner: Holds optimizer and schedule.
@@ -89,6 +92,7 @@ class GRPOTrainer:
         callbacks: Sequence[TrainerCallback] = (),
         reward: RewardModel | None = None,
         processes: Processes | None = None,
+        backend: RolloutBackend | None = None,
     ) -> None:
         self.config = config or GRPOConfig()
         self.policy = policy
@@ -118,12 +122,10 @@ class GRPOTrainer:
         self._pool = EnvPool(self.make_env)
         self._options = self._split_options(self.config.train_split, TRAIN)
         self._timings = Timings()
+        self.backend = backend or LocalBackend(policy, self._pool, self.config)
         self._rollouts = SharedRollouts(
-            policy,
-            self._pool,
-            self.config,
+            self.backend,
             self.processes,
-            options=self._options,
             reward=reward,
             on_episode=self._tell_episode,
             timings=self._timings,
@@ -143,19 +145,17 @@ class GRPOTrainer:
         With ``dynamic_sampling`` tasks that teach nothing are replaced by others.
         """
         start = time.perf_counter()
-        config = self.config
         self._timings.clear()
-        seeds = self._task_seeds(config.groups_per_step, _TASKS)
-        groups = self._play_together(seeds, (_SAMPLING, self.collected))
+        if self._has_backend:
+            self.backend.publish(self.policy.version)
+            self.backend.prefetch(self._coming_tasks())
+        groups = self._play(self._tasks(self.collected))
         rounds = itertools.count()
 
         def play_fresh(count: int) -> list[Group]:
-            place = next(rounds)
-            return self._play_together(
-                self._task_seeds(count, _FRESH_TASKS, place), (_FRESH_SAMPLING, self.collected, place)
-            )
+            return self._play(self._fresh_tasks(next(rounds), count))
 
-        groups, self._replaced = replace_without_signal(groups, play_fresh, config)
+        groups, self._replaced = replace_without_signal(groups, play_fresh, self.config)
         self.collected += 1
         self._rollout_seconds = time.perf_counter() - start
         return groups
@@ -331,24 +331,42 @@ class GRPOTrainer:
         self.policy.version = int(state["policy_version"])
 
     def close(self) -> None:
-        """Close the environments; the trainer makes new ones where it goes on."""
+        """Close the environments, of which new ones are made where the trainer goes on, and the backend."""
         self._pool.close()
+        self.backend.close()
 
-    def _task_seeds(self, count: int, *stream: int) -> list[int]:
-        """Seeds of so many tasks of the present batch, from a stream of their own."""
-        place, *rest = stream
-        tasks = np.random.SeedSequence(self.config.seed, spawn_key=(place, self.collected, *rest))
-        return [int(seed) for seed in tasks.generate_state(count)]
+    @property
+    def _has_backend(self) -> bool:
+        return self.backend.per_process or self.processes.is_main
 
-    def _play_together(self, seeds: Sequence[int], stream: Sequence[int]) -> list[Group]:
-        if self.processes.size > 1:
-            return self._rollouts.play_together(seeds, stream, self._interruptible.exposed)
-        with self._interruptible.exposed():
-            return self._play(seeds, stream)
+    def _tasks(self, batch: int) -> list[GroupTask]:
+        """The groups of a batch."""
+        return self._drawn(batch, self.config.groups_per_step, (_TASKS, batch), (_SAMPLING, batch))
 
-    def _play(self, seeds: Sequence[int], stream: Sequence[int]) -> list[Group]:
-        """Play ``num_generations`` attempts from each seed, in this process."""
-        return self._rollouts.play(seeds, stream)
+    def _fresh_tasks(self, place: int, count: int) -> list[GroupTask]:
+        """Groups in place of some of the present batch."""
+        batch = self.collected
+        return self._drawn(batch, count, (_FRESH_TASKS, batch, place), (_FRESH_SAMPLING, batch, place))
+
+    def _coming_tasks(self) -> list[GroupTask]:
+        """The groups of batches after the present one that may be played with weights as old as these."""
+        coming = range(self.collected + 1, self.collected + 1 + self.config.max_staleness)
+        left = self.collected + self.config.max_steps - self.step
+        return [task for batch in coming if batch < left for task in self._tasks(batch)]
+
+    def _drawn(
+        self, batch: int, count: int, tasks: tuple[int, ...], sampling: tuple[int, ...]
+    ) -> list[GroupTask]:
+        """So many groups of a batch, from the streams of randomness of their tasks and of their sampling."""
+        seed = self.config.seed
+        drawn = np.random.SeedSequence(seed, spawn_key=tasks).generate_state(count)
+        return [
+            GroupTask(int(start), self.config.num_generations, (seed, *sampling, place), self._options, batch)
+            for place, start in enumerate(drawn)
+        ]
+
+    def _play(self, tasks: Sequence[GroupTask]) -> list[Group]:
+        return self._rollouts.play(tasks, self._interruptible.exposed)
 
     def _learn_and_log(self, groups: Sequence[Group]) -> None:
         config = self.config
@@ -406,6 +424,8 @@ class GRPOTrainer:
         if self.processes.is_main:
             self.log.sync()
         saved = self.save_checkpoint(checkpoint_path(folder, self.step))
+        if self._has_backend:
+            self.backend.saved(self.collected)
         if self.processes.is_main:
             prune_checkpoints(folder, self.config.save_total_limit, self._best.best_step)
         aliases = ("final", "latest") if self.step == self.config.max_steps else ("latest",)

@@ -14,7 +14,7 @@ from art_trainer.demonstrations import collect_demonstrations
 from art_trainer.env_pool import MakeEnv
 from art_trainer.errors import ConfigError
 from art_trainer.imitation import ImitationConfig, imitate
-from art_trainer.rollout import Start
+from art_trainer.starts import Start
 from art_trainer.transformers_policy import TransformersPolicy
 
 

@@ -40,8 +40,9 @@ from art_trainer.env_pool import EnvPool
 from art_trainer.episodes import Episode, Group, Span, TokenHistory
 from art_trainer.records import EpisodeWriter, iter_episodes
 from art_trainer.records.encoding import decode_episode, encode_episode
-from art_trainer.rollout import Start, rollout_groups
+from art_trainer.rollout import rollout_groups
 from art_trainer.sampler import SamplingParams
+from art_trainer.starts import Start
 
 CHOSEN = "zstd JSONL"
 CLAIMS = {"bytes": 2000.0, "write_us": 400.0, "read_us": 400.0}

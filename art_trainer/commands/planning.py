@@ -21,10 +21,11 @@ from art_trainer.errors import ConfigError
 from art_trainer.loading import ModelOptions
 from art_trainer.plan import EpisodeShape, TrainingPlan, empty_model, plan_training
 from art_trainer.policy import Conversation, Reply
-from art_trainer.rollout import Start, rollout
+from art_trainer.rollout import rollout
 from art_trainer.scratch import NAME as SCRATCH
 from art_trainer.scratch import ScratchSize, scratch_model
 from art_trainer.scripted_policy import ScriptedPolicy
+from art_trainer.starts import Start
 
 _EPISODES = 4
 """Episodes that are played to see how long observations are."""

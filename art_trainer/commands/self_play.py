@@ -27,7 +27,6 @@ from art_trainer.game_rollout import MakeGame, play_games
 from art_trainer.imitation import ImitationConfig
 from art_trainer.policy import Policy
 from art_trainer.progress import ProgressWatcher, training_progress
-from art_trainer.rollout import Start
 from art_trainer.run_folder import AFTER, BEFORE, RunFolder, read_yaml, write_text
 from art_trainer.scratch import episode_texts
 from art_trainer.scripted_policy import ScriptedPolicy
@@ -42,6 +41,7 @@ from art_trainer.self_play import (
     seat_env_maker,
     seats_of,
 )
+from art_trainer.starts import Start
 from art_trainer.transformers_policy import TransformersPolicy
 
 GAME = "art/2048Duel-v0"

@@ -16,7 +16,7 @@ from typing import Any
 from art_gym.errors import did_you_mean
 from art_trainer.errors import ConfigError
 from art_trainer.evaluation_starts import attempts
-from art_trainer.rollout import Start
+from art_trainer.starts import Start
 
 AUTO = "auto"
 """As a metric: success where the environment tells it, else the reward."""

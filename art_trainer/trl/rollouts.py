@@ -18,8 +18,9 @@ from art_trainer.env_pool import EnvPool
 from art_trainer.episodes import Ending, Episode, TokenHistory
 from art_trainer.errors import ConfigError, TrainerError
 from art_trainer.policy import Conversation, Reply
-from art_trainer.rollout import Start, rollout
+from art_trainer.rollout import rollout
 from art_trainer.sampler import SamplingParams
+from art_trainer.starts import Start
 from art_trainer.transformers_policy import TransformersPolicy
 from art_trainer.trl.dataset import make_env, reset_options
 from art_trainer.trl.free_text import require_chat_template

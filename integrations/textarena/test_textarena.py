@@ -12,8 +12,9 @@ from art_gym.seats import SeatEnv
 from art_gym.wrappers.adapters.textarena_env import TextArenaSoloEnv
 from art_gym.wrappers.adapters.textarena_game import TextArenaGame
 from art_trainer.game_rollout import play_games, seat_groups
-from art_trainer.rollout import Start, rollout_groups
+from art_trainer.rollout import rollout_groups
 from art_trainer.scripted_policy import ScriptedPolicy
+from art_trainer.starts import Start
 
 
 @pytest.fixture(autouse=True)

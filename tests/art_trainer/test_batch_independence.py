@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from art_trainer.episodes import Episode
-from art_trainer.rollout import Start, rollout
+from art_trainer.rollout import rollout
 from art_trainer.sampler import SamplingParams, sampling_logprobs
+from art_trainer.starts import Start
 from art_trainer.transformers_policy import BATCH_LIMITS, TransformersPolicy
 from tests.art_trainer.tiny_models import EchoEnv, byte_tokenizer, tiny_model
 

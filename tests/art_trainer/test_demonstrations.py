@@ -1,7 +1,7 @@
 import pytest
 
 from art_trainer.demonstrations import collect_demonstrations
-from art_trainer.rollout import Start
+from art_trainer.starts import Start
 from tests.art_trainer.guess import GuessEnv, guess_policy, seeds
 
 

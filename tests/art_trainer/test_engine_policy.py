@@ -24,9 +24,10 @@ from art_trainer.episodes import Ending
 from art_trainer.errors import ConfigError, EngineError
 from art_trainer.loading import with_adapter
 from art_trainer.policy import Conversation
-from art_trainer.rollout import Start, rollout
+from art_trainer.rollout import rollout
 from art_trainer.run_folder import RunFolder
 from art_trainer.sampler import SamplingParams
+from art_trainer.starts import Start
 from art_trainer.token_thread import TokenThread, context_limit
 from art_trainer.trainer import GRPOTrainer
 from art_trainer.transformers_policy import TransformersPolicy

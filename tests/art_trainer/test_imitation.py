@@ -5,8 +5,8 @@ from art_trainer.demonstrations import collect_demonstrations
 from art_trainer.errors import DivergedError
 from art_trainer.evaluation import evaluate
 from art_trainer.imitation import ImitationConfig, imitate
-from art_trainer.rollout import Start
 from art_trainer.sampler import SamplingParams
+from art_trainer.starts import Start
 from tests.art_trainer.guess import GuessEnv, guess_policy, seeds
 
 

@@ -11,7 +11,8 @@ import pytest
 from art_trainer.episodes import Ending
 from art_trainer.openai_policy import OpenAIPolicy
 from art_trainer.policy import Conversation
-from art_trainer.rollout import Start, rollout
+from art_trainer.rollout import rollout
+from art_trainer.starts import Start
 from tests.art_trainer.tiny_models import EchoEnv
 
 TOOLS = [{"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}]

@@ -9,9 +9,10 @@ from art_trainer.decoding import RecomputeDecoder
 from art_trainer.env_pool import EnvPool
 from art_trainer.episodes import Ending
 from art_trainer.policy import Conversation
-from art_trainer.rollout import Start, rollout, rollout_groups
+from art_trainer.rollout import rollout, rollout_groups
 from art_trainer.sampler import SamplingParams
 from art_trainer.slot_decoder import SlotDecoder
+from art_trainer.starts import Start
 from art_trainer.transformers_policy import TransformersPolicy
 from tests.art_trainer.test_chat import DEEPSEEK, LLAMA
 from tests.art_trainer.tiny_models import EchoEnv, byte_tokenizer, full_logprobs, tiny_model

@@ -5,8 +5,9 @@ import pytest
 from art_trainer.env_pool import EnvPool
 from art_trainer.episodes import Ending, TokenHistory
 from art_trainer.policy import Conversation, Reply
-from art_trainer.rollout import Start, rollout, rollout_groups
+from art_trainer.rollout import rollout, rollout_groups
 from art_trainer.scripted_policy import ScriptedPolicy
+from art_trainer.starts import Start
 
 
 class CountEnv(gym.Env[str, str]):

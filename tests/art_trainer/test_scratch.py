@@ -4,9 +4,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from art_trainer.chat import ChatFormat
 from art_trainer.errors import ConfigError
-from art_trainer.rollout import Start, rollout
+from art_trainer.rollout import rollout
 from art_trainer.sampler import SamplingParams
 from art_trainer.scratch import ScratchSize, sample_texts, scratch_model, scratch_tokenizer
+from art_trainer.starts import Start
 from art_trainer.transformers_policy import TransformersPolicy
 from tests.art_trainer.guess import GuessEnv
 

@@ -19,9 +19,10 @@ from art_trainer.errors import ConfigError
 from art_trainer.game_rollout import PlayedGame, play_games, seat_groups, seat_of
 from art_trainer.policy import Conversation, Policy, Reply
 from art_trainer.records import read_episodes
-from art_trainer.rollout import Start, rollout
+from art_trainer.rollout import rollout
 from art_trainer.scripted_policy import ScriptedPolicy
 from art_trainer.self_play import SelfPlayTrainer, game_maker, play_matches
+from art_trainer.starts import Start
 from art_trainer.transformers_policy import TransformersPolicy
 from tests.art_gym.toy_games import FIRST, SECOND, Pennies, Race
 from tests.art_trainer.guess import TEMPLATE, guess_policy

@@ -11,8 +11,9 @@ from art_gym import Outcome, TextEnv, tool
 from art_trainer.config import GRPOConfig
 from art_trainer.episodes import Episode
 from art_trainer.estimators import estimate
-from art_trainer.rollout import Start, rollout, rollout_groups
+from art_trainer.rollout import rollout, rollout_groups
 from art_trainer.scripted_policy import ScriptedPolicy
+from art_trainer.starts import Start
 from art_trainer.states import state_digest
 from tests.art_trainer.guess import GuessEnv
 

@@ -16,8 +16,9 @@ from art_gym.wrappers.text_adapter import Played, TextAdapter
 from art_gym.wrappers.text_parts import is_text, reader_of, writer_of
 from art_trainer.commands.policies import env_maker
 from art_trainer.errors import ConfigError
-from art_trainer.rollout import Start, rollout
+from art_trainer.rollout import rollout
 from art_trainer.scripted_policy import ScriptedPolicy
+from art_trainer.starts import Start
 
 MOVES = ("up", "right", "down", "left")
 

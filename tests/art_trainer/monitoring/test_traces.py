@@ -20,8 +20,9 @@ from art_trainer.monitoring.traces import (
     token_usage,
     well_formed,
 )
-from art_trainer.rollout import Start, rollout
+from art_trainer.rollout import rollout
 from art_trainer.scripted_policy import ScriptedPolicy
+from art_trainer.starts import Start
 from art_trainer.timings import EpisodeTiming, TurnTiming
 from tests.art_trainer import toy_envs  # noqa: F401 (registers toy/Echo-v0)
 from tests.art_trainer.monitoring.trace_receivers import TOOLS, invalid, played, run_info, solved
