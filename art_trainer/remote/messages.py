@@ -352,7 +352,8 @@ def read_client_message(text: str | bytes) -> ClientMessage:
     Raises:
         MessageError: Where it is no message of the protocol.
     """
-    return _read(_CLIENT, text)
+    message: ClientMessage = _read(_CLIENT, text)
+    return message
 
 
 def read_server_message(text: str | bytes) -> ServerMessage:
@@ -361,7 +362,8 @@ def read_server_message(text: str | bytes) -> ServerMessage:
     Raises:
         MessageError: Where it is no message of the protocol.
     """
-    return _read(_SERVER, text)
+    message: ServerMessage = _read(_SERVER, text)
+    return message
 
 
 def _read(adapter: TypeAdapter[Any], text: str | bytes) -> Any:
