@@ -28,19 +28,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import gymnasium as gym
 import numpy as np
 
 from art_gym.wrappers.judging import JudgeFailed
-from art_trainer.backends import LocalBackend, RolloutBackend
+from art_trainer.backends import LocalBackend, PlaysEvaluations, RolloutBackend
 from art_trainer.best_model import best_model_for
 from art_trainer.callbacks import HearsRun, TrainerCallback
 from art_trainer.checkpoint import checkpoint_path, prune_checkpoints, read_checkpoint, write_checkpoint
 from art_trainer.config import GRPOConfig
-from art_trainer.env_pool import EnvPool, MakeEnv
 from art_trainer.episodes import Episode, Group
-from art_trainer.errors import DivergedError, EngineError
-from art_trainer.evaluation import evaluate
+from art_trainer.errors import ConfigError, DivergedError, EngineError
 from art_trainer.guards import EventLog, HearsWarnings, Watch
 from art_trainer.interrupt import Interruptible
 from art_trainer.judging import RewardModel
@@ -49,10 +46,10 @@ from art_trainer.policy import TrainablePolicy
 from art_trainer.processes import Processes, current_processes, jointly
 from art_trainer.records.weights import weights_digest
 from art_trainer.result_checkpoint import load_weights
+from art_trainer.run_envs import EnvSource, RunEnvs
 from art_trainer.run_log import RunLog
 from art_trainer.selection import replace_without_signal
 from art_trainer.shared_rollouts import SharedRollouts
-from art_trainer.splits import EVALUATION, TRAIN, choose_split
 from art_trainer.starts import GroupTask
 from art_trainer.timings import Timings
 
@@ -67,7 +64,8 @@ class GRPOTrainer:
 
     Args:
         policy: The policy; its sampling follows the config (temperature, filters, length of a reply).
-        env: An environment's id, a callable that makes one, or one made by ``gym.make``.
+        env: An environment's id, a callable that makes one, or one made by ``gym.make``; ``None`` where the
+            backend needs none, such as :class:`~art_trainer.backends.agents.AgentBackend`.
         config: The settings.
         eval_env: Where evaluations are played, such as whole games where training cuts them short; by
             default the same as ``env``.
@@ -85,10 +83,10 @@ class GRPOTrainer:
     def __init__(
         self,
         policy: TrainablePolicy,
-        env: str | MakeEnv | gym.Env[str, str],
+        env: EnvSource | None,
         config: GRPOConfig | None = None,
         *,
-        eval_env: str | MakeEnv | gym.Env[str, str] | None = None,
+        eval_env: EnvSource | None = None,
         callbacks: Sequence[TrainerCallback] = (),
         reward: RewardModel | None = None,
         processes: Processes | None = None,
@@ -106,8 +104,6 @@ class GRPOTrainer:
             stop_strings=self.config.stop_strings,
             max_new_tokens=self.config.max_completion_length,
         )
-        self.make_env = _maker(env)
-        self.make_eval_env = self.make_env if eval_env is None else _maker(eval_env)
         self.callbacks = tuple(callbacks)
         self.reward = reward
         self.processes = processes or current_processes()
@@ -119,10 +115,20 @@ class GRPOTrainer:
         self._interruptible = Interruptible()
         self.collected = 0
         self._replaced: list[Group] = []
-        self._pool = EnvPool(self.make_env)
-        self._options = self._split_options(self.config.train_split, TRAIN)
         self._timings = Timings()
-        self.backend = backend or LocalBackend(policy, self._pool, self.config)
+        self._envs = None if env is None else RunEnvs(env, eval_env, policy, self.config)
+        self._options: Mapping[str, Any] | None = None
+        if self._envs is not None:
+            self._options = self._envs.training_options()
+            self._evaluations: PlaysEvaluations = self._envs
+            self.backend = backend or LocalBackend(policy, self._envs.pool, self.config)
+        elif isinstance(backend, PlaysEvaluations):
+            _refuse_settings_of_env(eval_env, self.config)
+            self.backend = self._evaluations = backend
+        else:
+            raise ConfigError(
+                "env is None: name an environment, or give a backend that needs none, such as AgentBackend"
+            )
         self._rollouts = SharedRollouts(
             self.backend,
             self.processes,
@@ -194,13 +200,8 @@ class GRPOTrainer:
         training = self.policy.sampling
         self.policy.sampling = training.unfiltered(config.eval_temperature)
         try:
-            result = evaluate(
-                self.policy,
-                self.make_eval_env,
-                split=(self._split_options(config.eval_split, EVALUATION) or {}).get("split"),
-                episodes=config.eval_episodes,
-                seed=config.seed + _EVALUATION_SEED,
-                max_concurrent=config.max_concurrent,
+            result = self._evaluations.evaluate(
+                episodes=config.eval_episodes, seed=config.seed + _EVALUATION_SEED
             )
         finally:
             self.policy.sampling = training
@@ -332,7 +333,8 @@ class GRPOTrainer:
 
     def close(self) -> None:
         """Close the environments, of which new ones are made where the trainer goes on, and the backend."""
-        self._pool.close()
+        if self._envs is not None:
+            self._envs.close()
         self.backend.close()
 
     @property
@@ -446,23 +448,14 @@ class GRPOTrainer:
         for callback in self.callbacks:
             callback.on_episode(episode)
 
-    def _split_options(self, wanted: str | None, usual: Sequence[str]) -> dict[str, Any] | None:
-        """Return ``reset``'s options for a split, ``None`` where there is none to choose."""
-        env = self._pool.take()
-        self._pool.give_back(env)
-        split = choose_split(env, wanted, usual)
-        return None if split is None else {"split": split}
 
-
-def _maker(env: str | MakeEnv | gym.Env[str, str]) -> MakeEnv:
-    if isinstance(env, gym.Env):
-        spec = env.spec
-        if spec is None:
-            raise TypeError(
-                f"this {type(env).__name__} was not made by gym.make, so no second one can be made like it: "
-                "pass a callable that makes one, or the id"
-            )
-        return lambda: gym.make(spec)
-    if isinstance(env, str):
-        return lambda: gym.make(env)
-    return env
+def _refuse_settings_of_env(eval_env: EnvSource | None, config: GRPOConfig) -> None:
+    """Raise where a setting is about the environment that a run does not have."""
+    given = {
+        "eval_env": eval_env is not None,
+        "train_split": config.train_split is not None,
+        "eval_split": config.eval_split is not None,
+        'step_states="snapshot"': config.records_states,
+    }
+    for name in (name for name, is_set in given.items() if is_set):
+        raise ConfigError(f"{name} is about an environment, and env is None: leave one of the two out")

@@ -19,7 +19,7 @@ import math
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -53,6 +53,20 @@ class AgentLimits:
             raise ValueError(f"max_concurrent is {self.max_concurrent}: set at least 1")
 
 
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An attempt that wants to be played."""
+
+    task: Any
+    """What the agent is given."""
+    task_id: str
+    """What the task is called in the episode."""
+    seed: int
+    """What the episode says its seed is."""
+    rng_seed: tuple[int, ...]
+    """Seeds the policy's randomness."""
+
+
 class AgentRollouts:
     """Has an agent attempt tasks with a policy, and makes groups of what it did; a context manager.
 
@@ -71,6 +85,10 @@ class AgentRollouts:
         limits: What an attempt may take.
         name: What episodes have for an environment's id; by default the agent's name.
         server: A server to use, which stays open; by default one on a free port of this machine.
+
+    Attributes:
+        name: As above.
+        server: The server.
     """
 
     def __init__(
@@ -88,7 +106,7 @@ class AgentRollouts:
         self._agent = agent
         self._attempts = attempts
         self._limits = limits or AgentLimits()
-        self._name = str(name or getattr(agent, "__name__", type(agent).__name__))
+        self.name = str(name or getattr(agent, "__name__", type(agent).__name__))
         self._owns_server = server is None
         self.server = server or AgentServer(policy)
 
@@ -105,27 +123,43 @@ class AgentRollouts:
             tasks: Whatever the agent understands; an ``id``, as attribute or key, names a task in the
                 episodes.
             seed: Seeds the policy's randomness; equal seeds and requests get equal replies.
-            on_episode: Called with each episode as it ends, in the thread that played it.
+            on_episode: Called with each episode as it ends, in this thread.
 
         Returns:
             The groups, in the order of their tasks.
         """
         root = (seed,) if isinstance(seed, int) else tuple(seed)
-        places = [(place, member) for place in range(len(tasks)) for member in range(self._attempts)]
+        attempts = [
+            Attempt(task, task_name(task, place), root[0], (*root, place, member))
+            for place, task in enumerate(tasks)
+            for member in range(self._attempts)
+        ]
+        episodes = self.attempt(attempts, lambda _, episode: on_episode and on_episode(episode))
+        size = self._attempts
+        return [Group(tuple(episodes[start : start + size])) for start in range(0, len(episodes), size)]
+
+    def attempt(
+        self, attempts: Sequence[Attempt], on_episode: Callable[[int, Episode], object] | None = None
+    ) -> list[Episode]:
+        """Play attempts, as many at one time as the limits allow.
+
+        Args:
+            attempts: What is attempted.
+            on_episode: Called with the place of each attempt and its episode as it ends, in this thread.
+
+        Returns:
+            The episodes, in the order of the attempts.
+        """
         over = threading.Event()
-
-        def attempt(place: int, member: int) -> Episode:
-            session = self.server.open((*root, place, member))
-            task_id = task_name(tasks[place], place)
-            episode = self._attempt(session, tasks[place], task_id, root[0], over)
-            if on_episode is not None:
-                on_episode(episode)
-            return episode
-
-        workers = min(self._limits.max_concurrent, max(len(places), 1))
+        workers = min(self._limits.max_concurrent, max(len(attempts), 1))
         with ThreadPoolExecutor(workers, thread_name_prefix="attempt") as pool:
-            pending = [pool.submit(attempt, *place) for place in places]
+            pending = {
+                pool.submit(self._attempt, attempt, over): place for place, attempt in enumerate(attempts)
+            }
             try:
+                for future in as_completed(pending):
+                    if on_episode is not None:
+                        on_episode(pending[future], future.result())
                 episodes = [future.result() for future in pending]
             except BaseException:
                 over.set()
@@ -133,8 +167,7 @@ class AgentRollouts:
                 raise
         if not self.server.sampler.wait_idle(_QUIET):
             raise RuntimeError(f"the policy was still sampling {_QUIET:g} s after the last attempt")
-        size = self._attempts
-        return [Group(tuple(episodes[start : start + size])) for start in range(0, len(episodes), size)]
+        return episodes
 
     def close(self) -> None:
         """Stop the server, unless it was the caller's."""
@@ -149,15 +182,14 @@ class AgentRollouts:
     ) -> None:
         self.close()
 
-    def _attempt(
-        self, session: Session, task: Any, task_id: str, seed: int, over: threading.Event
-    ) -> Episode:
-        run = _AgentRun(self._agent, self.server.base_url(session), session, task)
+    def _attempt(self, attempt: Attempt, over: threading.Event) -> Episode:
+        session = self.server.open(attempt.rng_seed)
+        run = _AgentRun(self._agent, self.server.base_url(session), session, attempt.task)
         try:
             outcome, words = run.until(time.monotonic() + self._limits.timeout, over)
         finally:
             self.server.forget(session)
-        return _episode(session, outcome, words, env_id=self._name, task_id=task_id, seed=seed)
+        return _episode(session, outcome, words, env_id=self.name, attempt=attempt)
 
 
 def run_agents(
@@ -262,7 +294,7 @@ _ENDINGS = {
 
 
 def _episode(
-    session: Session, outcome: Outcome, words: str | None, *, env_id: str, task_id: str, seed: int
+    session: Session, outcome: Outcome, words: str | None, *, env_id: str, attempt: Attempt
 ) -> Episode:
     """What is left of a session that is closed."""
     recording = session.recording
@@ -272,8 +304,8 @@ def _episode(
         outcome, words = Outcome.NO_REPLIES, "the agent got no reply from the policy"
     return Episode(
         env_id=env_id,
-        task_id=task_id,
-        seed=seed,
+        task_id=attempt.task_id,
+        seed=attempt.seed,
         observation=recording.first_words,
         turns=turns,
         histories=recording.histories(),

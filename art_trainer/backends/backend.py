@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from art_trainer.episodes import Episode, Group
+from art_trainer.evaluation import Evaluation
 from art_trainer.starts import GroupTask
 from art_trainer.timings import Timings
 
@@ -59,3 +60,19 @@ class RolloutBackend(Protocol):
 
     def close(self) -> None:
         """Release what is held; workers are told to stop."""
+
+
+@runtime_checkable
+class PlaysEvaluations(Protocol):
+    """What a backend can do besides, where a trainer has no environment: play its evaluations."""
+
+    def evaluate(self, *, episodes: int, seed: int) -> Evaluation:
+        """Have held-out tasks played with the policy's present weights and sampling.
+
+        Args:
+            episodes: How many; where there are fewer tasks, some are played again.
+            seed: Equal seeds get equal tasks and randomness.
+
+        Raises:
+            ConfigError: Where there is nothing to evaluate on.
+        """
