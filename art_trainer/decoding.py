@@ -9,6 +9,7 @@ so with no padding.
 from __future__ import annotations
 
 import inspect
+import math
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,10 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from art_trainer.pruning import can_prune, pruned
-from art_trainer.sampler import SamplingParams, penalize_repetition, sample
+from art_trainer.sampler import SamplingParams, penalize_repetition, sample, sampling_logprobs
+
+Alternatives = tuple[tuple[int, float], ...]
+"""The most likely tokens in one place with their log-probs, the most likely first."""
 
 
 @dataclass(eq=False, slots=True)
@@ -29,6 +33,20 @@ class SharedPrompt:
 
     row: int
     users: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Choosing:
+    """How one sequence's tokens are chosen, where that is not the decoder's way.
+
+    Log-probs are those of the distribution chosen from; but at temperature 0, where that has one token only,
+    the model's own.
+    """
+
+    params: SamplingParams
+    alternatives: int = 0
+    """How many of the most likely tokens to note in each place."""
+    noted: list[Alternatives] = field(default_factory=list)
 
 
 @dataclass(eq=False, slots=True)
@@ -49,6 +67,8 @@ class TokenSequence:
     """Where the first tokens are computed once for several sequences; ``row`` holds what follows them."""
     prefix_used: int = 0
     """How many tokens of the shared prompt belong to this sequence."""
+    choosing: Choosing | None = None
+    """How its tokens are chosen; ``None`` for the decoder's way."""
 
     def begin_turn(self, uniforms: NDArray[np.float32]) -> None:
         """Forget the last turn's samples, and bring the randomness of the next."""
@@ -122,17 +142,46 @@ class Forward:
 
     def sample_into(self, sequences: Sequence[TokenSequence], logits: torch.Tensor) -> None:
         """Sample a token for each sequence from its row of logits, and append it."""
-        if self.params.greedy:
+        if all(s.choosing is None for s in sequences):
+            self._choose(sequences, logits, self.params)
+            return
+        ways: defaultdict[SamplingParams, list[int]] = defaultdict(list)
+        for place, sequence in enumerate(sequences):
+            ways[self.params if sequence.choosing is None else sequence.choosing.params].append(place)
+        for params, places in ways.items():
+            chosen = logits if len(ways) == 1 else logits[torch.tensor(places, device=logits.device)]
+            self._choose([sequences[place] for place in places], chosen, params)
+
+    def _choose(
+        self, sequences: Sequence[TokenSequence], logits: torch.Tensor, params: SamplingParams
+    ) -> None:
+        if params.greedy:
             uniforms = torch.zeros(len(sequences))
         else:
             uniforms = torch.tensor([float(s.uniforms[len(s.logprobs)]) for s in sequences])
-        if self.params.repetition_penalty != 1:
+        if params.repetition_penalty != 1:
             contexts = [s.tokens for s in sequences]
-            logits = penalize_repetition(logits, contexts, self.params.repetition_penalty)
-        tokens, logprobs = sample(logits, uniforms.to(logits.device), self.params)
+            logits = penalize_repetition(logits, contexts, params.repetition_penalty)
+        tokens, logprobs = sample(logits, uniforms.to(logits.device), params)
         for sequence, token, logprob in zip(sequences, tokens.tolist(), logprobs.tolist(), strict=True):
             sequence.tokens.append(token)
             sequence.logprobs.append(logprob)
+        for place, sequence in enumerate(sequences):
+            if sequence.choosing is not None and (sequence.choosing.alternatives or params.greedy):
+                _note(sequence, sequence.choosing, logits[place : place + 1])
+
+
+def _note(sequence: TokenSequence, choosing: Choosing, logits_1_V: torch.Tensor) -> None:
+    """Note the alternatives to a sequence's newest token, and a greedy one's log-probability."""
+    params = choosing.params
+    own = params.unfiltered(1.0) if params.greedy else params
+    logprobs = sampling_logprobs(logits_1_V, own)[0]
+    if params.greedy:
+        sequence.logprobs[-1] = float(logprobs[sequence.tokens[-1]])
+    if choosing.alternatives:
+        best = logprobs.topk(min(choosing.alternatives, len(logprobs)))
+        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        choosing.noted.append(tuple(pair for pair in pairs if pair[1] > -math.inf))
 
 
 @dataclass(eq=False, slots=True)

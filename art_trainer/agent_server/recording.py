@@ -15,16 +15,19 @@ from typing import Any
 
 import jinja2
 
-from art_trainer.agent_server.agent_chat import AgentChat
-from art_trainer.agent_server.batching import Sampled
-from art_trainer.agent_server.errors import ApiError, ContextFull
-from art_trainer.agent_server.messages import AgentMessage, ToolCall, chain, extended
-from art_trainer.agent_server.tool_calls import split_reply
+from art_trainer.agent_server.fingerprints import chain, extended
 from art_trainer.decoding import TokenSequence
 from art_trainer.episodes import TokenHistory, Turn
+from art_trainer.serving.agent_chat import AgentChat
+from art_trainer.serving.errors import ContextFull
+from art_trainer.serving.live_sampler import Sampled
+from art_trainer.serving.messages import ChatMessage
+from art_trainer.serving.replies import Ends, is_cut, seen_message
 from art_trainer.token_thread import TokenThread
+from art_trainer.web.errors import ApiError
 
 _ID_LENGTH = 20
+_NO_ENDS = Ends()
 
 
 @dataclass(eq=False, slots=True)
@@ -39,7 +42,6 @@ class Reply:
         sampled: Its tokens.
         text: All that was said, as sampled.
         cut: Whether it ran into the limit of tokens.
-        prompt_length: How many tokens stand before it.
         messages: The conversation as the template writes it, the reply included.
         digest: The conversation's, the reply included.
         thread: The context's tokens, the reply included.
@@ -51,11 +53,10 @@ class Reply:
     number: int
     parent: Reply | None
     anew: bool
-    message: AgentMessage
+    message: ChatMessage
     sampled: Sampled
     text: str
     cut: bool
-    prompt_length: int
     messages: list[dict[str, Any]]
     digest: bytes
     thread: TokenThread
@@ -106,7 +107,7 @@ class Recording:
 
     def open(
         self,
-        messages: Sequence[AgentMessage],
+        messages: Sequence[ChatMessage],
         tools: Sequence[Mapping[str, Any]],
         *,
         reply_length: int,
@@ -147,8 +148,7 @@ class Recording:
         opened: Opened,
         sampled: Sampled,
         *,
-        stops: Sequence[str] = (),
-        kept_stops: Sequence[str] = (),
+        ends: Ends = _NO_ENDS,
         one_call: bool = False,
     ) -> Reply:
         """Record a request's reply.
@@ -156,13 +156,11 @@ class Recording:
         Args:
             opened: The request.
             sampled: What was sampled.
-            stops: Texts that end the reply and are no part of what the client sees.
-            kept_stops: Texts that end the reply and are part of it.
+            ends: Texts that end the reply.
             one_call: Whether the client takes no more than one tool call.
         """
         number = len(self._in_order)
         thread = opened.thread
-        prompt_length = thread.length
         thread.turn = number
         text = thread.reply(
             self._chat,
@@ -171,14 +169,8 @@ class Recording:
             stopped=sampled.stopped,
             version=sampled.version,
         )
-        seen = split_reply(_up_to(_up_to(text, stops), kept_stops, keep=True), opened.tools)
-        written = seen.calls[:1] if one_call else seen.calls
-        stem = opened.digest.hex()[:_ID_LENGTH]
-        calls = tuple(
-            ToolCall(f"call_{stem}_{opened.repeat}_{index}", name, arguments)
-            for index, (name, arguments) in enumerate(written)
-        )
-        message = AgentMessage("assistant", seen.content, calls)
+        stem = f"call_{opened.digest.hex()[:_ID_LENGTH]}_{opened.repeat}"
+        message = seen_message(text, ends, opened.tools, call_stem=stem, one_call=one_call)
         reply = Reply(
             number=number,
             parent=opened.parent,
@@ -186,8 +178,7 @@ class Recording:
             message=message,
             sampled=sampled,
             text=text,
-            cut=not (sampled.stopped or sampled.said_stop),
-            prompt_length=prompt_length,
+            cut=is_cut(sampled),
             messages=[*opened.messages, {"role": "assistant", "content": text}],
             digest=extended(opened.digest, message),
             thread=thread,
@@ -240,7 +231,7 @@ class Recording:
         """What the decoder may still keep for this episode."""
         return [reply.sequence for reply in self._in_order if reply.sequence is not None]
 
-    def _find(self, messages: Sequence[AgentMessage], digests: Sequence[bytes]) -> tuple[Reply | None, int]:
+    def _find(self, messages: Sequence[ChatMessage], digests: Sequence[bytes]) -> tuple[Reply | None, int]:
         """The newest reply that the messages continue, and how many of them it knows."""
         for known in range(len(messages) - 1, 0, -1):
             if messages[known].role == "assistant":
@@ -257,7 +248,7 @@ class Recording:
     def _continued(
         self,
         parent: Reply,
-        news: Sequence[AgentMessage],
+        news: Sequence[ChatMessage],
         tools: Sequence[Mapping[str, Any]],
         longest: int | None,
         version: int,
@@ -280,7 +271,7 @@ class Recording:
 
     def _begun(
         self,
-        messages: Sequence[AgentMessage],
+        messages: Sequence[ChatMessage],
         tools: Sequence[Mapping[str, Any]],
         longest: int | None,
         version: int,
@@ -295,20 +286,11 @@ class Recording:
         return Opened(None, True, full, _names(tools), thread, TokenSequence([], group=0))
 
 
-def _up_to(text: str, stops: Sequence[str], *, keep: bool = False) -> str:
-    """The text up to the stop string that is complete first, with it or without."""
-    found = [(place + len(stop), place) for stop in stops if (place := text.find(stop)) >= 0]
-    if not found:
-        return text
-    end, start = min(found)
-    return text[: end if keep else start]
-
-
 def _names(tools: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     return tuple(str(tool["function"]["name"]) for tool in tools)
 
 
-def _first_call(message: AgentMessage) -> dict[str, Any] | None:
+def _first_call(message: ChatMessage) -> dict[str, Any] | None:
     if not message.calls:
         return None
     return {"name": message.calls[0].name, "arguments": message.calls[0].arguments}

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import ipaddress
-import socket
-import threading
 from collections.abc import Sequence
 from types import TracebackType
 
-import uvicorn
-
-from art_trainer.agent_server.agent_chat import AgentChat
 from art_trainer.agent_server.app import Service, make_app
-from art_trainer.agent_server.batching import LiveSampler
 from art_trainer.agent_server.sessions import Session
+from art_trainer.serving.agent_chat import AgentChat
+from art_trainer.serving.live_sampler import LiveSampler
 from art_trainer.transformers_policy import TransformersPolicy
-
-_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-_MOST_CONNECTIONS = 2048
-_GRACE = 2
-"""Seconds that open connections get when the server stops."""
+from art_trainer.web.guard import Rules
+from art_trainer.web.hosts import WILDCARDS, HostNames, in_url
+from art_trainer.web.thread import ServerThread, listen
 
 
 class AgentServer:
@@ -51,7 +44,7 @@ class AgentServer:
         allowed_hosts: Sequence[str] = (),
         max_body_bytes: int = 16 * 2**20,
     ) -> None:
-        if host in ("", "0.0.0.0", "::"):
+        if host in WILDCARDS:
             raise ValueError(
                 f"host is {host!r}, every address of this machine: name the one that the agents use, "
                 "since it stands in their URLs"
@@ -59,26 +52,12 @@ class AgentServer:
         self.policy = policy
         self._chat = AgentChat(policy.tokenizer)
         self._sessions: dict[str, Session] = {}
-        shown = f"[{host}]" if ":" in host else host
-        self._socket = _listen(host, port)
-        self.url = f"http://{shown}:{self._socket.getsockname()[1]}"
+        listening = listen(host, port)
+        self.url = f"http://{in_url(host)}:{listening.getsockname()[1]}"
         self.sampler = LiveSampler(policy)
-        service = Service(self._sessions.get, policy.name, lambda: policy.version, max_body_bytes)
-        own_names = _LOOPBACK if _is_loopback(host) else ()
-        config = uvicorn.Config(
-            make_app(service, (*own_names, shown, *allowed_hosts)),
-            log_level="warning",
-            access_log=False,
-            ws="none",
-            lifespan="off",
-            server_header=False,
-            limit_concurrency=_MOST_CONNECTIONS,
-            timeout_graceful_shutdown=_GRACE,
-        )
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(
-            target=self._server.run, args=([self._socket],), name="agent-server", daemon=True
-        )
+        service = Service(self._sessions.get, policy.name, lambda: policy.version)
+        rules = Rules(HostNames(host, allowed_hosts), max_body_bytes)
+        self._thread = ServerThread(make_app(service, rules), listening, name="agent-server")
         self._thread.start()
 
     def open(self, rng_seed: int | Sequence[int] = 0) -> Session:
@@ -106,9 +85,7 @@ class AgentServer:
         for session in list(self._sessions.values()):
             self.forget(session)
         self.sampler.close()
-        self._server.should_exit = True
-        self._thread.join()
-        self._socket.close()
+        self._thread.stop()
 
     def __enter__(self) -> AgentServer:
         return self
@@ -117,24 +94,3 @@ class AgentServer:
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """A socket that listens already, so that clients may connect before the server is up."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-        listening.listen(_MOST_CONNECTIONS)
-    except OSError:
-        listening.close()
-        raise
-    return listening
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

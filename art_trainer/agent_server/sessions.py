@@ -15,14 +15,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from art_trainer.agent_server.agent_chat import AgentChat
-from art_trainer.agent_server.batching import Abandoned, LiveSampler, Question
-from art_trainer.agent_server.chat_api import Answer, ChatRequest
-from art_trainer.agent_server.errors import ApiError, ContextFull, EpisodeOver, SamplingFailed
+from art_trainer.agent_server.errors import EpisodeOver
 from art_trainer.agent_server.recording import Opened, Recording, Reply
-from art_trainer.agent_server.tool_calls import speakable
+from art_trainer.serving.agent_chat import AgentChat
+from art_trainer.serving.chat_answer import ChatAnswer
+from art_trainer.serving.chat_request import ChatRequest
+from art_trainer.serving.errors import ContextFull, SamplingFailed
+from art_trainer.serving.live_sampler import Abandoned, LiveSampler, Question
+from art_trainer.serving.replies import Ends
+from art_trainer.serving.tool_calls import speakable
+from art_trainer.serving.wire import TokenTexts
 from art_trainer.stop_strings import StopStrings
 from art_trainer.transformers_policy import TransformersPolicy
+from art_trainer.web.errors import ApiError
 
 
 class Outcome(enum.StrEnum):
@@ -64,7 +69,7 @@ class Exchange:
         clients: How many connections wait for it.
     """
 
-    answer: Answer
+    answer: ChatAnswer
     said: str = ""
     grown: asyncio.Event = field(default_factory=asyncio.Event)
     clients: int = 0
@@ -141,6 +146,7 @@ class Session:
         self.ended = threading.Event()
         self._policy = policy
         self._chat = chat
+        self._texts = TokenTexts(chat.decode)
         self._sampler = sampler
         self._rng_seed = tuple(rng_seed)
         self._exchanges: dict[str, Exchange] = {}
@@ -168,7 +174,7 @@ class Session:
         opened = self._open(request)
         wire_id = f"chatcmpl-{opened.digest.hex()[:24]}-{opened.repeat}"
         model = f"{self._policy.name}@{self._policy.version}"
-        exchange = Exchange(Answer(wire_id, model, request, self._chat))
+        exchange = Exchange(ChatAnswer(wire_id, model, request, self._texts, opened.context))
         exchange.task = asyncio.get_running_loop().create_task(self._answer(request, opened, exchange))
         exchange.task.add_done_callback(lambda task: exchange.grown.set())
         self._exchanges[digest] = exchange
@@ -213,7 +219,10 @@ class Session:
 
     def _reply_length(self, request: ChatRequest) -> int:
         longest = self._policy.sampling.max_new_tokens
-        return longest if request.max_tokens is None else min(request.max_tokens, longest)
+        return min(request.terms.max_tokens or longest, longest)
+
+    def _ends(self, request: ChatRequest) -> Ends:
+        return Ends(request.terms.stops, self._policy.sampling.stop_strings)
 
     async def _answer(self, request: ChatRequest, opened: Opened, exchange: Exchange) -> Reply:
         question = self._question(request, opened, exchange)
@@ -234,30 +243,24 @@ class Session:
             if self.ended.is_set():
                 self._sampler.drop([question.sequence])
                 raise EpisodeOver
-            reply = self.recording.close(
-                opened,
-                sampled,
-                stops=request.stops,
-                kept_stops=self._policy.sampling.stop_strings,
-                one_call=request.one_call,
-            )
+            reply = self.recording.close(opened, sampled, ends=self._ends(request), one_call=request.one_call)
         self.fault = None
         return reply
 
     def _question(self, request: ChatRequest, opened: Opened, exchange: Exchange) -> Question:
-        strings = (*request.stops, *self._policy.sampling.stop_strings)
+        ends = self._ends(request)
         question = Question(
             sequence=opened.sequence,
             context=opened.context,
             uniforms=self._uniforms(request, opened),
-            stops=StopStrings(strings, self._chat.decode) if strings else None,
+            stops=StopStrings(ends.strings, self._chat.decode) if ends.strings else None,
         )
-        if request.stream:
+        if request.terms.stream:
             loop, decode = asyncio.get_running_loop(), self._chat.decode
 
             def tell(token_ids: Sequence[int]) -> None:
-                text = decode(token_ids)
-                certain = text[: speakable(text, request.tool_names, request.stops)]
+                text = ends.cut(decode(token_ids))
+                certain = text[: speakable(text, request.tool_names, ends.dropped)]
                 loop.call_soon_threadsafe(exchange.grow, certain)
 
             question.on_token = tell
@@ -265,7 +268,8 @@ class Session:
 
     def _uniforms(self, request: ChatRequest, opened: Opened) -> NDArray[np.float32]:
         """The reply's random numbers, from the episode's seed and what was asked, never from when."""
-        which = (0, opened.repeat) if request.seed is None else (1, request.seed % 2**64)
+        seed = request.terms.seed
+        which = (0, opened.repeat) if seed is None else (1, seed % 2**64)
         asked = np.frombuffer(opened.digest[:16], np.uint32).tolist()
         rng = np.random.default_rng([*self._rng_seed, *asked, *which])
         return rng.random(self._reply_length(request), dtype=np.float32)

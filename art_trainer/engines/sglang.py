@@ -12,48 +12,38 @@ min-p, as the learner's are. It follows seeds only with ``--enable-deterministic
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from art_trainer.engines.engine import PROBE_TOKENS, Completion, CompletionRequest, ServedModel, completion
-from art_trainer.engines.models import served_model
-from art_trainer.engines.transport import Transport
+from art_trainer.engines.engine import PROBE_TOKENS, Completion, CompletionRequest, completion
+from art_trainer.engines.server import ServerEngine
 from art_trainer.engines.weights import SavedWeights
 from art_trainer.errors import EngineError, EngineRequestError
 from art_trainer.sampler import SamplingParams
 
-_NEEDS_LORA = (
-    "start SGLang with --enable-lora, --max-lora-rank at least the adapter's and --lora-target-modules all; "
-    "it must be able to read that folder"
-)
 _PROBE_TEMPERATURE = 4.0
 _DIFFERENCE = 0.1
 
 
-class SGLangEngine:
+class SGLangEngine(ServerEngine):
     """An SGLang server; implements :class:`art_trainer.engines.engine.Engine`.
 
-    Args:
-        url: The server's address, such as ``http://localhost:30000``.
-        model: The model's name on the server; ``None`` for the one it was started with.
-        **transport: For :class:`~art_trainer.engines.transport.Transport`: ``api_key``, ``max_concurrency``,
-            ``timeout``, ``max_retries``, ``backoff``.
+    Its arguments are those of :class:`~art_trainer.engines.server.ServerEngine`.
     """
 
     full_weights = True
+    kind = "SGLang"
+    adapter_paths = ("/load_lora_adapter", "/unload_lora_adapter")
+    already_loaded = "already"
+    needs_lora = (
+        "start SGLang with --enable-lora, --max-lora-rank at least the adapter's and --lora-target-modules "
+        "all; it must be able to read that folder"
+    )
 
     def __init__(self, url: str, model: str | None = None, **transport: Any) -> None:
-        self._transport = Transport(url, **transport)
-        self._model = model
-        self._adapter: str | None = None
+        super().__init__(url, model, **transport)
         self._whole: str | None = None
         self._tempered: bool | None = None
-        self.name = f"sglang:{model or ''}@{self._transport.url}"
-
-    async def served(self) -> ServedModel:
-        """The model that the server was started with."""
-        return await served_model(self._transport, self._model)
 
     async def complete(self, request: CompletionRequest) -> Completion:
         """Sample one completion."""
@@ -124,26 +114,6 @@ class SGLangEngine:
                 f"{self._transport.url} reports log-probs without temperature {sampling.temperature}: start "
                 "SGLang without SGLANG_RETURN_ORIGINAL_LOGPROB in its environment"
             )
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._transport.aclose()
-
-    async def _load_adapter(self, weights: SavedWeights) -> None:
-        body = {"lora_name": weights.name, "lora_path": str(weights.folder)}
-        try:
-            await self._transport.tell("/load_lora_adapter", body)
-        except EngineRequestError as fault:
-            # Of that name it has the same content: an attempt before this one, or run, has loaded it.
-            if "already" not in str(fault):
-                raise EngineError(
-                    f"SGLang did not take the adapter {weights.folder}: {fault}; {_NEEDS_LORA}"
-                ) from fault
-        before, self._adapter = self._adapter, weights.name
-        if before is not None and before != weights.name:
-            # One that is gone already, as after a restart, is none the less gone.
-            with contextlib.suppress(EngineRequestError):
-                await self._transport.tell("/unload_lora_adapter", {"lora_name": before})
 
     def _completion(self, request: CompletionRequest, answer: Mapping[str, Any]) -> Completion:
         """Read an answer; nothing about it is taken for granted."""

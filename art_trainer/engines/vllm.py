@@ -13,52 +13,42 @@ name, so that one loaded in place of another would go on with the other's keys a
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from art_trainer.engines.engine import PROBE_TOKENS, Completion, CompletionRequest, ServedModel, completion
-from art_trainer.engines.models import served_model
-from art_trainer.engines.transport import Transport
+from art_trainer.engines.engine import PROBE_TOKENS, Completion, CompletionRequest, completion
+from art_trainer.engines.server import ServerEngine
 from art_trainer.engines.weights import SavedWeights
-from art_trainer.errors import EngineError, EngineRequestError
+from art_trainer.errors import EngineError
 from art_trainer.sampler import SamplingParams
 
 _NEEDS_TOKENS = "return_token_ids needs vLLM 0.10.2 or newer; is this server vLLM?"
-_NEEDS_LORA = (
-    "start vLLM with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment, --enable-lora, and "
-    "--max-lora-rank at least the adapter's; it must be able to read that folder"
-)
 _CERTAIN = 1e-4
 
 
-class VLLMEngine:
+class VLLMEngine(ServerEngine):
     """A vLLM server; implements :class:`art_trainer.engines.engine.Engine`.
 
-    Args:
-        url: The server's address, such as ``http://localhost:8000``.
-        model: The model's name on the server; ``None`` for the one it was started with.
-        **transport: For :class:`~art_trainer.engines.transport.Transport`: ``api_key``, ``max_concurrency``,
-            ``timeout``, ``max_retries``, ``backoff``.
+    Its arguments are those of :class:`~art_trainer.engines.server.ServerEngine`.
     """
 
     full_weights = False
+    kind = "vLLM"
+    adapter_paths = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
+    already_loaded = "already been loaded"
+    needs_lora = (
+        "start vLLM with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment, --enable-lora, and "
+        "--max-lora-rank at least the adapter's; it must be able to read that folder"
+    )
 
     def __init__(self, url: str, model: str | None = None, **transport: Any) -> None:
-        self._transport = Transport(url, **transport)
-        self._model = model
-        self._loaded: str | None = None
+        super().__init__(url, model, **transport)
         self._processed: bool | None = None
         self._looking = asyncio.Lock()
-        self.name = f"vllm:{model or ''}@{self._transport.url}"
-
-    async def served(self) -> ServedModel:
-        """The model that requests name."""
-        return await served_model(self._transport, self._model)
 
     async def complete(self, request: CompletionRequest) -> Completion:
         """Sample one completion."""
-        name = self._loaded or await self._model_name()
+        name = self._adapter or await self._model_name()
         # All of them are said, for what is left out the server takes from the model's generation_config.json.
         sampling = request.sampling
         answer = await self._transport.post(
@@ -94,20 +84,7 @@ class VLLMEngine:
             raise EngineError(
                 "vLLM takes LoRA adapters over HTTP, not whole models: train an adapter (lora), or use SGLang"
             )
-        body = {"lora_name": weights.name, "lora_path": str(weights.folder)}
-        try:
-            await self._transport.tell("/v1/load_lora_adapter", body)
-        except EngineRequestError as fault:
-            # Of that name it has the same content: an attempt before this one, or run, has loaded it.
-            if "already been loaded" not in str(fault):
-                raise EngineError(
-                    f"vLLM did not take the adapter {weights.folder}: {fault}; {_NEEDS_LORA}"
-                ) from fault
-        before, self._loaded = self._loaded, weights.name
-        if before is not None and before != weights.name:
-            # One that is gone already, as after a restart, is none the less gone.
-            with contextlib.suppress(EngineRequestError):
-                await self._transport.tell("/v1/unload_lora_adapter", {"lora_name": before})
+        await self._load_adapter(weights)
 
     async def check(self, sampling: SamplingParams, prompt_ids: Sequence[int]) -> None:
         """Find out whether log-probs are those of the distribution sampled from, where that matters.
@@ -129,10 +106,6 @@ class VLLMEngine:
                 f"{self._transport.url} reports log-probs of the model's own distribution, but {sampling} "
                 "samples from another: start vLLM with --logprobs-mode processed_logprobs"
             )
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._transport.aclose()
 
     async def _model_name(self) -> str:
         async with self._looking:
@@ -163,11 +136,14 @@ class VLLMEngine:
             raise EngineError(
                 f"{self._transport.url} read another prompt than it was sent: it must not add or cut tokens"
             )
-        if answer.get("model", name) != name:
+        weights = str(answer.get("model", name))
+        # A server of a policy that is being trained says which version of it has answered.
+        if weights != name and not weights.startswith(f"{name}@"):
             raise EngineError(
                 f"{self._transport.url} answered with {answer['model']!r} where {name!r} was asked"
             )
-        return completion(self._transport.url, request, token_ids, values, choice.get("finish_reason"), name)
+        finish = choice.get("finish_reason")
+        return completion(self._transport.url, request, token_ids, values, finish, weights)
 
 
 def _is_plain(sampling: SamplingParams) -> bool:

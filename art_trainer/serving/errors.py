@@ -1,42 +1,8 @@
-"""Errors that a client is told in OpenAI's form."""
+"""Errors of sampling that a client is told in OpenAI's form."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from art_trainer.errors import TrainerError
-
-
-class ApiError(TrainerError, ValueError):
-    """A request that cannot be answered; the message goes to the client.
-
-    Attributes:
-        status: The HTTP status.
-        code: A short name of the fault, such as ``context_length_exceeded``.
-        param: Which field of the request is at fault.
-        kind: OpenAI's ``type`` of the error.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        status: int = 400,
-        code: str | None = None,
-        param: str | None = None,
-        kind: str = "invalid_request_error",
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-        self.param = param
-        self.kind = kind
-
-    def to_json(self) -> dict[str, Any]:
-        """The answer's body."""
-        return {
-            "error": {"message": str(self), "type": self.kind, "param": self.param, "code": self.code},
-        }
+from art_trainer.web.errors import ApiError
 
 
 class ContextFull(ApiError):
@@ -49,19 +15,39 @@ class ContextFull(ApiError):
     """
 
     def __init__(self, limit: int, reply: int, param: str = "messages") -> None:
+        # Begins with OpenAI's own words, by which libraries recognise it.
         super().__init__(
-            f"this model's context holds {limit} tokens, and the {param} leave less than the {reply} that "
-            f"a reply may have: shorten the {param}, or ask for fewer tokens",
+            f"this model's maximum context length is {limit} tokens, and the {param} leave less than the "
+            f"{reply} that a reply may have: shorten the {param}, or ask for fewer tokens",
             code="context_length_exceeded",
             param=param,
         )
 
 
-class BodyTooLarge(ApiError):
-    """A request with a body above the limit."""
+class ModelNotFound(ApiError):
+    """A request for a model that is not served."""
 
-    def __init__(self, limit: int) -> None:
-        super().__init__(f"the body is larger than {limit} bytes", status=413, code="body_too_large")
+    def __init__(self, words: str) -> None:
+        super().__init__(words, status=404, code="model_not_found", param="model")
+
+
+class Overloaded(ApiError):
+    """More requests than the server is ready to keep waiting."""
+
+    def __init__(self, waiting: int) -> None:
+        super().__init__(
+            f"{waiting} replies are waited for already: ask again later",
+            status=429,
+            code="rate_limit_exceeded",
+            kind="rate_limit_error",
+        )
+
+
+class ShuttingDown(ApiError):
+    """A request that came while the server stops."""
+
+    def __init__(self) -> None:
+        super().__init__("the server is shutting down", status=503, code="shutting_down", kind="server_error")
 
 
 class SamplingFailed(ApiError):

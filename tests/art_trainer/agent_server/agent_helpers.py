@@ -11,10 +11,10 @@ import httpx
 import openai
 
 from art_trainer.agent_server import AgentServer
-from art_trainer.agent_server.agent_chat import AgentChat
-from art_trainer.agent_server.batching import LiveSampler, Question, Sampled
 from art_trainer.agent_server.sessions import Session
 from art_trainer.sampler import SamplingParams
+from art_trainer.serving.agent_chat import AgentChat
+from art_trainer.serving.live_sampler import LiveSampler, Question, Sampled
 from art_trainer.transformers_policy import TransformersPolicy
 from tests.art_trainer.tiny_models import byte_tokenizer, tiny_model
 

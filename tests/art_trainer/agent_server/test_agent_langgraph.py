@@ -2,47 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 pytest.importorskip("langgraph")
 pytest.importorskip("langchain_openai")
 
-from langchain_core.messages import AIMessage, HumanMessage
-from langchain_core.tools import tool
-from langchain_openai import ChatOpenAI
-from langgraph.graph import END, START, MessagesState, StateGraph
-from langgraph.prebuilt import ToolNode
+from langchain_core.messages import HumanMessage
 
 from art_trainer.agent_server import run_agents
 from tests.art_trainer.agent_server.agent_helpers import client_of, puppet_server, tiny_policy, user
-
-
-@tool
-def weather(town: str) -> str:
-    """Say what the weather in a town is."""
-    return f"rain in {town}"
-
-
-def graph_of(base_url: str, api_key: str, **options: Any) -> Any:
-    """A model that may call a tool, and the tool, in turns until the model calls no more."""
-    model = ChatOpenAI(model="policy", base_url=base_url, api_key=api_key, **options).bind_tools([weather])
-
-    def think(state: MessagesState) -> dict[str, Any]:
-        return {"messages": [model.invoke(state["messages"])]}
-
-    def goes_on(state: MessagesState) -> str:
-        last = state["messages"][-1]
-        return "tools" if isinstance(last, AIMessage) and last.tool_calls else END
-
-    graph = StateGraph(MessagesState)
-    graph.add_node("think", think)
-    graph.add_node("tools", ToolNode([weather]))
-    graph.add_edge(START, "think")
-    graph.add_conditional_edges("think", goes_on, ["tools", END])
-    graph.add_edge("tools", "think")
-    return graph.compile()
+from tests.art_trainer.agent_server.graphs import graph_of
 
 
 @pytest.mark.parametrize("streaming", [False, True])

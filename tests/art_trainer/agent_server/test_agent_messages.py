@@ -5,16 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from art_trainer.agent_server.errors import ApiError
-from art_trainer.agent_server.messages import AgentMessage, fingerprint
-from art_trainer.agent_server.tool_calls import speakable, split_reply
+from art_trainer.agent_server.fingerprints import fingerprint
+from art_trainer.serving.messages import ChatMessage
+from art_trainer.serving.tool_calls import speakable, split_reply
+from art_trainer.web.errors import ApiError
 
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"town": "Bonn"}}\n</tool_call>'
 TOOLS = ("weather",)
 
 
-def read(message: dict[str, Any]) -> AgentMessage:
-    return AgentMessage.read(message, "messages[0]")
+def read(message: dict[str, Any]) -> ChatMessage:
+    return ChatMessage.read(message, "messages[0]")
 
 
 def assistant(content: object, *arguments: object, call_id: str = "a") -> dict[str, Any]:
@@ -69,7 +70,7 @@ def test_empty_content_and_none_are_the_same() -> None:
 )
 def test_what_is_no_message_is_refused_in_words(message: Any, words: str) -> None:
     with pytest.raises(ApiError, match=words.replace("(", r"\(")):
-        AgentMessage.read(message, "messages[0]")
+        ChatMessage.read(message, "messages[0]")
 
 
 def test_arguments_reach_the_template_as_an_object_and_broken_ones_as_they_are() -> None:

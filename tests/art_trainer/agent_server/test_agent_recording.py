@@ -1,9 +1,9 @@
 from typing import Any
 
-from art_trainer.agent_server.agent_chat import AgentChat
-from art_trainer.agent_server.batching import Sampled
-from art_trainer.agent_server.messages import AgentMessage
 from art_trainer.agent_server.recording import Recording, Reply
+from art_trainer.serving.agent_chat import AgentChat
+from art_trainer.serving.live_sampler import Sampled
+from art_trainer.serving.messages import ChatMessage
 from tests.art_trainer.agent_server.agent_helpers import TOOL_CHATML, WEATHER, user
 from tests.art_trainer.tiny_models import CHATML, byte_tokenizer
 
@@ -22,7 +22,7 @@ class Talk:
         self.recording = Recording(self.chat, None)
 
     def ask(self, messages: list[dict[str, Any]], says: str, tools: tuple[Any, ...] = ()) -> Reply:
-        read = [AgentMessage.read(message, "m") for message in messages]
+        read = [ChatMessage.read(message, "m") for message in messages]
         opened = self.recording.open(read, tools, reply_length=50, version=7)
         token_ids = (*self.chat.encode(says), self.chat.end_of_turn)
         self.context = opened.context

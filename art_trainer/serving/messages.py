@@ -1,19 +1,13 @@
-"""OpenAI's chat messages: checked, written for a chat template, and recognised when they come back.
-
-Clients send a conversation back as they please: content as text or as a list of parts, ``null`` for empty
-content, a tool call's arguments with other white space or other order of keys. A :func:`fingerprint` is the
-same for all of these, and another for anything that means something else.
-"""
+"""OpenAI's chat messages: checked, and written for a chat template."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from art_trainer.agent_server.errors import ApiError
+from art_trainer.web.errors import ApiError
 
 ROLES = ("system", "user", "assistant", "tool")
 
@@ -37,7 +31,7 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
-class AgentMessage:
+class ChatMessage:
     """One message of a request."""
 
     role: str
@@ -48,7 +42,7 @@ class AgentMessage:
     name: str = ""
 
     @classmethod
-    def read(cls, data: object, place: str) -> AgentMessage:
+    def read(cls, data: object, place: str) -> ChatMessage:
         """Check a message.
 
         Args:
@@ -82,35 +76,13 @@ class AgentMessage:
             message["tool_calls"] = [_call_for_template(call) for call in self.calls]
         return message
 
-
-def fingerprint(message: AgentMessage) -> str:
-    """What two ways of writing the same message have in common.
-
-    A tool call's id is left out, since a client may make its own, and space around an assistant's words,
-    since many strip it.
-    """
-    if message.role == "assistant":
-        calls = [[call.name, _canonical_arguments(call.arguments)] for call in message.calls]
-        return _canonical(["assistant", message.content.strip(), calls])
-    return _canonical([message.role, message.content, message.name])
-
-
-def chain(messages: Sequence[AgentMessage], tools: Sequence[Mapping[str, Any]]) -> list[bytes]:
-    """A digest of each beginning of a conversation, from the empty one to the whole.
-
-    Args:
-        messages: The conversation.
-        tools: The tools that the model is shown with it.
-    """
-    digests = [hashlib.sha256(_canonical(list(tools)).encode()).digest()]
-    for message in messages:
-        digests.append(extended(digests[-1], message))
-    return digests
-
-
-def extended(digest: bytes, message: AgentMessage) -> bytes:
-    """The digest of a conversation with one more message."""
-    return hashlib.sha256(digest + fingerprint(message).encode()).digest()
+    def to_json(self) -> dict[str, Any]:
+        """The message of an assistant as an answer has it."""
+        message: dict[str, Any] = {"role": self.role, "content": self.content, "refusal": None}
+        if self.calls:
+            message["content"] = self.content or None
+            message["tool_calls"] = [call.to_json() for call in self.calls]
+        return message
 
 
 def _text(content: object, place: str) -> str:
@@ -154,14 +126,3 @@ def _call_for_template(call: ToolCall) -> dict[str, Any]:
     if isinstance(arguments, dict):
         written["function"]["arguments"] = arguments
     return written
-
-
-def _canonical_arguments(arguments: str) -> str:
-    try:
-        return _canonical(json.loads(arguments or "{}"))
-    except (json.JSONDecodeError, RecursionError):
-        return arguments
-
-
-def _canonical(value: object) -> str:
-    return json.dumps(value, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
