@@ -12,7 +12,7 @@ INSTALL := $(PIP) install --constraint constraints.txt
 LINTED := art_gym art_trainer envs wrappers tests benchmarks docs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test lint format bench docs clean
+.PHONY: help setup train test test-integrations lint format bench demo-distributed docs clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -41,6 +41,9 @@ format: $(VENV)/.dev ## Mend the style where that can be done without thinking.
 
 bench: $(VENV)/.dev ## Run the small benchmarks; ARGS="…" goes to pytest.
 	$(BIN)/python -m pytest benchmarks --benchmark-only $(ARGS)
+
+demo-distributed: $(VENV)/.dev ## A server, three workers and the dashboard here, with faults; ARGS="…" goes to the script.
+	$(BIN)/python benchmarks/demo_distributed.py --check $(ARGS)
 
 docs: $(VENV)/.dev ## Build the documentation site into build/site; any warning is an error.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)

@@ -69,6 +69,21 @@ def batch_metrics(groups: Sequence[Group]) -> dict[str, float]:
     }
 
 
+def staleness(groups: Sequence[Group], version: int) -> float:
+    """How many updates older the weights were that sampled a token, mean over the sampled tokens.
+
+    Args:
+        groups: What was learned from.
+        version: Of the weights that learned from it.
+    """
+    ages, tokens = 0, 0
+    for span in (s for g in groups for e in g.episodes for h in e.histories for s in h.spans):
+        if span.turn is not None:
+            ages += (version - span.policy_version) * len(span.token_ids)
+            tokens += len(span.token_ids)
+    return ages / tokens if tokens else 0.0
+
+
 def _unjudged(groups: Sequence[Group]) -> Counter[str]:
     return Counter(reason for group in groups if (reason := group.episodes[0].unjudged) is not None)
 

@@ -80,8 +80,8 @@ def test_a_model_of_random_weights_learns_binary_search(guess_id: str, tmp_path:
         config = GRPOConfig(
             output_dir=str(tmp_path),
             seed=int(os.environ.get("ART_TEST_SEED", "0")),
-            max_steps=250,
-            groups_per_step=64,
+            max_steps=150,
+            groups_per_step=32,
             num_generations=8,
             steps_per_generation=8,
             max_completion_length=1,

@@ -1,0 +1,447 @@
+"""What does the training server cost? Episodes a second, latencies, memory, handshakes, weights.
+
+The real server (ledger, journal forced to the disk, strict messages, sockets) with simulated workers:
+processes that speak the protocol and answer each lease at once with the same episode, without a model. So
+what is measured is the server, and what its messages cost a worker.
+
+    python benchmarks/bench_server.py                     # all parts
+    python benchmarks/bench_server.py clients weights     # some
+    python benchmarks/bench_server.py --check             # exits 1 where a claim does not hold
+    python benchmarks/bench_server.py --quick             # little of each: shows that it runs
+
+Parts: ``clients`` (1 to 64 of them), ``memory`` (over 100,000 episodes), ``handshake``, ``weights`` (1 GB to
+8 workers), ``ray`` (the same episodes through Ray actors).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import hashlib
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+PARTS = ("clients", "memory", "handshake", "weights", "ray")
+EPISODE_SECONDS = 10.0
+"""What an episode of a real model takes at least: 6 turns of 50 tokens at 30 tokens a second."""
+MOST_OVERHEAD = 0.05
+MOST_GROWTH = 1.1
+GROUP = 8
+IN_FLIGHT = 4
+"""Leases that a simulated worker holds at one time."""
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """So many workers at once."""
+
+    clients: int
+    episodes: int
+    episodes_per_second: float
+    lease_ms: tuple[float, float]
+    """Median and 99th percentile, from the request to the lease."""
+    result_ms: tuple[float, float]
+    """Median and 99th percentile, from the result to its receipt, which is sent when it is on disk."""
+    server_cpu_ms: float
+    """Of this process, an episode."""
+    worker_cpu_ms: float
+    """Of the workers, an episode."""
+
+
+def episode_json() -> dict[str, Any]:
+    """An episode of the usual size: 6 turns, 600 tokens, about 12 kB."""
+    from art_trainer.episodes import Ending, Episode, Span, TokenHistory, Turn
+
+    spans = []
+    for turn in range(6):
+        spans.append(Span(tuple(range(60)), policy_version=0))
+        spans.append(Span(tuple(range(40)), turn, tuple(-0.1234567 - 0.001 * i for i in range(40)), 0))
+    turns = tuple(Turn("said " * 20, "seen " * 120, 0.1, {"found": 0.1}) for _ in range(6))
+    episode = Episode(
+        "bench/Episode-v0", "task", 0, "seen " * 200, turns, (TokenHistory(tuple(spans)),), Ending.TERMINATED
+    )
+    return episode.to_json()
+
+
+class OneFile:
+    """Weights that are one file, as the server's routes ask for them."""
+
+    def __init__(self, file: Path) -> None:
+        from art_trainer.remote.messages import FileEntry, ModelManifest, WeightManifest
+
+        digest = hashlib.sha256()
+        with file.open("rb") as stream:
+            while chunk := stream.read(2**20):
+                digest.update(chunk)
+        self._file = file
+        entry = FileEntry(name="weights.safetensors", size=file.stat().st_size, sha256=digest.hexdigest())
+        self._manifest = WeightManifest(policy_version=0, kind="full", file=entry)
+        self._model = ModelManifest(files=[])
+
+    def manifest(self, version: int | None = None) -> Any:
+        return self._manifest
+
+    def path(self, version: int) -> Path:
+        return self._file
+
+    def model(self) -> Any:
+        return self._model
+
+    def model_path(self, name: str) -> None:
+        return None
+
+
+@contextlib.contextmanager
+def serving(folder: Path, weights_bytes: int = 1000) -> Iterator[tuple[Any, Any]]:
+    """A server with a journal in a folder; gives it and its ledger."""
+    from art_trainer.remote.journal import Journal
+    from art_trainer.remote.ledger import Ledger
+    from art_trainer.remote.limits import Limits
+    from art_trainer.remote.messages import RunDescription, Sampling
+    from art_trainer.remote.progress import RunProgress
+    from art_trainer.remote.server import TrainingServer
+
+    file = folder / "weights"
+    with file.open("wb") as stream:
+        for _ in range(weights_bytes // 2**20):
+            stream.write(os.urandom(2**20))
+        stream.write(os.urandom(weights_bytes % 2**20))
+    servers: list[Any] = []
+    journal = Journal(folder / "journal")
+    ledger = Ledger(journal, on_work=lambda: [server.connections.wake() for server in servers] and None)
+    ledger.publish(0)
+    sampling = Sampling(
+        temperature=1.0, top_p=1.0, top_k=0, min_p=0.0, repetition_penalty=1.0, stop_strings=[],
+        max_new_tokens=64,
+    )  # fmt: skip
+    run = RunDescription(
+        env="bench/Episode-v0", env_args={}, sampling=sampling, record_states=False, history_window=None,
+        max_context=None, dtype="float32",
+    )  # fmt: skip
+    limits = Limits(messages_per_second=1e9, requests_per_second=1e9, burst=10**9)
+    server = TrainingServer(ledger, OneFile(file), run, progress=RunProgress("bench", 1), limits=limits)
+    servers.append(server)
+    try:
+        with server:
+            yield server, ledger
+    finally:
+        ledger.close()
+        journal.close()
+
+
+class Trainer(threading.Thread):
+    """Asks for groups, batch after batch, and takes them, as a trainer would that needs no time to learn."""
+
+    def __init__(self, ledger: Any, episodes: int, batch_groups: int) -> None:
+        super().__init__(daemon=True)
+        self._ledger = ledger
+        self._batches = -(-episodes // (batch_groups * GROUP))
+        self._batch_groups = batch_groups
+        self.taken = 0
+        self.rss: list[tuple[int, float]] = []
+
+    def run(self) -> None:
+        from art_trainer.starts import GroupTask
+
+        def tasks(batch: int) -> list[GroupTask]:
+            return [GroupTask(0, GROUP, (batch, place), None, batch) for place in range(self._batch_groups)]
+
+        self._ledger.submit(tasks(0))
+        for batch in range(self._batches):
+            if batch + 1 < self._batches:  # the next is there already when one ends
+                self._ledger.submit(tasks(batch + 1))
+            missing = {task.id for task in tasks(batch)}
+            while missing:
+                for played in self._ledger.wait(missing, timeout=60.0):
+                    missing.discard(played.task.id)
+                    self.taken += len(played.episodes)
+            self._ledger.forget(batch + 1)
+            self.rss.append((self.taken, resident_mb()))
+
+
+def resident_mb() -> float:
+    """Memory of this process, in MB."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def workers(url: str, count: int, name: str, results: Any) -> None:
+    """Some simulated workers in one process, until they are told to stop."""
+    asyncio.run(_workers(url, count, name, results))
+
+
+async def _workers(url: str, count: int, name: str, results: Any) -> None:
+    found: list[dict[str, Any]] = await asyncio.gather(*[_worker(url, f"{name}-{i}") for i in range(count)])
+    merged = {key: [value for each in found for value in each[key]] for key in ("lease", "result", "hello")}
+    results.put({**merged, "cpu": time.process_time()})
+
+
+async def _worker(url: str, client_id: str) -> dict[str, Any]:
+    """Lease, answer, and note how long each took, until the socket is closed."""
+    import websockets
+
+    from art_trainer.remote.messages import EpisodeData, EpisodeResult
+
+    raw = episode_json()
+    times: dict[str, Any] = {"lease": [], "result": [], "hello": []}
+    began = time.perf_counter()
+    address = url.replace("http", "ws", 1) + f"/ws/{client_id}"
+    with contextlib.suppress(websockets.ConnectionClosed):
+        async with websockets.connect(address, max_size=2**24, compression=None) as socket:
+            await socket.send(json.dumps({"type": "hello", "protocol": 1}))
+            json.loads(await socket.recv())
+            times["hello"].append(time.perf_counter() - began)
+            while True:
+                asked = time.perf_counter()
+                await socket.send(json.dumps({"type": "lease_request", "count": IN_FLIGHT}))
+                leases = await _next(socket, "train_episodes")
+                times["lease"].append(time.perf_counter() - asked)
+                for lease in leases["leases"]:
+                    # What a real worker does: from the episode to the wire.
+                    data = EpisodeData.model_validate_json(json.dumps(raw))
+                    result = EpisodeResult(lease=lease["lease"], token=lease["token"], episode=data)
+                    sent = time.perf_counter()
+                    await socket.send(result.model_dump_json())
+                    receipt = await _next(socket, "result_receipt")
+                    if receipt["outcome"] != "accepted":
+                        raise RuntimeError(f"the server says {receipt}")
+                    times["result"].append(time.perf_counter() - sent)
+    return times
+
+
+async def _next(socket: Any, kind: str) -> dict[str, Any]:
+    while True:
+        message: dict[str, Any] = json.loads(await socket.recv())
+        if message["type"] == kind:
+            return message
+        if message["type"] not in ("update_model", "shutdown"):
+            raise RuntimeError(f"the server says {message}")
+
+
+def crowd(clients: int, episodes: int, *, batch_groups: int = 64) -> tuple[Crowd, Trainer, list[float]]:
+    """Let so many workers answer so many episodes."""
+    context = multiprocessing.get_context("spawn")
+    processes = 1 if clients < 8 else 2
+    with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as (server, ledger):
+        queue = context.Queue()
+        shares = [clients // processes + (i < clients % processes) for i in range(processes)]
+        started = [
+            context.Process(target=workers, args=(server.url, share, f"w{i}", queue), daemon=True)
+            for i, share in enumerate(shares)
+        ]
+        for process in started:
+            process.start()
+        while len(server.connections.book.statuses({})) < clients:
+            time.sleep(0.02)
+        cpu, wall = time.process_time(), time.perf_counter()
+        trainer = Trainer(ledger, episodes, batch_groups)
+        trainer.start()
+        trainer.join()
+        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+        server.close()
+        found = [queue.get(timeout=60) for _ in started]
+        for process in started:
+            process.join()
+    lease = [1e3 * value for each in found for value in each["lease"]]
+    result = [1e3 * value for each in found for value in each["result"]]
+    hello = [1e3 * value for each in found for value in each["hello"]]
+    told = Crowd(
+        clients=clients,
+        episodes=trainer.taken,
+        episodes_per_second=trainer.taken / wall,
+        lease_ms=median_and_worst(lease),
+        result_ms=median_and_worst(result),
+        server_cpu_ms=1e3 * cpu / trainer.taken,
+        worker_cpu_ms=1e3 * sum(each["cpu"] for each in found) / trainer.taken,
+    )
+    return told, trainer, hello
+
+
+def median_and_worst(values: Sequence[float]) -> tuple[float, float]:
+    """The median and the 99th percentile."""
+    ordered = sorted(values)
+    return statistics.median(ordered), ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
+
+
+def part_clients(quick: bool) -> dict[str, Any]:
+    """Episodes a second and latencies, by the number of workers."""
+    print("clients  episodes/s  lease ms (p99)    result ms (p99)   server CPU ms  worker CPU ms, an episode")
+    rows = []
+    for clients in (1, 8) if quick else (1, 2, 4, 8, 16, 32, 64):
+        row, _, _ = crowd(clients, 512 if quick else 4096)
+        rows.append(row)
+        print(
+            f"{row.clients:7} {row.episodes_per_second:11.0f} {row.lease_ms[0]:9.1f} ({row.lease_ms[1]:.1f})"
+            f" {row.result_ms[0]:13.1f} ({row.result_ms[1]:.1f}) {row.server_cpu_ms:14.2f}"
+            f" {row.worker_cpu_ms:14.2f}",
+            flush=True,
+        )
+    one = rows[0]
+    waits = (one.lease_ms[0] / IN_FLIGHT + one.result_ms[0]) / 1e3
+    overhead = waits / EPISODE_SECONDS
+    print(
+        f"One worker waits {1e3 * waits:.1f} ms an episode: {overhead:.2%} of one of {EPISODE_SECONDS:g} s."
+    )
+    return {"crowds": [asdict(row) for row in rows], "overhead": overhead}
+
+
+def part_memory(quick: bool) -> dict[str, Any]:
+    """Memory over many episodes."""
+    row, trainer, _ = crowd(8, 4_000 if quick else 100_000, batch_groups=64)
+    marks = [trainer.rss[int(share * (len(trainer.rss) - 1))] for share in (0.1, 0.25, 0.5, 0.75, 1.0)]
+    for taken, resident in marks:
+        print(f"{taken:8} episodes: {resident:.0f} MB")
+    growth = marks[-1][1] / marks[0][1]
+    print(f"{growth:.2f} times as much at the end as after a tenth; {row.episodes_per_second:.0f} episodes/s")
+    return {"marks": marks, "growth": growth}
+
+
+def part_handshake(quick: bool) -> dict[str, Any]:
+    """From opening the connection to the welcome."""
+    _, _, hello = crowd(8 if quick else 64, 512)
+    middle, worst = median_and_worst(hello)
+    print(
+        f"connect, upgrade, hello, welcome: {middle:.1f} ms, p99 {worst:.1f}, {len(hello)} at the same moment"
+    )
+    return {"median_ms": middle, "p99_ms": worst, "at_once": len(hello)}
+
+
+def fetch(url: str, folder: str, results: Any) -> None:
+    """Fetch the newest weights as a worker does, its hash checked."""
+    from art_trainer.remote.backoff import Backoff
+    from art_trainer.remote.downloads import ServerFiles
+
+    async def go() -> float:
+        files = ServerFiles(url, None, Path(folder), Backoff(np.random.default_rng(0)))
+        began = time.perf_counter()
+        await files.weight_file(await files.weights(0))
+        await files.close()
+        return time.perf_counter() - began
+
+    cpu = time.process_time()
+    seconds = asyncio.run(go())
+    results.put((seconds, time.process_time() - cpu))
+
+
+def part_weights(quick: bool) -> dict[str, Any]:
+    """One large file to several workers at once."""
+    context = multiprocessing.get_context("spawn")
+    size, count = (2**25, 2) if quick else (2**30, 8)
+    with tempfile.TemporaryDirectory() as name, serving(Path(name), size) as (server, _):
+        queue = context.Queue()
+        cpu = time.process_time()
+        started = [
+            context.Process(target=fetch, args=(server.url, f"{name}/cache-{i}", queue), daemon=True)
+            for i in range(count)
+        ]
+        for process in started:
+            process.start()
+        found = [queue.get(timeout=600) for _ in started]
+        cpu = time.process_time() - cpu
+        for process in started:
+            process.join()
+    wall = max(seconds for seconds, _ in found)
+    rate = size * count / wall / 1e6
+    theirs = statistics.median(each[1] for each in found)
+    print(
+        f"{size / 1e9:.2f} GB to {count} workers: {wall:.1f} s, {rate:.0f} MB/s in all, server {cpu:.1f} "
+        f"CPU-s, a worker {theirs:.1f} CPU-s (hash and disk included)"
+    )
+    return {"bytes": size, "workers": count, "seconds": wall, "mb_per_second": rate, "server_cpu": cpu}
+
+
+def part_ray(quick: bool) -> dict[str, Any]:
+    """The same episodes from Ray actors: what a call and its result cost, without any bookkeeping."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ModuleNotFoundError:
+        print('ray is not installed: pip install "art-gym[ray]"')
+        return {}
+    raw = json.dumps(episode_json())
+    episodes = 256 if quick else 4096
+    with tempfile.TemporaryDirectory() as home:
+        os.environ["HOME"] = home
+        ray.init(num_cpus=2, include_dashboard=False, configure_logging=False, log_to_driver=False)
+
+        @ray.remote(num_cpus=1)
+        class Actor:
+            def play(self, count: int) -> list[str]:
+                return [raw for _ in range(count)]
+
+        actors = [Actor.remote() for _ in range(2)]
+        ray.get([actor.play.remote(1) for actor in actors], timeout=60)
+        times, taken = [], 0
+        began = time.perf_counter()
+        sent = {}
+        for actor in actors:
+            sent[actor.play.remote(IN_FLIGHT)] = (actor, time.perf_counter())
+        while taken < episodes:
+            done, _ = ray.wait(list(sent), num_returns=1, timeout=60)
+            actor, asked = sent.pop(done[0])
+            taken += len(ray.get(done[0], timeout=60))
+            times.append(1e3 * (time.perf_counter() - asked))
+            sent[actor.play.remote(IN_FLIGHT)] = (actor, time.perf_counter())
+        wall = time.perf_counter() - began
+        ray.shutdown()
+    middle, worst = median_and_worst(times)
+    print(
+        f"Ray, 2 actors, {IN_FLIGHT} episodes a call: {taken / wall:.0f} episodes/s, a call {middle:.1f} ms "
+        f"(p99 {worst:.1f}); nothing is checked or kept on disk"
+    )
+    return {"episodes_per_second": taken / wall, "call_ms": (middle, worst)}
+
+
+def failures(found: dict[str, Any]) -> list[str]:
+    """Which claims do not hold, in words."""
+    failed = []
+    if "clients" in found and found["clients"]["overhead"] >= MOST_OVERHEAD:
+        failed.append(f"overhead {found['clients']['overhead']:.2%}, claimed below {MOST_OVERHEAD:.0%}")
+    if "memory" in found and found["memory"]["growth"] >= MOST_GROWTH:
+        failed.append(f"memory grew {found['memory']['growth']:.2f} times, claimed below {MOST_GROWTH}")
+    return failed
+
+
+def main() -> None:
+    """Run the parts that are asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", metavar="PART", help="which parts, by default all")
+    parser.add_argument("--quick", action="store_true", help="little of each: shows that it runs")
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    parser.add_argument("--check", action="store_true", help="exit 1 where a claim does not hold")
+    arguments = parser.parse_args()
+    unknown = set(arguments.parts) - set(PARTS)
+    if unknown:
+        parser.error(f"no part {', '.join(sorted(unknown))}: choose among {', '.join(PARTS)}")
+    found = {}
+    for part in arguments.parts or PARTS:
+        print(f"\n{part}", flush=True)
+        found[part] = globals()[f"part_{part}"](arguments.quick)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(found, indent=2))
+    failed = failures(found)
+    for words in failed:
+        print(f"does not hold: {words}")
+    if "clients" in found:
+        print(f"waiting, of an episode of {EPISODE_SECONDS:g} s: {found['clients']['overhead']:.2%}")
+    if arguments.check and failed:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
