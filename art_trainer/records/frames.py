@@ -104,15 +104,19 @@ def append_frame(file: Path, header: Mapping[str, Any], lines: Iterable[str]) ->
         try:
             while frame:
                 frame = frame[os.write(handle, frame) :]
-        except OSError:
+        except BaseException:  # a full disk, or Ctrl-C
             os.ftruncate(handle, before)
             raise
     finally:
         os.close(handle)
 
 
-def walk(file: Path) -> Iterator[Frame]:
+def walk(file: Path, start: int = 0) -> Iterator[Frame]:
     """Give the frames of a file, reading only headers; one that is not whole yet ends it.
+
+    Args:
+        file: The file; one that is not there has no frames.
+        start: Where to begin: the ``offset`` or ``end`` of a frame that was seen before.
 
     Raises:
         RecordError: Where the file holds something else, or was written by a newer version.
@@ -120,7 +124,7 @@ def walk(file: Path) -> Iterator[Frame]:
     if not file.exists():
         return
     with file.open("rb") as stream:
-        offset = 0
+        offset = start
         while (frame := _frame_at(stream, file, offset)) is not None:
             yield frame
             offset = frame.end

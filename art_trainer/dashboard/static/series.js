@@ -1,0 +1,100 @@
+// From columns of metrics to what is drawn. Pure functions.
+
+const KNOWN = {
+  reward: ["Reward", "mean of the sampled episodes"],
+  success: ["Success", "share of the sampled episodes"],
+  eval_success: ["Held-out success", "share of the evaluated episodes"],
+  eval_reward: ["Held-out reward", "mean of the evaluated episodes"],
+  independent_reward: ["Environment's reward", "what it paid itself"],
+  kl: ["KL", "nats a token"],
+  sampling_kl: ["KL to the sampler", "nats a token"],
+  entropy: ["Entropy", "nats a token"],
+  loss: ["Loss", "what was minimised"],
+  policy_loss: ["Policy loss", ""],
+  grad_norm: ["Gradient", "its length"],
+  learning_rate: ["Learning rate", ""],
+  clip_ratio: ["Clipped", "share of the tokens"],
+  invalid_actions: ["Invalid actions", "share of the replies"],
+  turns: ["Turns", "replies an episode"],
+  tokens_per_second: ["Speed", "sampled tokens a second"],
+  num_tokens: ["Tokens", "sampled a step"],
+  reward_std: ["Spread of rewards", "inside a group"],
+  frac_reward_zero_std: ["Groups without signal", "share of the groups"],
+  failed_groups: ["Failed groups", "a step"],
+  "completions/mean_length": ["Tokens of an episode", "sampled, mean"],
+  "time/rollout": ["Rollout", "seconds a step"],
+  "time/update": ["Update", "seconds a step"],
+  "staleness/mean": ["Staleness", "versions, mean"],
+  "staleness/max": ["Staleness, worst", "versions"],
+};
+const USUAL = ["reward", "success", "eval_success", "eval_reward", "kl", "entropy", "loss", "invalid_actions", "tokens_per_second"];
+const SHARES = /^(success|eval_success|invalid_actions|clip_ratio|frac_reward_zero_std)$/;
+
+function labelOf(metric) {
+  return KNOWN[metric] ?? [metric.replaceAll("_", " "), ""];
+}
+
+/** A metric's value as it is read: shares as percentages. */
+function valueOf(metric, value) {
+  return SHARES.test(metric) && value !== null && Number.isFinite(value) ? percent(value, 1) : short(value);
+}
+
+/** Metrics that any of some tables has, those that are known first. */
+function metricNames(tables) {
+  const names = new Set(tables.flatMap((table) => Object.keys(table.columns)));
+  names.delete("step");
+  const order = Object.keys(KNOWN);
+  const rank = (name) => (order.includes(name) ? order.indexOf(name) : order.length);
+  return [...names].sort((a, b) => rank(a) - rank(b) || a.localeCompare(b));
+}
+
+/** What is drawn unless the reader chooses otherwise. */
+function usualCharts(names) {
+  return names.filter((name) => USUAL.includes(name) || /staleness/.test(name));
+}
+
+/** Where each row stands on the axis: its step, or the hours of training until its end. */
+function axisOf(table, axis) {
+  const steps = table.columns.step ?? Array.from({ length: table.rows }, (_, i) => i + 1);
+  if (axis === "step") return steps;
+  const part = (name, i) => table.columns[name]?.[i] ?? 0;
+  let sum = 0;
+  return steps.map((_, i) => (sum += (part("time/rollout", i) + part("time/update", i)) / 3600));
+}
+
+/** One run's points: x, raw values, and smoothed ones; rows without a value are left out. */
+function pointsOf(table, metric, { axis, smoothing, log }) {
+  const xs = [];
+  const raw = [];
+  const values = table.columns[metric] ?? [];
+  const places = axisOf(table, axis);
+  for (let i = 0; i < values.length; i++) {
+    if (values[i] === null || places[i] === null || (log && values[i] <= 0)) continue;
+    // uPlot wants places that grow; a row that stands beside another replaces it.
+    if (xs.length && places[i] <= xs[xs.length - 1]) {
+      if (places[i] === xs[xs.length - 1]) raw[raw.length - 1] = values[i];
+      continue;
+    }
+    xs.push(places[i]);
+    raw.push(values[i]);
+  }
+  return { xs, raw, smooth: smoothed(raw, smoothing) };
+}
+
+/** An exponential mean of what came before, without the bias of its beginning. */
+function smoothed(values, weight) {
+  if (!(weight > 0)) return values;
+  let mean = 0;
+  let known = 0;
+  return values.map((value) => {
+    mean = weight * mean + (1 - weight) * value;
+    known = weight * known + (1 - weight);
+    return mean / known;
+  });
+}
+
+/** The rows of several runs in one table: places, then raw and smooth of each run. */
+function tableOf(points) {
+  if (points.length === 1) return [points[0].xs, points[0].raw, points[0].smooth];
+  return uPlot.join(points.map(({ xs, raw, smooth }) => [xs, raw, smooth]));
+}
