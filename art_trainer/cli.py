@@ -13,11 +13,14 @@ except ModuleNotFoundError as missing:
     raise SystemExit(f'art-trainer needs {missing.name}: pip install "art-gym[train]"') from missing
 
 from art_trainer.cli_analysis import add_analyze_command
+from art_trainer.cli_dash import add_dash_command
 from art_trainer.cli_eval import add_eval_command
 from art_trainer.cli_judge import judge_app
 from art_trainer.cli_monitoring import add_monitoring_commands
 from art_trainer.cli_records import add_records_commands
+from art_trainer.cli_serve import add_serve_command
 from art_trainer.cli_suites import add_suite_commands
+from art_trainer.cli_worker import add_worker_command
 
 _TRAIN_EPILOG = (
     "Examples:\n\n`art-trainer train` trains the embedded model on the embedded mailbox.\n\n"
@@ -260,6 +263,9 @@ def self_play(
     run_self_play(SelfPlayRequest(training, opponent, seat), Console())
 
 
+add_serve_command(app)
+add_worker_command(app)
+add_dash_command(app)
 add_eval_command(app)
 
 

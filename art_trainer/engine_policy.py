@@ -29,13 +29,13 @@ from art_trainer.episodes import TokenHistory
 from art_trainer.errors import EngineError, EngineRequestError
 from art_trainer.policy import Conversation, Reply
 from art_trainer.sampler import SamplingParams
-from art_trainer.stop_strings import StopStrings
-from art_trainer.token_thread import TokenThread, context_limit, turn_stops
+from art_trainer.token_policy import TokenPolicy
+from art_trainer.token_thread import TokenThread, context_limit
 
 _SEED_LIMIT = 2**31
 
 
-class EnginePolicy:
+class EnginePolicy(TokenPolicy):
     """Samples replies from an engine; implements :class:`art_trainer.policy.TrainablePolicy`.
 
     An engine rounds otherwise than the learner: train with ``importance_sampling_correction=True``, which
@@ -125,32 +125,6 @@ class EnginePolicy:
             )
         return self._model
 
-    @property
-    def version(self) -> int:
-        """Counts updates of the weights; setting it hands the weights to the engine before the next reply."""
-        return self._version
-
-    @version.setter
-    def version(self, value: int) -> None:
-        self._require_idle("the weights' version")
-        self._version = value
-        self._stale = self._model is not None
-
-    @property
-    def sampling(self) -> SamplingParams:
-        """How replies are sampled; may change only while no conversation is live."""
-        return self._sampling
-
-    @sampling.setter
-    def sampling(self, value: SamplingParams) -> None:
-        self._require_idle("sampling")
-        self._set_sampling(value)
-
-    @property
-    def stop_token_ids(self) -> frozenset[int]:
-        """All tokens that end a turn: the template's, the tokenizer's, the model's and the caller's."""
-        return turn_stops(self.format, self.tokenizer, self._model, self._sampling.stop_token_ids)
-
     def submit(self, conversation: Conversation) -> None:
         """Send a request for the next reply; while new weights wait to be loaded, with :meth:`collect`."""
         if conversation.state is None:
@@ -214,10 +188,18 @@ class EnginePolicy:
         self.close()
 
     def _set_sampling(self, value: SamplingParams) -> None:
-        self._sampling = value
+        super()._set_sampling(value)
         self._unchecked = self._model is not None
-        strings = value.stop_strings
-        self._stop_strings = StopStrings(strings, self.format.decode) if strings else None
+
+    def _set_version(self, value: int) -> None:
+        super()._set_version(value)
+        self._stale = self._model is not None  # the engine gets them before the next reply
+
+    def _weights(self) -> nn.Module | None:
+        return self._model
+
+    def _count_live(self) -> int:
+        return len(self._live)
 
     def _ask(self, conversation: Conversation, request: CompletionRequest) -> None:
         self._asked[self._loop.start(self.engine.complete(request))] = conversation
@@ -276,10 +258,3 @@ class EnginePolicy:
             return self._loop.run(self.engine.served())
         except EngineRequestError as fault:
             raise EngineError(f"{self.name} is not there: {fault}") from fault
-
-    def _require_idle(self, what: str) -> None:
-        if self._live:
-            raise RuntimeError(
-                f"{what} cannot change while {len(self._live)} conversations are live, which began with the "
-                "old; release them first"
-            )

@@ -8,6 +8,7 @@ so that the same seeds still give the same batches.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -79,6 +80,7 @@ def rollout(
     *,
     max_concurrent: int | None = None,
     on_episode: Callable[[Episode], None] | None = None,
+    on_end: Callable[[int, Episode], None] | None = None,
     record_states: bool = False,
     env_threads: int = 0,
     timings: Timings | None = None,
@@ -94,6 +96,7 @@ def rollout(
         starts: Where the episodes start.
         max_concurrent: Most episodes under way at one time, 256 by default.
         on_episode: Called with each episode as it ends, in order of ending.
+        on_end: Called likewise, and told the episode's place among the starts.
         record_states: Note the environment's state before each reply, for estimators that compare turns of
             equal states (``GRPOConfig.records_states``).
         env_threads: Threads that step environments while the policy samples; with 0 they are stepped one
@@ -109,6 +112,8 @@ def rollout(
     def tell(index: int, episode: Episode) -> None:
         if on_episode is not None:
             on_episode(episode)
+        if on_end is not None:
+            on_end(index, episode)
 
     return _run(policy, make_env, starts, limit, env_threads, _Watching(tell, record_states, timings))
 
@@ -232,13 +237,19 @@ def rollout_tasks(
         place, member = members[index]
         ended[place][member] = episode
         if len(ended[place]) == tasks[place].size:
-            groups[place] = Group(tuple(ended[place][i] for i in range(tasks[place].size)))
+            groups[place] = _group([ended[place][i] for i in range(tasks[place].size)])
             if on_group is not None:
                 on_group(place, groups[place])
 
     watching = _Watching(gather, record_states, timings)
     _run(policy, make_env, starts, _limit(max_concurrent), env_threads, watching)
     return [groups[place] for place in range(len(tasks))]
+
+
+def _group(episodes: Sequence[Episode]) -> Group:
+    """The group of some attempts; one whose reset raised was not told its task, which the others know."""
+    told = next((e.task_id for e in episodes if e.observation), episodes[0].task_id)
+    return Group(tuple(e if e.observation else dataclasses.replace(e, task_id=told) for e in episodes))
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from typing import Any, Literal
 import numpy as np
 
 from art_gym.wrappers.judging import JudgeFailed
-from art_trainer.backends import LocalBackend, PlaysEvaluations, RolloutBackend
+from art_trainer.backends import EnvlessBackend, LocalBackend, PlaysEvaluations, RolloutBackend
 from art_trainer.best_model import best_model_for
 from art_trainer.callbacks import HearsRun, TrainerCallback
 from art_trainer.checkpoint import checkpoint_path, prune_checkpoints, read_checkpoint, write_checkpoint
@@ -42,6 +42,7 @@ from art_trainer.guards import EventLog, HearsWarnings, Watch
 from art_trainer.interrupt import Interruptible
 from art_trainer.judging import RewardModel
 from art_trainer.learner import Learner
+from art_trainer.metrics import staleness
 from art_trainer.policy import TrainablePolicy
 from art_trainer.processes import Processes, current_processes, jointly
 from art_trainer.records.weights import weights_digest
@@ -122,7 +123,7 @@ class GRPOTrainer:
             self._options = self._envs.training_options()
             self._evaluations: PlaysEvaluations = self._envs
             self.backend = backend or LocalBackend(policy, self._envs.pool, self.config)
-        elif isinstance(backend, PlaysEvaluations):
+        elif isinstance(backend, EnvlessBackend):
             _refuse_settings_of_env(eval_env, self.config)
             self.backend = self._evaluations = backend
         else:
@@ -171,13 +172,16 @@ class GRPOTrainer:
 
         Returns:
             ``policy_loss``, ``kl``, ``reward`` and the rest of :mod:`art_trainer.metrics`, with ``step``
-            (from 1), ``time/rollout``, ``time/update`` (seconds) and ``tokens_per_second`` (sampled ones).
+            (from 1), ``time/rollout``, ``time/update`` (seconds) and ``tokens_per_second`` (sampled ones);
+            with ``max_staleness`` also ``staleness``.
 
         Raises:
             DivergedError: Where updates keep failing.
         """
         metrics = self.learner.update(groups, self._replaced)
         self._replaced = []
+        if self.config.max_staleness:
+            metrics["staleness"] = staleness(groups, self.policy.version)
         self.policy.version += 1
         self._learned_from = self.collected
         metrics["time/rollout"] = self._rollout_seconds

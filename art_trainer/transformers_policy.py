@@ -22,8 +22,8 @@ from art_trainer.episodes import TokenHistory
 from art_trainer.policy import Conversation, Reply
 from art_trainer.sampler import SamplingParams
 from art_trainer.slot_decoder import SlotDecoder
-from art_trainer.stop_strings import StopStrings
-from art_trainer.token_thread import TokenThread, context_limit, turn_stops
+from art_trainer.token_policy import TokenPolicy
+from art_trainer.token_thread import TokenThread, context_limit
 
 BATCH_LIMITS = {torch.float32: 1e-5, torch.bfloat16: 0.05}
 """How far a log-probability may lie from what it is for the conversation alone, by the weights' type."""
@@ -43,7 +43,7 @@ class _Seat:
     thread: TokenThread = field(default_factory=TokenThread)
 
 
-class TransformersPolicy:
+class TransformersPolicy(TokenPolicy):
     """Samples replies from a local model; implements :class:`art_trainer.policy.Policy`.
 
     An episode is the same whatever it is batched with, up to rounding: every conversation draws its own
@@ -128,31 +128,6 @@ class TransformersPolicy:
             model = get_peft_model(model, lora)
         return cls(model, tokenizer, **{"name": name_or_path, **options})
 
-    @property
-    def version(self) -> int:
-        """Counts updates of the weights; may change only while no conversation is live."""
-        return self._version
-
-    @version.setter
-    def version(self, value: int) -> None:
-        self._require_idle("the weights' version")
-        self._version = value
-
-    @property
-    def sampling(self) -> SamplingParams:
-        """How replies are sampled; may change only while no conversation is live."""
-        return self._sampling
-
-    @sampling.setter
-    def sampling(self, value: SamplingParams) -> None:
-        self._require_idle("sampling")
-        self._set_sampling(value)
-
-    @property
-    def stop_token_ids(self) -> frozenset[int]:
-        """All tokens that end a turn: the template's, the tokenizer's, the model's and the caller's."""
-        return turn_stops(self.format, self.tokenizer, self.model, self.sampling.stop_token_ids)
-
     def submit(self, conversation: Conversation) -> None:
         """Ask for the next reply; the new observation is encoded here and computed in :meth:`collect`."""
         if conversation.state is None:
@@ -201,23 +176,19 @@ class TransformersPolicy:
         return seat.thread.finish()
 
     def _set_sampling(self, value: SamplingParams) -> None:
-        self._sampling = value
+        super()._set_sampling(value)
         self._decoder = self._make_decoder()
-        strings = value.stop_strings
-        self._stop_strings = StopStrings(strings, self.format.decode) if strings else None
 
     def _make_decoder(self) -> Decoder:
         if SlotDecoder.serves(self.model):
             return SlotDecoder(self.model, self._sampling, read_tokens=self._read_tokens)
         return RecomputeDecoder(self.model, self._sampling, max_rows=self.max_batch)
 
-    def _require_idle(self, what: str) -> None:
-        if self._seated or self._waiting:
-            live = len(self._seated) + len(self._waiting)
-            raise RuntimeError(
-                f"{what} cannot change while {live} conversations are live, whose cached keys and values "
-                "belong to the old weights; release them first"
-            )
+    def _weights(self) -> torch.nn.Module:
+        return self.model
+
+    def _count_live(self) -> int:
+        return len(self._seated) + len(self._waiting)
 
     def _read(self, conversation: Conversation, seat: _Seat) -> bool:
         """Append the new observation's tokens to the context; false where a reply would not fit after it."""

@@ -62,9 +62,8 @@ class RolloutBackend(Protocol):
         """Release what is held; workers are told to stop."""
 
 
-@runtime_checkable
 class PlaysEvaluations(Protocol):
-    """What a backend can do besides, where a trainer has no environment: play its evaluations."""
+    """Who plays a trainer's evaluations."""
 
     def evaluate(self, *, episodes: int, seed: int) -> Evaluation:
         """Have held-out tasks played with the policy's present weights and sampling.
@@ -76,3 +75,8 @@ class PlaysEvaluations(Protocol):
         Raises:
             ConfigError: Where there is nothing to evaluate on.
         """
+
+
+@runtime_checkable
+class EnvlessBackend(RolloutBackend, PlaysEvaluations, Protocol):
+    """A backend that needs no environment: its trainer has none, so it plays the evaluations too."""

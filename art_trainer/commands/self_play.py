@@ -187,6 +187,8 @@ class _Run:
                 highlight=False,
                 soft_wrap=True,
             )
+        for learning in (trainer, *trainer.rivals.values()):
+            learning.learner.renew_reference()  # training begins here
 
     def play_matches(self, when: str) -> None:
         """Evaluate the models as they are now; a resumed run keeps what it knew before it was stopped."""

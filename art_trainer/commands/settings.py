@@ -19,6 +19,9 @@ from art_trainer.processes import DEFAULT_TIMEOUT
 
 DEFAULT = "default"
 """The source of a value that nobody set."""
+LOCAL, RAY = "local", "ray"
+BACKENDS = (LOCAL, RAY)
+"""Who may play the groups of training."""
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "art-tiny": {
@@ -91,7 +94,14 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "warm_start_episodes": 800,
         "advantage_estimator": "reward_to_go",
         "gamma": 0.9,
-        "scale_rewards": "batch",
+        # Once most groups succeed in every attempt, advantages scaled to the batch would be large and of few
+        # groups, and the policy would stop exploring before it has learned to look ahead. What holds it open
+        # is the random player it began as: unlike an entropy bonus that asks for moves, not for any token.
+        "scale_rewards": "none",
+        "beta": 0.05,
+        "drop_zero_variance_groups": False,
+        "learning_rate": 5e-4,
+        "num_iterations": 2,
         "warmup_steps": 3,
         "groups_per_step": 32,
         "steps_per_generation": 2,
@@ -178,6 +188,16 @@ class RunSettings:
     engine_weights_dir: str | None = None
     """Folder of this run's own where weights are written for the engine to read; ``None``: a temporary one,
     for an engine of the same user on this machine."""
+    backend: str = LOCAL
+    """Who plays the groups of training: ``local``, this process, or ``ray``, actors of a Ray cluster."""
+    ray_address: str | None = None
+    """Of the Ray cluster, such as ``auto`` or ``10.0.0.5:6379``; ``None``: one of this run's own, here."""
+    ray_actors: int = 2
+    """How many actors play; each has a model of its own."""
+    ray_actor_cpus: float = 1.0
+    """What each asks the cluster for."""
+    ray_actor_gpus: float = 0.0
+    """Likewise; above 0 its model lives on a GPU, below 1 several share one."""
     threads: int | None = None
     """CPU threads; ``None``: 2 for small models, all cores for large ones, see :mod:`art_trainer.threads`."""
     process_timeout: float = DEFAULT_TIMEOUT
@@ -205,6 +225,8 @@ class RunSettings:
             raise ConfigError(f"process_timeout is {self.process_timeout}: set a finite number above 0")
         if not 0 <= self.warm_start_noise <= 1:
             raise ConfigError(f"warm_start_noise is {self.warm_start_noise}: set a share from 0 to 1")
+        if self.backend not in BACKENDS:
+            raise ConfigError(f"backend: no `{self.backend}`{did_you_mean(self.backend, BACKENDS)}")
         object.__setattr__(self, "log", list(sink_names(self.log)))
         for name in self.scratch:
             if name not in _SCRATCH:
@@ -213,7 +235,7 @@ class RunSettings:
 
 _AT_LEAST_ONE = (
     "lora", "threads", "max_batch", "history_window", "warm_start_episodes",
-    "warm_start_epochs", "warm_start_batch_size",
+    "warm_start_epochs", "warm_start_batch_size", "ray_actors",
 )  # fmt: skip
 _SCRATCH = ("layers", "hidden_size", "heads", "vocabulary_size", "max_context")
 _KINDS: Mapping[str, tuple[type, ...]] = {
@@ -240,6 +262,11 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "gradient_checkpointing": (bool,),
     "engine": (str, type(None)),
     "engine_weights_dir": (str, type(None)),
+    "backend": (str,),
+    "ray_address": (str, type(None)),
+    "ray_actors": (int,),
+    "ray_actor_cpus": (int, float),
+    "ray_actor_gpus": (int, float),
     "threads": (int, type(None)),
     "process_timeout": (int, float),
     "device": (str, type(None)),

@@ -6,8 +6,9 @@ Under torchrun or ``accelerate launch`` all processes train, and the main one do
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import typer
 from rich.console import Console
 
 from art_gym.errors import did_you_mean
+from art_trainer.backends import RolloutBackend
+from art_trainer.callbacks import TrainerCallback
 from art_trainer.checkpoint import checkpoint_to_resume, discard_checkpoints_after, verify_checkpoint
 from art_trainer.commands.engines import with_engine
 from art_trainer.commands.evaluating import evaluate_shown
@@ -25,7 +28,9 @@ from art_trainer.commands.preparing import env_texts, prepare_policy, warm_up
 from art_trainer.commands.rewards import reward_model
 from art_trainer.commands.settings import (
     DEFAULT,
+    LOCAL,
     PRESETS,
+    RAY,
     Layer,
     RunSettings,
     Settings,
@@ -45,6 +50,7 @@ from art_trainer.report import headline, write_report
 from art_trainer.run_folder import AFTER, BASELINE, BEFORE, RunFolder, read_yaml
 from art_trainer.scripted_policy import ScriptedPolicy
 from art_trainer.trainer import GRPOTrainer
+from art_trainer.transformers_policy import TransformersPolicy
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells have it: 128 plus the signal's number."""
@@ -62,23 +68,59 @@ class TrainRequest:
     resume: Path | None
     resume_step: int | None = None
     """Go on from this step's checkpoint, not from the newest; later ones are deleted."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """What the command sets where nobody else does."""
 
 
-def run_train(request: TrainRequest, console: Console) -> RunFolder:
+@dataclass(frozen=True, slots=True)
+class Players:
+    """Who plays the groups of training in place of the training process."""
+
+    backend: RolloutBackend
+    callbacks: tuple[TrainerCallback, ...] = ()
+    on_evaluation: Callable[[], None] = lambda: None
+    """Told before each evaluation before and after training."""
+    on_trained: Callable[[], None] = lambda: None
+    """Told when training is over, whatever ended it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hired:
+    """How to find other players.
+
+    Attributes:
+        main: In the main process: players, given the settings, the run's folder, its policy, and where to
+            print; within the context they are there.
+        others: What the other processes of the training have instead.
+    """
+
+    main: Callable[[Settings, RunFolder, TransformersPolicy, Console], AbstractContextManager[Players]]
+    others: Callable[[], Players]
+
+
+def run_train(request: TrainRequest, console: Console, hired: Hired | None = None) -> RunFolder:
     """Train as asked; the run's folder holds what came of it.
+
+    Args:
+        request: What was asked for.
+        console: Where to print.
+        hired: Who plays in training; by default the training processes themselves.
 
     Raises:
         ConfigError: Where a setting, the environment or the model does not exist.
         typer.Exit: With code 130 after Ctrl-C, when a checkpoint and a report were written.
     """
     settings = gather_settings(request)
+    if settings.run.backend == RAY:
+        hired = _hired_in_cluster(settings, hired)
     with joined(settings.run.process_timeout) as processes, terminated_as_interrupted():
         if processes.is_main:
             processes.gather(settings.to_mapping())
-            return _run_main(settings, request, processes, console)
+            return _run_main(settings, request, processes, console, hired)
         settings = merge_settings([Layer("the main process", processes.gather(None)[0])])
         folder = RunFolder(Path(settings.config.output_dir))
         run = _Run(settings, folder, Console(quiet=True), processes, request)
+        run.players = hired.others() if hired is not None else None
         try:
             run.train()
         except KeyboardInterrupt:
@@ -86,7 +128,9 @@ def run_train(request: TrainRequest, console: Console) -> RunFolder:
         return folder
 
 
-def _run_main(settings: Settings, request: TrainRequest, processes: Processes, console: Console) -> RunFolder:
+def _run_main(
+    settings: Settings, request: TrainRequest, processes: Processes, console: Console, hired: Hired | None
+) -> RunFolder:
     """Do what a single process does, and the first of several: write and print too."""
     folder = RunFolder(Path(settings.config.output_dir))
     for part in settings_table(settings):
@@ -98,15 +142,19 @@ def _run_main(settings: Settings, request: TrainRequest, processes: Processes, c
     folder.write_settings({**settings.to_mapping(), "threads": torch.get_num_threads()})
     console.print(f"Run folder: {folder.path}", highlight=False, soft_wrap=True)
     try:
-        run.evaluate_baselines()
-        run.warm_up()
-        run.evaluate(BEFORE)
-        run.train()
-        run.evaluate(AFTER)
+        with ExitStack() as stack:
+            if hired is not None:
+                run.players = stack.enter_context(hired.main(settings, folder, run.policy, console))
+            run.evaluate_baselines()
+            run.warm_up()
+            run.evaluate(BEFORE)
+            run.train()
+            run.evaluate(AFTER)
     except KeyboardInterrupt:
+        command = "serve" if hired is not None and settings.run.backend == LOCAL else "train"
         console.print(
             f"\nStopped. Report so far: {folder.report_file}\n"
-            f"Go on with: art-trainer train --resume {folder.path}",
+            f"Go on with: art-trainer {command} --resume {folder.path}",
             highlight=False,
             soft_wrap=True,
         )
@@ -116,6 +164,15 @@ def _run_main(settings: Settings, request: TrainRequest, processes: Processes, c
         write_report(folder.path)
     run.conclude()
     return folder
+
+
+def _hired_in_cluster(settings: Settings, hired: Hired | None) -> Hired:
+    if hired is not None:
+        raise ConfigError("backend is ray, but the server's workers play: leave backend out")
+    # Other runs need not have what it takes to play elsewhere.
+    from art_trainer.commands.ray_players import ray_players
+
+    return ray_players(settings)
 
 
 def gather_settings(request: TrainRequest) -> Settings:
@@ -143,7 +200,8 @@ def gather_settings(request: TrainRequest) -> Settings:
     model = named("model", default_model(env))
     for name in (f"{model} on {env.split(':')[-1]}", model):
         layers.insert(0, Layer(f"preset of {name}", PRESETS.get(name, {})))
-    layers.insert(0, Layer(DEFAULT, {"model": model, "output_dir": str(free_folder(env, model))}))
+    defaults = {"model": model, "output_dir": str(free_folder(env, model)), **request.defaults}
+    layers.insert(0, Layer(DEFAULT, defaults))
     settings = merge_settings(layers)
     folder = RunFolder(Path(settings.config.output_dir))
     if request.resume is None and (folder.settings_file.exists() or folder.metrics_file.exists()):
@@ -181,7 +239,12 @@ def free_folder(env: str, model: str) -> Path:
 
 
 class _Run:
-    """One run: its policy, its environment, and where its files and words go."""
+    """One run: its policy, its environment, and where its files and words go.
+
+    Attributes:
+        policy: Holds the model that is trained.
+        players: Who plays in training, where this process does not.
+    """
 
     def __init__(
         self,
@@ -191,6 +254,7 @@ class _Run:
         processes: Processes,
         request: TrainRequest,
     ) -> None:
+        self.players: Players | None = None
         self._settings = settings
         self._processes = processes
         self._folder = folder
@@ -209,7 +273,7 @@ class _Run:
             self._checkpoint = checkpoint_to_resume(folder.checkpoints, request.resume_step)
         if self._checkpoint is not None:
             verify_checkpoint(self._checkpoint)
-        self._policy = prepare_policy(
+        self.policy = prepare_policy(
             settings, lambda: env_texts(settings, self._make_env), checkpoint=self._checkpoint
         )
         if run.engine is not None and processes.size > 1:
@@ -217,7 +281,7 @@ class _Run:
                 f"engine is {run.engine}, but {processes.size} processes would each give it their weights: "
                 "start one process, or leave engine out"
             )
-        self._player = with_engine(self._policy, run)
+        self._player = with_engine(self.policy, run)
 
     def evaluate_baselines(self) -> None:
         """Evaluate the environment's own players, those that were not yet."""
@@ -227,7 +291,7 @@ class _Run:
     def warm_up(self) -> None:
         """Imitate a scripted player, where the settings ask for it and no checkpoint already has."""
         if self._settings.run.warm_start is not None and self._checkpoint is None:
-            warm_up(self._policy, self._settings, self._make_env, self._console)
+            warm_up(self.policy, self._settings, self._make_env, self._console)
 
     def evaluate(self, when: str) -> None:
         """Evaluate the model as it is now, at the evaluation's temperature."""
@@ -245,6 +309,8 @@ class _Run:
         # A resumed run keeps what was evaluated before it was stopped; after training everything is new.
         if name != AFTER and self._folder.evaluation(name) is not None:
             return
+        if self.players is not None:
+            self.players.on_evaluation()
         config, run = self._settings.config, self._settings.run
         transcripts: list[Episode] = []
         evaluation = evaluate_shown(
@@ -264,16 +330,18 @@ class _Run:
 
     def train(self) -> None:
         """Run GRPO, from the latest checkpoint where there is one to resume from."""
-        config = self._settings.config
+        config, players = self._settings.config, self.players
         watcher = _Watcher(self._console)
+        callbacks: list[TrainerCallback] = [watcher, *(players.callbacks if players is not None else ())]
         trainer = GRPOTrainer(
             self._player,
             self._make_train_env,
             config,
             eval_env=self._make_env,
-            callbacks=[watcher, *([self._monitor] if self._monitor is not None else [])],
+            callbacks=[*callbacks, *([self._monitor] if self._monitor is not None else [])],
             reward=self._reward,
             processes=self._processes,
+            backend=None if players is None else players.backend,
         )
         if self._checkpoint is not None:
             trainer.load_checkpoint(self._checkpoint)
@@ -284,7 +352,11 @@ class _Run:
         with training_progress(
             self._console, config.max_steps, done=trainer.step, episodes_per_step=episodes
         ) as watcher.progress:
-            trainer.train()
+            try:
+                trainer.train()
+            finally:
+                if players is not None:
+                    players.on_trained()
 
     def conclude(self) -> None:
         """Print the table, the paired difference and where everything lies."""

@@ -47,6 +47,7 @@ Short = Annotated[str, Field(max_length=2_000)]
 Token = Annotated[str, Field(max_length=200)]
 Count = Annotated[int, Field(ge=0, le=2**31)]
 Version = Annotated[int, Field(ge=0, le=2**53)]
+Bytes = Annotated[int, Field(ge=0, le=2**53)]
 LeaseIds = Annotated[list[Token], Field(max_length=MAX_LEASES)]
 
 
@@ -310,7 +311,7 @@ class FileEntry(Message):
     """A file that a worker fetches."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
-    size: Count
+    size: Bytes
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 

@@ -169,6 +169,22 @@ def test_an_environment_that_raises_ends_its_own_episode_and_is_not_used_again(r
     assert all(env.closed for env in made)
 
 
+def test_one_reset_of_a_group_that_raises_leaves_a_group_that_is_not_whole():
+    class Flaky(CountEnv):
+        resets = 0
+
+        def reset(self, *, seed=None, options=None):
+            type(self).resets += 1
+            if self.resets == 2:
+                raise ConnectionError("no route")
+            return super().reset(seed=seed, options=options)
+
+    (group,) = rollout_groups(Script(drawn), Flaky, [5], 3, max_concurrent=1)
+    assert [e.failed for e in group.episodes] == [False, True, False]
+    assert group.task_id == "task-5"
+    assert not group.whole
+
+
 def test_a_reset_that_raises_is_an_environment_error():
     (episode,) = rollout(Script(drawn), CountEnv, [Start(0, {"task": "broken"})])
     assert (episode.ending, episode.turns) == (Ending.ENV_ERROR, ())

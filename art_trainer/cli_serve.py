@@ -1,0 +1,153 @@
+"""``art-trainer serve``: its flags. The work lies in :mod:`art_trainer.commands.serving`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+_EPILOG = (
+    "Examples:\n\n`art-trainer serve` and, in other terminals, `art-trainer worker --server "
+    "http://127.0.0.1:8270`.\n\n"
+    "`ART_SERVER_TOKEN=… art-trainer serve --host 10.0.0.5 --lora 16 --model Qwen/Qwen3-0.6B` for workers on "
+    "other machines.\n\n"
+    "`art-trainer serve --resume runs/Email-v0-art-tiny-1` goes on where a server was stopped or lost."
+)
+_DEFAULT_PORT = 8270
+
+
+def serve(
+    env: Annotated[
+        str | None,
+        typer.Option(help="Id of a Gymnasium environment with text in and out. [default: art/Email-v0]"),
+    ] = None,
+    env_args: Annotated[
+        list[str],
+        typer.Option(metavar="KEY=VALUE", help="Argument of the environment; JSON or text. Repeatable."),
+    ] = [],  # noqa: B006 (typer reads it, nobody changes it)
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Hugging Face name or folder of any causal LM; scratch for a small one of random weights. "
+            "[default: art-tiny for mail, else scratch]"
+        ),
+    ] = None,
+    lora: Annotated[
+        int | None,
+        typer.Option(metavar="RANK", help="Train a LoRA adapter of this rank; workers then fetch it alone."),
+    ] = None,
+    max_steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
+    max_staleness: Annotated[
+        int | None,
+        typer.Option(
+            help="By how many updates the weights that played may be older than those that learn; above 0 "
+            "workers play ahead. [default: 0]"
+        ),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Where all randomness starts.")] = None,
+    eval_episodes: Annotated[
+        int | None, typer.Option(help="Held-out episodes of the evaluations before and after.")
+    ] = None,
+    save_steps: Annotated[
+        int | None, typer.Option(help="Save a checkpoint every so many steps. [default: 10]")
+    ] = None,
+    output_dir: Annotated[
+        Path | None, typer.Option(help="Folder of the run. [default: runs/ENV-MODEL-NUMBER]")
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Go on with the run in this folder.", exists=True, file_okay=False),
+    ] = None,
+    resume_step: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Go on from this step's checkpoint, not from the newest; later ones are deleted."
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE.yaml", help="Settings by name; flags override them.")
+    ] = None,
+    set_: Annotated[
+        list[str],
+        typer.Option("--set", metavar="KEY=VALUE", help="Any other setting of train. Repeatable."),
+    ] = [],  # noqa: B006
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. Any but this machine's own needs a token.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(envvar="ART_SERVER_PORT", min=0, max=65535, help="Port; 0 takes a free one.")
+    ] = _DEFAULT_PORT,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Holds the token that everybody has to bring. [default: the variable ART_SERVER_TOKEN]",
+        ),
+    ] = None,
+    allowed_host: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME", help="Another name that clients call this server by, without a port. Repeatable."
+        ),
+    ] = [],  # noqa: B006
+    lease_seconds: Annotated[
+        float, typer.Option(min=1, help="Episodes of a worker that is silent for so long go to others.")
+    ] = 60.0,
+    drain_seconds: Annotated[
+        float, typer.Option(min=0, help="How long a server that stops waits for episodes under way.")
+    ] = 30.0,
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.pem", help="Certificate; with it the server speaks TLS."),
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE.pem", help="The certificate's key.")] = None,
+    no_api: Annotated[
+        bool, typer.Option("--no-api", help="Do not answer OpenAI's API; saves a copy of the weights.")
+    ] = False,
+    no_dashboard: Annotated[bool, typer.Option("--no-dashboard", help="Show no page.")] = False,
+) -> None:
+    """Train with workers on other machines, or in other processes, as players.
+
+    Does what `art-trainer train` does, but for the episodes of training: those are played by whoever comes
+    with `art-trainer worker`. They may come and go; nothing they have played is lost. Ctrl-C, SIGTERM and
+    `POST /shutdown` save a checkpoint.
+    """
+    from art_trainer.commands.serving import DEFAULTS, ServeRequest, certificate_of, run_serve
+    from art_trainer.commands.settings import parse_pairs
+    from art_trainer.commands.training import TrainRequest
+
+    given = {
+        "env": env,
+        "model": model,
+        "lora": lora,
+        "max_steps": max_steps,
+        "max_staleness": max_staleness,
+        "seed": seed,
+        "eval_episodes": eval_episodes,
+        "save_steps": save_steps,
+        "output_dir": None if output_dir is None else str(output_dir),
+    }
+    flags: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if env_args:
+        flags["env_args"] = parse_pairs(env_args, "--env-args")
+    overrides = parse_pairs(set_, "--set", as_yaml=True)
+    request = ServeRequest(
+        TrainRequest(flags, overrides, config, resume, resume_step, defaults=DEFAULTS),
+        host=host,
+        port=port,
+        token_file=token_file,
+        allowed_hosts=tuple(allowed_host),
+        lease_seconds=lease_seconds,
+        drain_seconds=drain_seconds,
+        api=not no_api,
+        dashboard=not no_dashboard,
+        certificate=certificate_of(tls_cert, tls_key),
+    )
+    run_serve(request, Console())
+
+
+def add_serve_command(app: typer.Typer) -> None:
+    """Add the command to an app."""
+    app.command(epilog=_EPILOG)(serve)

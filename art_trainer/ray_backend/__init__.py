@@ -1,0 +1,1 @@
+"""Training whose groups are played by actors of a Ray cluster."""

@@ -1,0 +1,326 @@
+"""Groups played by workers elsewhere, for a trainer here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter
+
+from art_trainer.config import GRPOConfig
+from art_trainer.episodes import Episode, Group
+from art_trainer.errors import EngineError
+from art_trainer.remote.journal import Journal, JournalError
+from art_trainer.remote.ledger import Ledger, PlayedGroup
+from art_trainer.remote.limits import Limits
+from art_trainer.remote.messages import RunDescription, Sampling
+from art_trainer.remote.progress import RunProgress
+from art_trainer.remote.server import TrainingServer, check_access
+from art_trainer.remote.status import ServerStatus
+from art_trainer.remote.tensor_files import WeightError
+from art_trainer.remote.weights import WeightStore
+from art_trainer.starts import GroupTask
+from art_trainer.timings import Timings
+from art_trainer.transformers_policy import TransformersPolicy
+from art_trainer.web.thread import Certificate
+
+_POLL = 0.5
+"""Seconds after which a wait for groups looks around."""
+
+
+class RemoteBackend:
+    """Has groups played by workers that come over the network.
+
+    It is a :class:`~art_trainer.backends.backend.RolloutBackend`, and answers workers from the moment it is
+    made until :meth:`close`. What they play is on disk before they are told so: a new backend on the same
+    folder, with a trainer that goes on from its checkpoint, uses each result once. A group that was collected
+    is kept until a later batch is asked for, so that a trainer that was broken off may ask for it again.
+
+    Args:
+        policy: Whose weights are played with.
+        env: The environment's id, which workers make.
+        env_args: Its arguments.
+        config: The trainer's settings.
+        folder: The run's folder.
+        host: The address to listen on. Any but this machine's own needs a token.
+        port: The port; 0 takes a free one.
+        token: What workers and everybody else have to bring; ``None``: nothing.
+        allowed_hosts: More names that clients may address the server by, without ports.
+        lease_seconds: How long a lease lasts that is not renewed.
+        drain_seconds: How long :meth:`close` waits for episodes that are being played.
+        limits: What is taken from clients.
+        certificate: For TLS.
+        progress: How far the run is; give it to the trainer too, as a callback.
+        routers: Other routes of the server.
+        login_page: What ``GET /`` shows to who brings no token.
+        login_headers: Headers of that page.
+        on_publish: Told of each version, by the thread that trains, before workers are.
+        on_shutdown: Called, from another thread, where somebody asks for the end of the run; by default
+            :meth:`collect` raises ``KeyboardInterrupt``, at which a trainer writes a checkpoint.
+
+    Raises:
+        ConfigError: For an address that others reach, without a token, or that cannot be listened on.
+        JournalError: Where the journal is another process's, or damaged.
+        WeightError: Where weights cannot be written.
+
+    Attributes:
+        server: The server.
+        stale: How many episodes had to be played again, since their weights were too old when they were
+            wanted.
+    """
+
+    per_process = False
+
+    def __init__(
+        self,
+        policy: TransformersPolicy,
+        env: str,
+        env_args: Mapping[str, Any],
+        config: GRPOConfig,
+        folder: Path,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        token: str | None = None,
+        allowed_hosts: Sequence[str] = (),
+        lease_seconds: float = 60.0,
+        drain_seconds: float = 30.0,
+        limits: Limits | None = None,
+        certificate: Certificate | None = None,
+        progress: RunProgress | None = None,
+        routers: Sequence[APIRouter] = (),
+        login_page: bytes | None = None,
+        login_headers: Mapping[str, str] | None = None,
+        on_publish: Sequence[Callable[[int], None]] = (),
+        on_shutdown: Callable[[], None] | None = None,
+    ) -> None:
+        check_access(host, token)
+        self.stale = 0
+        self._config = config
+        self._drain_seconds = drain_seconds
+        self._on_publish = tuple(on_publish)
+        self._version: int | None = None
+        self._asked_to_stop = False
+        self._kept: dict[str, PlayedGroup] = {}
+        with ExitStack() as opened:
+            journal = Journal(folder / "journal")
+            opened.callback(journal.close)
+            self._ledger = Ledger(
+                journal,
+                max_staleness=config.max_staleness,
+                lease_seconds=lease_seconds,
+                on_work=lambda: self.server.connections.wake(),
+            )
+            opened.callback(self._ledger.close)
+            self._weights = WeightStore(folder / "weights", policy, keep=2 + config.max_staleness)
+            self.server = TrainingServer(
+                self._ledger,
+                self._weights,
+                describe_run(policy, env, env_args, config),
+                progress=progress or RunProgress(folder.name, config.max_steps),
+                host=host,
+                port=port,
+                token=token,
+                allowed_hosts=allowed_hosts,
+                routers=routers,
+                login_page=login_page,
+                login_headers=login_headers,
+                limits=limits,
+                version=policy.version,
+                lease_seconds=lease_seconds,
+                certificate=certificate,
+                shut_down=on_shutdown or self._stop,
+            )
+            opened.enter_context(self.server)
+            self._opened = opened.pop_all()
+
+    @property
+    def url(self) -> str:
+        """Where the server is."""
+        return self.server.url
+
+    def status(self) -> ServerStatus:
+        """The server's state now."""
+        return self.server.status()
+
+    def publish(self, version: int) -> None:
+        """Let workers play with the policy's present weights.
+
+        Raises:
+            EngineError: Where they cannot be written; workers keep the version before.
+        """
+        if version == self._version:
+            return
+        try:
+            self._weights.publish(version)
+        except WeightError as fault:
+            raise EngineError(
+                f"the weights of version {version} cannot be published: {fault}. Make room, and resume the "
+                "run; workers still have the version before"
+            ) from fault
+        for tell in self._on_publish:
+            tell(version)
+        self._version = version
+        self._ledger.publish(version)
+        self.server.announce(version)
+
+    def prefetch(self, tasks: Sequence[GroupTask]) -> None:
+        """Have groups played that will be asked for later."""
+        self._ledger.submit(tasks)
+
+    def collect(
+        self,
+        tasks: Sequence[GroupTask],
+        *,
+        on_episode: Callable[[Episode], None],
+        on_group: Callable[[int, Group], None] | None = None,
+        timings: Timings | None = None,
+    ) -> list[Group]:
+        """Wait for groups, see :meth:`~art_trainer.backends.backend.RolloutBackend.collect`.
+
+        Raises:
+            BackendClosed: Where it is closed meanwhile.
+            KeyboardInterrupt: Where somebody asked the server for the end of the run.
+        """
+        oldest = min((task.batch for task in tasks), default=0)
+        self._kept = {id_: kept for id_, kept in self._kept.items() if kept.task.batch >= oldest}
+        places = {task.id: place for place, task in enumerate(tasks)}
+        groups: dict[int, Group] = {}
+
+        def take(played: PlayedGroup) -> None:
+            group = Group(played.episodes)
+            for episode, timing in zip(group.episodes, played.timings, strict=True):
+                if timings is not None and timing is not None:
+                    timings.add(episode, timing)
+                on_episode(episode)
+            place = places[played.task.id]
+            groups[place] = group
+            if on_group is not None:
+                on_group(place, group)
+
+        for task_id in places.keys() & self._kept.keys():
+            take(self._kept[task_id])
+        self._ledger.submit([task for task in tasks if task.id not in self._kept])
+        while len(groups) < len(tasks):
+            missing = [task_id for task_id, place in places.items() if place not in groups]
+            for played in self._wait(missing):
+                take(played)
+        return [groups[place] for place in range(len(tasks))]
+
+    def saved(self, batch: int) -> None:
+        """Forget the results of batches before one: a checkpoint holds what they taught."""
+        self._ledger.forget(batch)
+
+    def dismiss(self, reason: str) -> None:
+        """Tell all workers to stop; the server goes on to answer."""
+        self.server.connections.drain(reason)
+
+    def close(self) -> None:
+        """Tell the workers to stop, wait for what they are still playing, and stop the server."""
+        opened = self._opened.pop_all()  # closed once, whatever happens
+        with opened:
+            if self.server.connections.book.connected:
+                self.server.drain("training is over, or the server stops", self._drain_seconds)
+
+    def _wait(self, missing: Sequence[str]) -> list[PlayedGroup]:
+        """The next groups that may be learned from; none after a while."""
+        if self._asked_to_stop:
+            raise KeyboardInterrupt
+        try:
+            finished = self._ledger.wait(missing, timeout=_POLL)
+        except JournalError:  # the disk is full, say: the ledger has the groups until there is room
+            time.sleep(_POLL)
+            return []
+        usable = []
+        for played in finished:
+            stale = self._too_old(played)
+            if stale:
+                self.stale += len(stale)
+                self._ledger.requeue(played.task.id, stale, "its weights were too old when it was wanted")
+            else:
+                self._kept[played.task.id] = played
+                usable.append(played)
+        return usable
+
+    def _too_old(self, played: PlayedGroup) -> list[int]:
+        """The members that were sampled by weights which training may not learn from any more."""
+        oldest = (self._version or 0) - self._config.max_staleness
+        return [
+            member
+            for member, episode in enumerate(played.episodes)
+            if any(
+                span.turn is not None and span.policy_version < oldest
+                for history in episode.histories
+                for span in history.spans
+            )
+        ]
+
+    def _stop(self) -> None:
+        self._asked_to_stop = True
+
+
+class PlayedElsewhere:
+    """The backend of a training process that is not the main one, whose backend plays everything."""
+
+    per_process = False
+
+    def publish(self, version: int) -> None:
+        """Do nothing: the main process does."""
+
+    def prefetch(self, tasks: Sequence[GroupTask]) -> None:
+        """Do nothing: the main process does."""
+
+    def collect(
+        self,
+        tasks: Sequence[GroupTask],
+        *,
+        on_episode: Callable[[Episode], None],
+        on_group: Callable[[int, Group], None] | None = None,
+        timings: Timings | None = None,
+    ) -> list[Group]:
+        """Refuse: only the main process may ask.
+
+        Raises:
+            RuntimeError: Always.
+        """
+        raise RuntimeError("groups are played through the main process")
+
+    def saved(self, batch: int) -> None:
+        """Do nothing: the main process does."""
+
+    def close(self) -> None:
+        """Do nothing: nothing is held."""
+
+
+def describe_run(
+    policy: TransformersPolicy, env: str, env_args: Mapping[str, Any], config: GRPOConfig
+) -> RunDescription:
+    """What a worker must know to play as the trainer's own process would.
+
+    Args:
+        policy: Who plays.
+        env: The environment's id.
+        env_args: Its arguments.
+        config: The trainer's settings, which decide how replies are sampled.
+    """
+    dtype = next(policy.model.parameters()).dtype
+    return RunDescription(
+        env=env,
+        env_args=dict(env_args),
+        sampling=Sampling(
+            temperature=config.temperature,
+            top_p=config.top_p,
+            top_k=config.top_k,
+            min_p=config.min_p or 0.0,
+            repetition_penalty=config.repetition_penalty,
+            stop_strings=list(config.stop_strings),
+            max_new_tokens=config.max_completion_length,
+        ),
+        record_states=config.records_states,
+        history_window=policy.format.history_window,
+        max_context=policy.max_context,
+        dtype=str(dtype).removeprefix("torch."),
+    )

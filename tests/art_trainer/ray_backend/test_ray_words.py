@@ -1,0 +1,104 @@
+"""What the Ray backend says of clusters, actors and settings that are not right; no cluster is needed."""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+
+import pytest
+
+from art_trainer.errors import ConfigError
+from art_trainer.ray_backend.cluster import ActorResources, Cluster, require_ray, why_lost, words_about_room
+from art_trainer.ray_backend.hand import ClusterError, Patience
+
+needs_ray = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason='needs the package ray: pip install "art-gym[ray]"'
+)
+
+
+def test_no_node_has_what_an_actor_asks_for() -> None:
+    nodes = [{"CPU": 2.0}, {"CPU": 8.0, "GPU": 1.0}]
+    words = words_about_room({"CPU": 4, "GPU": 2}, nodes, {"CPU": 10.0, "GPU": 1.0})
+    assert "asks for 4 CPU and 2 GPU, but none of the cluster's 2 nodes has as much" in words
+    assert "the most that one has is 8 CPU and 1 GPU. Ask for less (ray_actor_cpus, ray_actor_gpus)" in words
+
+
+def test_other_work_holds_what_an_actor_asks_for() -> None:
+    words = words_about_room({"CPU": 1, "GPU": 1}, [{"CPU": 8.0, "GPU": 1.0}], {"CPU": 8.0})
+    assert "but of all 1 together 8 CPU and 0 GPU are free. Ask for fewer actors (ray_actors)" in words
+
+
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [
+        (
+            "The actor died unexpectedly before finishing this task.\n\tclass_name: A\n\tip: 127.0.0.1\n"
+            "The actor is dead because its worker process has died. End of file. Some common causes include: "
+            "(1) the process was killed",
+            "its worker process has died. End of file",
+        ),
+        ("The actor is dead because it was killed by `ray.kill`.", "it was killed by `ray.kill`."),
+        (
+            "\x1b[36mray::A.__init__()\x1b[39m\n  File x\nValueError: no such thing\n",
+            "ValueError: no such thing",
+        ),
+        ("", "for no reason given"),
+    ],
+)
+def test_of_a_page_about_a_lost_actor_the_reason_is_kept(page: str, words: str) -> None:
+    assert why_lost(page) == words
+
+
+@needs_ray
+def test_nobody_is_at_an_address() -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # and does not listen
+        address = f"127.0.0.1:{bound.getsockname()[1]}"
+        with pytest.raises(ClusterError, match=rf"no Ray cluster at {address} .*refused.*ray start --head"):
+            Cluster(address, actors=1, resources=ActorResources())
+
+
+@needs_ray
+@pytest.mark.parametrize(
+    ("address", "fault", "words"),
+    [
+        ("ray://10.0.0.5:10001", ConfigError, "give the head node's own address, as in 10.0.0.5:6379"),
+        ("127.0.0.1:port", ClusterError, "no Ray cluster at 127.0.0.1:port"),
+        ("127.0.0.1:99999", ClusterError, "no Ray cluster at 127.0.0.1:99999"),
+    ],
+)
+def test_an_address_that_cannot_be_one(address: str, fault: type[Exception], words: str) -> None:
+    with pytest.raises(fault, match=words):
+        Cluster(address, actors=1, resources=ActorResources())
+
+
+def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r'needs the package ray: pip install "art-gym\[ray\]"'):
+        require_ray()
+
+
+@pytest.mark.parametrize(
+    ("cpus", "gpus", "words"),
+    [
+        (-1.0, 0.0, "ray_actor_cpus is -1.0: set a number of at least 0"),
+        (1.0, float("nan"), "ray_actor_gpus is nan"),
+        (0.0, 0.0, "ray_actor_cpus and ray_actor_gpus are both 0: set one of them"),
+    ],
+)
+def test_actors_cannot_ask_for_that(cpus: float, gpus: float, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        ActorResources(cpus, gpus)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"pulse": 0.0}, "pulse is 0.0: set a finite number above 0"),
+        ({"start": float("nan")}, "start is nan"),
+        ({"lease": 90.0}, "silence is 60.0, less than lease, 90.0"),
+    ],
+)
+def test_patience_cannot_be_that(wrong: dict[str, float], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Patience(**wrong)
