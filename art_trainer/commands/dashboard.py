@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import webbrowser
@@ -13,16 +12,16 @@ from pathlib import Path
 
 from rich.console import Console
 
+from art_trainer.commands.tokens import read_token
 from art_trainer.dashboard import PAGE_HEADERS, RunsSource, dashboard_router, page
 from art_trainer.errors import ConfigError
-from art_trainer.remote.server import check_access
+from art_trainer.web.access import check_access
 from art_trainer.web.app import guarded_app
 from art_trainer.web.guard import Rules
 from art_trainer.web.hosts import WILDCARDS, HostNames, in_url
 from art_trainer.web.rates import RateLimit
 from art_trainer.web.thread import ServerThread, listen
 
-TOKEN_VARIABLE = "ART_SERVER_TOKEN"
 _REQUESTS_PER_SECOND = 100.0
 _BURST = 400.0
 _MAX_BODY_BYTES = 1 << 12
@@ -72,7 +71,7 @@ def serving(request: DashRequest) -> Iterator[str]:
     for folder in request.folders:
         if not folder.is_dir():
             raise ConfigError(f"no folder at {folder}: name a run's folder, or one that runs are written to")
-    token = _token(request.token_file)
+    token = read_token(request.token_file)
     check_access(request.host, token)
     rules = Rules(
         hosts=HostNames(request.host, request.allowed_hosts),
@@ -100,12 +99,3 @@ def serving(request: DashRequest) -> Iterator[str]:
     finally:
         closing.set()
         server.stop()
-
-
-def _token(file: Path | None) -> str | None:
-    if file is None:
-        return os.environ.get(TOKEN_VARIABLE) or None
-    try:
-        return file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--token-file: {file} cannot be read: {error}") from error

@@ -7,13 +7,13 @@ from contextlib import closing, contextmanager
 
 from rich.console import Console
 
+from art_trainer.backends.elsewhere import PlayedElsewhere
 from art_trainer.commands.settings import RunSettings, Settings
 from art_trainer.commands.training import Hired, Players
 from art_trainer.errors import ConfigError
 from art_trainer.processes import current_processes
 from art_trainer.ray_backend.backend import RayBackend
 from art_trainer.ray_backend.cluster import ActorResources, require_ray
-from art_trainer.remote.backend import PlayedElsewhere
 from art_trainer.run_folder import RunFolder
 from art_trainer.transformers_policy import TransformersPolicy
 

@@ -18,18 +18,20 @@ from typing import Any
 import typer
 from rich.console import Console
 
+from art_trainer.backends.elsewhere import PlayedElsewhere
 from art_trainer.commands.settings import Settings
 from art_trainer.commands.tokens import TOKEN_VARIABLE, read_token
 from art_trainer.commands.training import INTERRUPTED, Hired, Players, TrainRequest, run_train
 from art_trainer.dashboard import PAGE_HEADERS, RunsSource, dashboard_router, page
 from art_trainer.errors import ConfigError
 from art_trainer.processes import current_processes
-from art_trainer.remote.backend import PlayedElsewhere, RemoteBackend
+from art_trainer.remote.backend import RemoteBackend
 from art_trainer.remote.progress import RunProgress
-from art_trainer.remote.server import check_access, open_socket
+from art_trainer.remote.server import open_socket
 from art_trainer.run_folder import RunFolder
 from art_trainer.serving import ServedPolicy, openai_router
 from art_trainer.transformers_policy import TransformersPolicy
+from art_trainer.web.access import check_access
 from art_trainer.web.hosts import in_url, is_loopback
 from art_trainer.web.thread import Certificate
 
@@ -146,8 +148,10 @@ def _players(
         if served is not None:
             routers.append(openai_router(served))
             on_publish.append(served.update)
+        closing = threading.Event()
         if request.dashboard:
-            routers.append(dashboard_router(RunsSource([folder.path], lambda: backend.status())))
+            source = RunsSource([folder.path], lambda: backend.status())
+            routers.append(dashboard_router(source, closing=closing))
         backend = RemoteBackend(
             policy,
             run.env,
@@ -169,6 +173,7 @@ def _players(
             on_shutdown=stop.ask,
         )
         stack.callback(backend.close)
+        stack.callback(closing.set)  # first: whoever watches is let go before the server waits for them
         stop.then = lambda: backend.dismiss("the server was asked to stop")
         _tell(request, backend.url, console)
         yield Players(

@@ -18,12 +18,12 @@ from art_trainer.config import GRPOConfig
 from art_trainer.episodes import Episode, Group
 from art_trainer.errors import ConfigError
 from art_trainer.ray_backend.cluster import ActorResources, Cluster, require_ray
-from art_trainer.ray_backend.collecting import LedgerGroups
 from art_trainer.ray_backend.crew import Crew
 from art_trainer.ray_backend.hand import ClusterError, Patience
 from art_trainer.ray_backend.model_player import PlayerRecipe
 from art_trainer.ray_backend.parcels import model_parcels, weight_parcel
-from art_trainer.remote.backend import describe_run
+from art_trainer.remote.collecting import LedgerGroups
+from art_trainer.remote.description import describe_run
 from art_trainer.remote.journal import Journal
 from art_trainer.remote.ledger import Ledger, LedgerStatus
 from art_trainer.remote.tensor_files import WeightError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,22 +12,21 @@ from fastapi import APIRouter
 from art_trainer.config import GRPOConfig
 from art_trainer.episodes import Episode, Group
 from art_trainer.errors import EngineError
-from art_trainer.remote.journal import Journal, JournalError
-from art_trainer.remote.ledger import Ledger, PlayedGroup
+from art_trainer.remote.collecting import LedgerGroups
+from art_trainer.remote.description import describe_run
+from art_trainer.remote.journal import Journal
+from art_trainer.remote.ledger import Ledger
 from art_trainer.remote.limits import Limits
-from art_trainer.remote.messages import RunDescription, Sampling
 from art_trainer.remote.progress import RunProgress
-from art_trainer.remote.server import TrainingServer, check_access
+from art_trainer.remote.server import TrainingServer
 from art_trainer.remote.status import ServerStatus
 from art_trainer.remote.tensor_files import WeightError
 from art_trainer.remote.weights import WeightStore
 from art_trainer.starts import GroupTask
 from art_trainer.timings import Timings
 from art_trainer.transformers_policy import TransformersPolicy
+from art_trainer.web.access import check_access
 from art_trainer.web.thread import Certificate
-
-_POLL = 0.5
-"""Seconds after which a wait for groups looks around."""
 
 
 class RemoteBackend:
@@ -68,8 +66,6 @@ class RemoteBackend:
 
     Attributes:
         server: The server.
-        stale: How many episodes had to be played again, since their weights were too old when they were
-            wanted.
     """
 
     per_process = False
@@ -98,13 +94,11 @@ class RemoteBackend:
         on_shutdown: Callable[[], None] | None = None,
     ) -> None:
         check_access(host, token)
-        self.stale = 0
         self._config = config
         self._drain_seconds = drain_seconds
         self._on_publish = tuple(on_publish)
         self._version: int | None = None
         self._asked_to_stop = False
-        self._kept: dict[str, PlayedGroup] = {}
         with ExitStack() as opened:
             journal = Journal(folder / "journal")
             opened.callback(journal.close)
@@ -115,6 +109,7 @@ class RemoteBackend:
                 on_work=lambda: self.server.connections.wake(),
             )
             opened.callback(self._ledger.close)
+            self._groups = LedgerGroups(self._ledger, config.max_staleness, self._check)
             self._weights = WeightStore(folder / "weights", policy, keep=2 + config.max_staleness)
             self.server = TrainingServer(
                 self._ledger,
@@ -142,6 +137,11 @@ class RemoteBackend:
         """Where the server is."""
         return self.server.url
 
+    @property
+    def stale(self) -> int:
+        """How many episodes were played again, since their weights were too old when they were wanted."""
+        return self._groups.stale
+
     def status(self) -> ServerStatus:
         """The server's state now."""
         return self.server.status()
@@ -164,7 +164,7 @@ class RemoteBackend:
         for tell in self._on_publish:
             tell(version)
         self._version = version
-        self._ledger.publish(version)
+        self._groups.publish(version)
         self.server.announce(version)
 
     def prefetch(self, tasks: Sequence[GroupTask]) -> None:
@@ -185,30 +185,7 @@ class RemoteBackend:
             BackendClosed: Where it is closed meanwhile.
             KeyboardInterrupt: Where somebody asked the server for the end of the run.
         """
-        oldest = min((task.batch for task in tasks), default=0)
-        self._kept = {id_: kept for id_, kept in self._kept.items() if kept.task.batch >= oldest}
-        places = {task.id: place for place, task in enumerate(tasks)}
-        groups: dict[int, Group] = {}
-
-        def take(played: PlayedGroup) -> None:
-            group = Group(played.episodes)
-            for episode, timing in zip(group.episodes, played.timings, strict=True):
-                if timings is not None and timing is not None:
-                    timings.add(episode, timing)
-                on_episode(episode)
-            place = places[played.task.id]
-            groups[place] = group
-            if on_group is not None:
-                on_group(place, group)
-
-        for task_id in places.keys() & self._kept.keys():
-            take(self._kept[task_id])
-        self._ledger.submit([task for task in tasks if task.id not in self._kept])
-        while len(groups) < len(tasks):
-            missing = [task_id for task_id, place in places.items() if place not in groups]
-            for played in self._wait(missing):
-                take(played)
-        return [groups[place] for place in range(len(tasks))]
+        return self._groups.collect(tasks, on_episode=on_episode, on_group=on_group, timings=timings)
 
     def saved(self, batch: int) -> None:
         """Forget the results of batches before one: a checkpoint holds what they taught."""
@@ -225,102 +202,9 @@ class RemoteBackend:
             if self.server.connections.book.connected:
                 self.server.drain("training is over, or the server stops", self._drain_seconds)
 
-    def _wait(self, missing: Sequence[str]) -> list[PlayedGroup]:
-        """The next groups that may be learned from; none after a while."""
+    def _check(self) -> None:
         if self._asked_to_stop:
             raise KeyboardInterrupt
-        try:
-            finished = self._ledger.wait(missing, timeout=_POLL)
-        except JournalError:  # the disk is full, say: the ledger has the groups until there is room
-            time.sleep(_POLL)
-            return []
-        usable = []
-        for played in finished:
-            stale = self._too_old(played)
-            if stale:
-                self.stale += len(stale)
-                self._ledger.requeue(played.task.id, stale, "its weights were too old when it was wanted")
-            else:
-                self._kept[played.task.id] = played
-                usable.append(played)
-        return usable
-
-    def _too_old(self, played: PlayedGroup) -> list[int]:
-        """The members that were sampled by weights which training may not learn from any more."""
-        oldest = (self._version or 0) - self._config.max_staleness
-        return [
-            member
-            for member, episode in enumerate(played.episodes)
-            if any(
-                span.turn is not None and span.policy_version < oldest
-                for history in episode.histories
-                for span in history.spans
-            )
-        ]
 
     def _stop(self) -> None:
         self._asked_to_stop = True
-
-
-class PlayedElsewhere:
-    """The backend of a training process that is not the main one, whose backend plays everything."""
-
-    per_process = False
-
-    def publish(self, version: int) -> None:
-        """Do nothing: the main process does."""
-
-    def prefetch(self, tasks: Sequence[GroupTask]) -> None:
-        """Do nothing: the main process does."""
-
-    def collect(
-        self,
-        tasks: Sequence[GroupTask],
-        *,
-        on_episode: Callable[[Episode], None],
-        on_group: Callable[[int, Group], None] | None = None,
-        timings: Timings | None = None,
-    ) -> list[Group]:
-        """Refuse: only the main process may ask.
-
-        Raises:
-            RuntimeError: Always.
-        """
-        raise RuntimeError("groups are played through the main process")
-
-    def saved(self, batch: int) -> None:
-        """Do nothing: the main process does."""
-
-    def close(self) -> None:
-        """Do nothing: nothing is held."""
-
-
-def describe_run(
-    policy: TransformersPolicy, env: str, env_args: Mapping[str, Any], config: GRPOConfig
-) -> RunDescription:
-    """What a worker must know to play as the trainer's own process would.
-
-    Args:
-        policy: Who plays.
-        env: The environment's id.
-        env_args: Its arguments.
-        config: The trainer's settings, which decide how replies are sampled.
-    """
-    dtype = next(policy.model.parameters()).dtype
-    return RunDescription(
-        env=env,
-        env_args=dict(env_args),
-        sampling=Sampling(
-            temperature=config.temperature,
-            top_p=config.top_p,
-            top_k=config.top_k,
-            min_p=config.min_p or 0.0,
-            repetition_penalty=config.repetition_penalty,
-            stop_strings=list(config.stop_strings),
-            max_new_tokens=config.max_completion_length,
-        ),
-        record_states=config.records_states,
-        history_window=policy.format.history_window,
-        max_context=policy.max_context,
-        dtype=str(dtype).removeprefix("torch."),
-    )

@@ -18,12 +18,11 @@ from art_trainer.remote.limits import Limits
 from art_trainer.remote.messages import RunDescription
 from art_trainer.remote.progress import RunProgress
 from art_trainer.remote.status import ServerStatus
+from art_trainer.web.access import check_access
 from art_trainer.web.guard import Rules
-from art_trainer.web.hosts import WILDCARDS, HostNames, in_url, is_loopback
+from art_trainer.web.hosts import WILDCARDS, HostNames, in_url
 from art_trainer.web.rates import RateLimit
 from art_trainer.web.thread import Certificate, ServerThread, SocketOptions, listen
-
-_SHORTEST_TOKEN = 16
 
 
 class TrainingServer:
@@ -179,23 +178,3 @@ def open_socket(host: str, port: int) -> socket.socket:
     except OSError as fault:
         words = fault.strerror or fault
         raise ConfigError(f"{in_url(host)}:{port} cannot be listened on: {words}") from fault
-
-
-def check_access(host: str, token: str | None) -> None:
-    """Refuse a server that strangers could use.
-
-    Raises:
-        ConfigError: For an address that others reach, without a token; for a token that can be guessed.
-    """
-    if token is None and not is_loopback(host):
-        raise ConfigError(
-            f"host is {host!r}, which others reach, and there is no token: set ART_SERVER_TOKEN, or give "
-            "--token-file, or listen on 127.0.0.1"
-        )
-    if token is not None and (len(token) < _SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
-        raise ConfigError(
-            f"the token has {len(token)} characters: take {_SHORTEST_TOKEN} or more, of ASCII, in one line, "
-            'such as those of `python -c "import secrets; print(secrets.token_urlsafe(32))"`'
-        )
-    if token is not None and " " in token:
-        raise ConfigError("the token holds a space: take letters and digits")

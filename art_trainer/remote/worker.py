@@ -121,6 +121,7 @@ class Worker:
         self._run_known: RunDescription | None = None
         self._known = asyncio.Event()
         self._ending = asyncio.Event()
+        self._asked_to_stop: str | None = None
         self._reason = ""
         self._connection: Connection | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -145,13 +146,16 @@ class Worker:
         return asyncio.run(self._main())
 
     def stop(self, reason: str = "the worker was asked to stop") -> None:
-        """Give the leases back and end :meth:`run`; from any thread."""
+        """Give the leases back and end :meth:`run`, which may begin later; from any thread."""
+        self._asked_to_stop = reason
         if self._loop is not None:
             with suppress(RuntimeError):  # it has ended already
                 self._loop.call_soon_threadsafe(self._end, reason)
 
     async def _main(self) -> int:
         self._loop = asyncio.get_running_loop()
+        if self._asked_to_stop is not None:
+            self._end(self._asked_to_stop)
         thread = PlayThread()
         files = ServerFiles(self._url, self._token, self._cache, self._backoff)
         self._work = LeaseWork(

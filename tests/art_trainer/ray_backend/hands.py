@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from art_trainer.ray_backend.actor import Player, RolloutActor
-from art_trainer.ray_backend.collecting import LedgerGroups
 from art_trainer.ray_backend.crew import Crew
 from art_trainer.ray_backend.hand import ActorLost, Hand, Patience
 from art_trainer.ray_backend.work import Report, Work
+from art_trainer.remote.collecting import LedgerGroups
 from art_trainer.remote.journal import Journal
 from art_trainer.remote.ledger import Ledger
 from tests.art_trainer.ray_backend.players import MadeUpPlayer

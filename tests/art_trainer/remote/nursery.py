@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -107,6 +108,17 @@ def _become(request: dict[str, Any]) -> None:
         os._exit(code)
 
 
+def _wait(pid: int) -> int:
+    deadline = time.monotonic() + 30
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+
+
 def _serve() -> None:
     import art_trainer.cli
     import art_trainer.commands.working
@@ -116,8 +128,7 @@ def _serve() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         if "wait" in request:
-            _, status = os.waitpid(request["wait"], 0)
-            answer = os.waitstatus_to_exitcode(status)
+            answer = _wait(request["wait"])
         else:
             answer = os.fork()
             if answer == 0:

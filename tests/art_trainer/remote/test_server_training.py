@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 import torch
 
+from art_trainer.backends.elsewhere import PlayedElsewhere
 from art_trainer.checkpoint import list_checkpoints
 from art_trainer.config import GRPOConfig
 from art_trainer.episodes import Episode, Group
 from art_trainer.errors import EngineError
 from art_trainer.records import iter_steps
-from art_trainer.remote.backend import PlayedElsewhere, RemoteBackend
+from art_trainer.remote.backend import RemoteBackend
 from art_trainer.remote.ledger import BackendClosed
 from art_trainer.remote.tensor_files import WeightError
 from art_trainer.remote.worker import Worker

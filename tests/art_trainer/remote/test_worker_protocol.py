@@ -188,6 +188,7 @@ def test_a_result_that_the_server_could_not_write_is_sent_again(scene):
             await line.close(1013)
             again = await scene.server.line()
             assert await again.hear(EpisodeResult) == result
+            await again.say(ResultReceipt(lease=result.lease, outcome="accepted"))
             status = await again.hear(StatusUpdate)
             assert status.last_error == "the server did not take a message (not_journalled): the disk is full"
 
@@ -213,6 +214,16 @@ def test_a_worker_that_is_stopped_gives_its_leases_back(scene):
 
     asyncio.run(go())
     assert not scene.worker.stuck
+
+
+def test_a_worker_that_is_stopped_before_it_begins_ends_at_once(scene):
+    async def go():
+        async with scene.server.running():
+            worker = Worker(scene.server.url, lambda env_id, env_args: scene.gate.env, scene.cache)
+            worker.stop("never mind")
+            assert await asyncio.to_thread(worker.run) == 0
+
+    asyncio.run(go())
 
 
 def test_shutdown_gives_leases_back_and_ends_well(scene):

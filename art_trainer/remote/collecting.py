@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 
 from art_trainer.episodes import Episode, Group
+from art_trainer.remote.journal import JournalError
 from art_trainer.remote.ledger import Ledger, PlayedGroup
 from art_trainer.starts import GroupTask
 from art_trainer.timings import Timings
 
-_LOOK_SECONDS = 1.0
+_LOOK_SECONDS = 0.5
 
 
 class LedgerGroups:
@@ -20,6 +22,9 @@ class LedgerGroups:
         ledger: Leases them to whoever plays.
         max_staleness: How many updates the weights that sampled may be behind at use.
         check: Called again and again while nothing comes; raises where nothing will.
+
+    Attributes:
+        stale: How many episodes were played again, since their weights were too old when they were wanted.
     """
 
     def __init__(self, ledger: Ledger, max_staleness: int, check: Callable[[], None]) -> None:
@@ -27,6 +32,7 @@ class LedgerGroups:
         self._max_staleness = max_staleness
         self._check = check
         self._version = 0
+        self.stale = 0
 
     def publish(self, version: int) -> None:
         """What begins from now on is played with weights of this version."""
@@ -51,7 +57,7 @@ class LedgerGroups:
         groups: dict[int, Group] = {}
         while len(groups) < len(tasks):
             waiting = [task.id for place, task in enumerate(tasks) if place not in groups]
-            for played in self._ledger.wait(waiting, timeout=_LOOK_SECONDS):
+            for played in self._finished(waiting):
                 if self._sent_back(played):
                     continue
                 place = places[played.task.id]
@@ -65,11 +71,20 @@ class LedgerGroups:
             self._check()
         return [groups[place] for place in range(len(tasks))]
 
+    def _finished(self, waiting: Sequence[str]) -> list[PlayedGroup]:
+        """The groups that are finished; none after a while."""
+        try:
+            return self._ledger.wait(waiting, timeout=_LOOK_SECONDS)
+        except JournalError:  # the disk is full, say: the ledger has the groups until there is room
+            time.sleep(_LOOK_SECONDS)
+            return []
+
     def _sent_back(self, played: PlayedGroup) -> bool:
         """Whether some of a group's members are too old by now, and are played again."""
         oldest = self._version - self._max_staleness
         stale = [member for member, episode in enumerate(played.episodes) if sampled_before(episode, oldest)]
         if stale:
+            self.stale += len(stale)
             reason = f"sampled by weights older than version {oldest}"
             self._ledger.requeue(played.task.id, stale, reason)
         return bool(stale)
