@@ -14,6 +14,7 @@ HEIGHT = 190.0
 """Height of a chart in SVG user units."""
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 12.0, 10.0, 24.0
+_NOISE = 1e-12
 _MAX_POINTS = 400
 
 
@@ -66,13 +67,13 @@ def line_chart(title: str, note: str, steps: Sequence[float], values: Sequence[f
         title: What is shown.
         note: The unit or meaning, in few words.
         steps: The step of each value, ascending.
-        values: One value per step; values that are not finite are left out.
+        values: One value per step; values that are not finite are left out, and rounding noise about 0 is 0.
     """
     pairs = [(float(x), float(y)) for x, y in zip(steps, values, strict=True) if math.isfinite(y)]
     if not pairs:
         return None
     xs = [x for x, _ in pairs]
-    ys = [y for _, y in pairs]
+    ys = [y if abs(y) > _NOISE else 0.0 for _, y in pairs]
     smooth = smoothed(ys)
     y_marks = ticks(min(ys), max(ys), 4)
     x_low, x_high = xs[0], xs[-1] if xs[-1] > xs[0] else xs[0] + 1

@@ -261,7 +261,7 @@ def _seconds(record: Mapping[str, Any]) -> float:
 def _notes(metrics: Lines, before: Evaluation | None, after: Evaluation | None) -> list[str]:
     """What a reader must know to trust the page."""
     notes = []
-    if after is None:
+    if after is None and before is not None:
         notes.append(
             "The run had not finished when this page was written: there is no evaluation after training."
         )

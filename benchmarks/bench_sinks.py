@@ -3,8 +3,10 @@
 A few real steps are trained with the settings of `make train`: their time is what costs are held against, and
 their metrics and episodes are what every sink is then handed, as often as a run has steps. Measured for each
 sink: what the thread that trains spends (CPU-seconds, and seconds in which it waits), what the sink's own
-thread spends meanwhile (they share the interpreter's lock, so at worst that too is added to a step), and
-what opening and closing take. W&B's uploads are in a process of its own and not counted.
+thread and those of its library spend meanwhile (they share the interpreter's lock, so at worst that too is
+added to a step), and what opening and closing take. W&B's uploads are in a process of its own and not
+counted. Steps follow each other faster here than in training: what a sink does every so many seconds, it
+does as often per step as it would then.
 
     python benchmarks/bench_sinks.py                     # all local sinks
     python benchmarks/bench_sinks.py --sinks wandb --json sinks.json
@@ -26,9 +28,11 @@ from pathlib import Path
 
 LOCAL = ("tensorboard", "wandb", "trackio", "mlflow")
 LIMIT = 0.01
-"""The claim: the share of a step that the training thread spends on a sink is below this."""
+"""The claim: the share of a step that all threads together spend on a sink is below this."""
 _PAUSE = 0.2
 """Seconds between steps, in which a sink keeps up; a real step takes longer."""
+_TABLE_SECONDS = 30.0
+"""As W&B's sink has it by default."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +55,14 @@ class Cost:
     """In the calls of the thread that trains, waiting included."""
     slowest_call: float
     sink_cpu: float
-    """In the sink's own thread."""
+    """In all other threads."""
     open_and_close_cpu: float
     failures: int
     postponed: int
+
+    def share(self, step_seconds: float) -> float:
+        """Of a step, for all threads; the thread that trains may also wait."""
+        return (max(self.training_cpu, self.training_wall) + self.sink_cpu) / step_seconds
 
 
 def real_steps(count: int) -> list[Step]:
@@ -88,7 +96,9 @@ def measure(sink: str, steps: Sequence[Step], count: int) -> Cost:
     with tempfile.TemporaryDirectory() as name:
         run = RunInfo("run", "bench", Path(name) / "run", "art/Email-v0", "art-tiny", {"max_steps": count})
         begun = time.process_time()
-        monitor = Monitor(run, [make_sink(sink, {})], say=print, close_seconds=60.0)
+        step_seconds = min(step.cpu_seconds for step in steps)
+        settings = {"ART_LOG_TABLE_SECONDS": str(_TABLE_SECONDS * _PAUSE / step_seconds)}
+        monitor = Monitor(run, [make_sink(sink, settings)], say=print, close_seconds=60.0)
         monitor.on_begin(0)
         monitor.on_logged({**steps[0].metrics, "step": 0.0}, steps[0].groups)
         time.sleep(5.0)  # imports, contact, and what a library does at its first event
@@ -120,7 +130,7 @@ def main() -> int:
     parser.add_argument("--sinks", default=",".join(LOCAL), help="with commas")
     parser.add_argument("--steps", type=int, default=60, help="steps handed to each sink")
     parser.add_argument("--trained", type=int, default=4, help="real steps")
-    parser.add_argument("--quick", action="store_true", help="2 real steps, 5 for each sink")
+    parser.add_argument("--quick", action="store_true", help="2 real steps, 20 for each sink")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
@@ -133,22 +143,20 @@ def main() -> int:
     step_seconds = min(step.cpu_seconds for step in steps)
     episodes = sum(len(group.episodes) for group in steps[0].groups)
     print(f"a step of make train: {step_seconds:.2f} CPU-s on one core, {episodes} episodes")
-    print(f"{'sink':12} {'training thread':>28} {'share':>8} {'sink thread':>12} {'share':>8} {'ends':>7}")
+    print(f"{'sink':12} {'training thread':>28} {'other threads':>14} {'of a step':>10} {'ends':>7}")
     costs = []
     for sink in options.sinks.split(","):
-        cost = measure(sink, steps, 5 if options.quick else options.steps)
+        cost = measure(sink, steps, 20 if options.quick else options.steps)
         costs.append(cost)
-        spent = max(cost.training_cpu, cost.training_wall)
         shown = f"{cost.training_cpu * 1e6:.0f} µs CPU, {cost.training_wall * 1e6:.0f} µs wall"
-        share, sink_share = spent / step_seconds, cost.sink_cpu / step_seconds
         print(
-            f"{sink:12} {shown:>28} {share:8.4%} {cost.sink_cpu * 1e3:9.1f} ms {sink_share:8.2%} "
+            f"{sink:12} {shown:>28} {cost.sink_cpu * 1e3:11.1f} ms {cost.share(step_seconds):10.2%} "
             f"{cost.open_and_close_cpu:5.1f} s"
         )
     if options.json:
         found = {"step_cpu_seconds": step_seconds, "episodes": episodes, "sinks": [asdict(c) for c in costs]}
         options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    slow = [c.sink for c in costs if max(c.training_cpu, c.training_wall) >= LIMIT * step_seconds]
+    slow = [c.sink for c in costs if c.share(step_seconds) >= LIMIT]
     broken = [c.sink for c in costs if c.failures or c.postponed]
     if options.check and (slow or broken):
         print(f"not as claimed: too slow {slow}, with failures {broken}")

@@ -45,10 +45,10 @@ class SuccessChange:
 
     @property
     def words(self) -> str:
-        """As in ``held-out success went from 20% to 22% (-4 to +8 points)``."""
+        """As in ``held-out success went from 20% to 22% (95%: -4 to +8 points)``."""
         return (
             f"{self.where} went from {100 * self.first:.0f}% to {100 * self.second:.0f}% "
-            f"({100 * self.low:+.0f} to {100 * self.high:+.0f} points)"
+            f"(95%: {100 * self.low:+.0f} to {100 * self.high:+.0f} points)"
         )
 
 

@@ -60,6 +60,7 @@ def render_page(template: str, **values: Any) -> str:
         short=short,
         change_lines=change_lines,
         usage=usage_words,
+        ticked=_ticked,
         record=lambda run: " ".join(record_words(run)),
     )
     style = environment.loader.get_source(environment, "report.css")[0] if environment.loader else ""
@@ -68,6 +69,15 @@ def render_page(template: str, **values: Any) -> str:
         style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
         **values,
     )
+
+
+def _ticked(text: str) -> Markup:
+    """Text whose words between backticks are set as code; all of it is escaped."""
+    parts = visible(text).split("`")
+    if len(parts) % 2 == 0:  # one stands alone: it is part of a name
+        return Markup.escape(visible(text))
+    shown = [Markup("<code>{}</code>").format(part) if at % 2 else part for at, part in enumerate(parts)]
+    return Markup("").join(shown)
 
 
 def analysis_charts(run: RunAnalysis) -> list[Chart]:

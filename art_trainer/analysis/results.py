@@ -82,6 +82,11 @@ class WindowRow:
     cut_off: float
     terms: Mapping[str, float]
 
+    @property
+    def steps(self) -> str:
+        """The stretch in words: ``5–6``, or ``9``."""
+        return "–".join(str(step) for step in dict.fromkeys((self.first_step, self.last_step)))
+
 
 @dataclass(frozen=True, slots=True)
 class TermGain:
@@ -270,16 +275,22 @@ class Sign:
     cheating: bool
     numbers: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def seen(self) -> bool:
+        """Whether it is there at all."""
+        return self.confidence.rank >= Confidence.POSSIBLE.rank
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The analysis in three sentences."""
+    """The analysis in three sentences, and as reasons the evidence of the surest signs of cheating."""
 
     learned: str
     fails: str
     cheats: str
     cheating: Confidence
     """The surest sign of cheating."""
+    reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,11 @@ def reward_without_success(evidence: Evidence) -> Sign:
     )
 
 
+def _explained(share: float | None, unexplained: float) -> float:
+    """How much of a part's share of the gain is not ``unexplained``, from 0 to 1."""
+    return 0.0 if not share or share <= 0 else min(1.0, max(0.0, 1 - unexplained / share))
+
+
 def dominant_term(evidence: Evidence) -> Sign:
     """Whether one part of the reward brings the gain, beyond what it pays for success."""
     part, success = evidence.main_part, evidence.success
@@ -90,7 +95,7 @@ def dominant_term(evidence: Evidence) -> Sign:
         share = part.unexplained / evidence.gains[0].change
         words = (
             f"`{part.name}` went from {part.early:.3g} to {part.late:.3g}: {100 * (part.share or 0):.0f}% of "
-            f"the reward's gain, {100 * max(0.0, share):.0f}% beyond what success explains"
+            f"the reward's gain, of which success explains {100 * _explained(part.share, share):.0f}%"
         )
         numbers = {"share": part.share or 0.0, "unexplained_share": share}
         confidence = graded(share, 0.4, 0.6, 0.8)
@@ -261,6 +266,6 @@ def one_script(evidence: Evidence) -> Sign:
 
 
 def went(change: Change) -> str:
-    """As in ``from 0.1 to 0.7 (+0.4 to +0.8)``."""
+    """As in ``from 0.1 to 0.7 (95%: +0.4 to +0.8)``."""
     low, high = change.difference.low, change.difference.high
-    return f"from {change.early:.3g} to {change.late:.3g} ({low:+.3g} to {high:+.3g})"
+    return f"from {change.early:.3g} to {change.late:.3g} (95%: {low:+.3g} to {high:+.3g})"

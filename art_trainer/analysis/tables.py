@@ -52,6 +52,8 @@ def _parts(run: RunAnalysis) -> Iterator[RenderableType]:
         ("Does it cheat?", verdict.cheats),
     ):
         yield Text.assemble((f"{question} ", "bold"), visible(answer))
+    for reason in verdict.reasons:
+        yield Text(f"  - {visible(reason)}")
     yield Text(visible(" ".join(record_words(run))), style="dim")
     yield signs_table(run.signs)
     if run.windows:
@@ -106,7 +108,7 @@ def _windows_table(run: RunAnalysis) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in run.windows:
         table.add_row(
-            f"{row.first_step}–{row.last_step}",
+            row.steps,
             str(row.episodes),
             percent(row.success),
             short(row.reward),
@@ -131,7 +133,7 @@ def _terms_table(run: RunAnalysis) -> Table:
         table.add_column(_words(term), justify="right", overflow="fold")
     for row in run.windows:
         parts = (short(row.terms.get(term, 0.0)) for term in terms[:_SHOWN_TERMS])
-        table.add_row(f"{row.first_step}–{row.last_step}", short(row.reward), *parts)
+        table.add_row(row.steps, short(row.reward), *parts)
     return table
 
 

@@ -16,8 +16,8 @@ _CHEATING = {
     Confidence.LIKELY: "Likely",
     Confidence.POSSIBLE: "Not clearly, but look at this",
 }
-_ARGUED = 2
-"""So many signs are told with their evidence, the others by name."""
+_ARGUED = 3
+"""So many signs are told with their evidence, the others by name alone."""
 _HOW_ENDED = {
     "terminated": "ended by its own last action",
     "truncated": "reached the turn limit",
@@ -47,11 +47,13 @@ def verdict_of(
     # Without a trend of the reward there is nothing that could have been bought.
     told = evidence.change(REWARD) is not None
     surest = found[0].confidence if found else Confidence.NONE if told else Confidence.UNKNOWN
+    shown = [sign for sign in found if sign.confidence is surest]
     return Verdict(
         learned=_learned(evidence),
         fails=_fails(evidence, last, tasks, errors),
-        cheats=_cheats(found, len(measured), surest),
+        cheats=_cheats(shown, len(measured), surest),
         cheating=surest,
+        reasons=tuple(_sentence(sign.evidence.partition("; ")[0]) for sign in shown[:_ARGUED]),
     )
 
 
@@ -112,8 +114,7 @@ def _fails(
     told = [part for part in words if part]
     if not told:
         return "Nothing is on record that tells."
-    text = "; ".join(told)
-    return f"{text[0].upper()}{text[1:]}."
+    return _sentence("; ".join(told))
 
 
 def _failed_share(evidence: Evidence, last: Evaluation | None) -> str:
@@ -141,12 +142,13 @@ def _ended(endings: Mapping[str, int]) -> str:
     return f": {' and '.join(parts)}"
 
 
-def _cheats(found: Sequence[Sign], measured: int, surest: Confidence) -> str:
-    if not found:
+def _cheats(shown: Sequence[Sign], measured: int, surest: Confidence) -> str:
+    if not shown:
         if surest is Confidence.UNKNOWN:
             return "That cannot be told: there are too few steps (6 are needed)."
         return f"No sign of it: none of the {measured} signs that could be measured passes its threshold."
-    shown = [sign for sign in found if sign.confidence is surest]
-    words = [f"{sign.title.lower()} ({sign.evidence.partition('; ')[0]})" for sign in shown[:_ARGUED]]
-    words += [sign.title.lower() for sign in shown[_ARGUED:]]
-    return f"{_CHEATING[surest]}: {'; '.join(words)}."
+    return f"{_CHEATING[surest]}: {'; '.join(sign.title.lower() for sign in shown)}."
+
+
+def _sentence(words: str) -> str:
+    return f"{words[0].upper()}{words[1:]}."

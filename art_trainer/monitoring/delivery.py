@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,14 +20,15 @@ from typing import Any
 
 from art_trainer.monitoring.events import (
     CheckpointSaved,
-    EpisodesPlayed,
     Event,
     Outcome,
     RunInfo,
     Sink,
     SinkUnavailableError,
 )
+from art_trainer.monitoring.inbox import Inbox
 from art_trainer.monitoring.redaction import redact
+from art_trainer.monitoring.refusals import Refusals, is_refusal
 from art_trainer.monitoring.sink_file import SinkFile
 from art_trainer.monitoring.source import START, Cursor, cursor_of, events_after
 
@@ -68,7 +68,9 @@ class SinkStatus:
     complete: bool
     """Whether it took every event and ended."""
     problem: str | None
-    """The words of its last failure, ``None`` where there was none."""
+    """The words of its last failure, or about what it refused; ``None`` where there was nothing."""
+    set_aside: int = 0
+    """Events that it refused for what they are; ``art-trainer sync`` tries them again."""
 
 
 class Delivery:
@@ -98,66 +100,61 @@ class Delivery:
         self._limits = limits or DeliveryLimits()
         self._read = read
         self._file = SinkFile.of(run.folder, sink.name)
-        self._changed = threading.Condition()
-        self._queue: deque[Event] = deque()
-        self._episodes = 0
-        self._resume = self._behind = False
-        self._outcome: Outcome | None = None
+        self._inbox = Inbox(self._limits.events, self._limits.episodes)
+        self._refusals = Refusals()
+        self._resume = self._resend = False
         self._abandoned = False
         self._cursor = self._kept = START
         self._unkept = 0
         self._kept_at = 0.0
         self._delivered = 0
         self._failures = 0
-        self._postponed = 0
         self._complete = False
         self._problem: str | None = None
         self._in_trouble = False
         self._thread = threading.Thread(target=self._work, name=f"sink-{self.name}", daemon=True)
 
-    def start(self, *, resume: bool = False) -> None:
+    def start(self, *, resume: bool = False, resend: bool = False) -> None:
         """Begin.
 
         Args:
             resume: Go on after what the sink took in earlier processes, first with what the folder has of
                 that; otherwise what was kept about the sink is of another run and is forgotten.
+            resend: Try those events once more, too, that the sink refused then.
         """
-        self._resume = self._behind = resume
+        self._resume, self._resend = resume, resend
+        if resume:
+            self._inbox.catch_up()
         self._thread.start()
 
     def offer(self, event: Event) -> None:
         """Leave an event for the sink; it is in the run's folder already. Never waits, never raises."""
-        size = _size(event)
-        with self._changed:
-            full = len(self._queue) >= self._limits.events
-            if full or (self._queue and self._episodes + size > self._limits.episodes):
-                self._postponed += 1
-                self._behind = True
-            else:
-                self._queue.append(event)
-                self._episodes += size
-            self._changed.notify()
+        self._inbox.put(event)
+
+    def catch_up(self) -> None:
+        """Have the folder read: an event may be there that was not offered."""
+        self._inbox.catch_up()
 
     def end(self, outcome: Outcome) -> None:
         """Tell the sink that no more events come; :meth:`join` waits for it."""
-        with self._changed:
-            self._outcome = outcome
-            self._changed.notify()
+        self._inbox.end(outcome)
 
     def join(self, timeout: float) -> SinkStatus:
         """Wait at most so many seconds for the sink to end; one that did not is left alone for good."""
-        self._thread.join(timeout)
-        with self._changed:
-            self._abandoned = self._thread.is_alive()
-            if self._abandoned:
-                self._problem = self._problem or f"it did not end within {timeout:.0f} s"
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+        self._abandoned = self._thread.is_alive()
+        if self._abandoned:
+            self._problem = self._problem or f"it did not end within {timeout:.0f} s"
         return self.status()
 
     def status(self) -> SinkStatus:
         """How the sink stands now."""
-        complete = self._complete and not self._abandoned
+        aside = len(self._refusals)
+        complete = self._complete and not self._abandoned and not aside
+        problem = self._refusals.words() if aside and self._complete else self._problem
         return SinkStatus(
-            self.name, self._delivered, self._failures, self._postponed, complete, self._problem
+            self.name, self._delivered, self._failures, self._inbox.postponed, complete, problem, aside
         )
 
     def _work(self) -> None:
@@ -165,7 +162,7 @@ class Delivery:
         try:
             opened = self._open()
             if opened and self._serve():
-                outcome = self._outcome
+                outcome = self._inbox.outcome
                 assert outcome is not None
                 opened = False
                 self._sink.close(outcome)
@@ -194,24 +191,25 @@ class Delivery:
             try:
                 if not self._resume:
                     self._file.forget()
-                cursor, state = self._file.read()
+                cursor, state, refusals = self._file.read()
                 self._sink.open(self._run, resume=state)
                 break
             except SinkUnavailableError:
                 raise
             except Exception as fault:  # a sink is others' code, and its server may be down
                 self._note(fault)
-            if self._rest(pause):
+            if self._inbox.wait_for_end(pause):
                 return False
             pause = min(2 * pause, self._limits.longest_pause)
         if state is not None and _destination(state) != _destination(self._sink.state()):
-            self._behind = True
+            self._inbox.catch_up()
         else:
             self._cursor = self._kept = cursor
+            self._refusals = refusals
         self._unkept = 1  # its state
         try:
             # A run that is killed early still knows what it is called there.
-            self._file.write(self._cursor, self._sink.state())
+            self._file.write(self._cursor, self._sink.state(), self._refusals)
         except OSError as fault:
             self._note(fault)
         return True
@@ -220,9 +218,10 @@ class Delivery:
         """Deliver until the run has ended and nothing is left; return ``False`` where something is."""
         pause, in_vain = self._limits.first_pause, 0
         while True:
-            ending = self._outcome is not None
+            ending = self._inbox.outcome is not None
             before = self._cursor
             try:
+                self._deliver_aside()
                 self._deliver_waiting()
                 if self._unkept and (ending or self._flush_is_due()):
                     self._keep()
@@ -230,22 +229,20 @@ class Delivery:
                 raise
             except Exception as fault:  # a sink is others' code, and its server may be down
                 self._note(fault)
-                self._behind = True
+                self._inbox.catch_up()
                 in_vain = in_vain + 1 if self._cursor == before else 1
                 if ending and in_vain >= _LAST_ATTEMPTS:
                     self._keep_what_was_taken()
                     return False
                 if not ending:
-                    self._rest(pause)
+                    self._inbox.wait_for_end(pause)
                     pause = min(2 * pause, self._limits.longest_pause)
                 continue
             pause, in_vain = self._limits.first_pause, 0
             self._recovered()
             if ending:
                 return True
-            with self._changed:
-                if not self._queue and not self._behind and self._outcome is None:
-                    self._changed.wait(self._limits.flush_every if self._unkept else None)
+            self._inbox.wait(self._limits.flush_every if self._unkept else None)
 
     def _keep_what_was_taken(self) -> None:
         """Keep the cursor of a sink that is given up, unless it does not even flush."""
@@ -254,36 +251,60 @@ class Delivery:
         except Exception as fault:  # a sink is others' code, and its server may be down
             self._note(fault)
 
+    def _deliver_aside(self) -> None:
+        """Try events again that were refused in earlier processes; those that still are stay aside."""
+        places = self._refusals.places
+        if not self._resend or not places:
+            return
+        found = set()
+        for event in self._read(self._run.folder, Cursor(places[0].step, places[0].rank - 1)):
+            if self._abandoned:
+                return
+            place = cursor_of(event)
+            if place in self._refusals:
+                self._give(event)
+                found.add(place)
+            if place >= places[-1]:
+                break
+        for place in places:
+            if place not in found:  # the folder has it no more, such as a pruned checkpoint
+                self._refusals.forget(place)
+        self._resend = False
+
     def _deliver_waiting(self) -> None:
-        """Hand over what the folder has, where the sink is behind, and what the queue has."""
+        """Hand over what the folder has, where the sink is behind, and what the inbox has."""
         while not self._abandoned:
-            with self._changed:
-                behind, self._behind = self._behind, False
-                event = None if behind or not self._queue else self._queue.popleft()
-                self._episodes -= _size(event)
-            if behind:
+            event = self._inbox.take()
+            if self._inbox.take_behind():
                 for recorded in self._read(self._run.folder, self._cursor):
                     self._hand_over(recorded)
-            elif event is None:
+            if event is None:
                 return
-            else:
-                self._hand_over(event)
+            self._hand_over(event)
 
     def _hand_over(self, event: Event) -> None:
         if cursor_of(event) <= self._cursor or self._abandoned:
             return
-        try:
-            self._sink.deliver(event)
-        except Exception:
-            # A checkpoint that was pruned before its turn came, or meanwhile, can no longer be sent.
-            if not isinstance(event, CheckpointSaved) or event.folder.exists():
-                raise
-        else:
-            self._delivered += 1
+        self._give(event)
         self._cursor = cursor_of(event)
-        self._unkept += 1
         if self._flush_is_due():
             self._keep()
+
+    def _give(self, event: Event) -> None:
+        """Give the sink an event; return when it has it, or when it must do without."""
+        self._unkept += 1
+        try:
+            self._sink.deliver(event)
+        except Exception as fault:
+            # A checkpoint that was pruned before its turn came, or meanwhile, can no longer be sent.
+            if isinstance(event, CheckpointSaved) and not event.folder.exists():
+                return
+            if not (is_refusal(fault) and self._refusals.sets_aside(event, redact(fault))):
+                raise
+            self._note(fault)
+        else:
+            self._delivered += 1
+            self._refusals.taken(event)
 
     def _flush_is_due(self) -> bool:
         return time.monotonic() - self._kept_at >= self._limits.flush_every
@@ -293,7 +314,7 @@ class Delivery:
         if flush:
             self._flush()
         if not self._abandoned:
-            self._file.write(self._cursor, self._sink.state())
+            self._file.write(self._cursor, self._sink.state(), self._refusals)
             self._kept, self._unkept, self._kept_at = self._cursor, 0, time.monotonic()
 
     def _flush(self) -> None:
@@ -301,13 +322,9 @@ class Delivery:
             self._sink.flush()
         except Exception:
             # Nobody knows what has arrived of what was taken since: it is delivered again.
-            self._cursor, self._behind = self._kept, True
+            self._cursor = self._kept
+            self._inbox.catch_up()
             raise
-
-    def _rest(self, seconds: float) -> bool:
-        """Wait, but no longer than the run goes on; return whether it has ended."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self._outcome is not None, seconds)
 
     def _note(self, fault: Exception) -> None:
         self._failures += 1
@@ -319,11 +336,8 @@ class Delivery:
     def _recovered(self) -> None:
         if self._in_trouble:
             self._in_trouble = False
-            self._say(f"{self.name}: it works again, nothing is missing.")
-
-
-def _size(event: Event | None) -> int:
-    return len(event.episodes) if isinstance(event, EpisodesPlayed) else 0
+            missing = f"but it {self._refusals.words()}" if len(self._refusals) else "nothing is missing"
+            self._say(f"{self.name}: it works again, {missing}.")
 
 
 def _destination(state: dict[str, Any]) -> Any:

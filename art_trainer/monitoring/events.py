@@ -28,6 +28,10 @@ class SinkError(TrainerError, RuntimeError):
     """A sink could not take an event; the event stays to be delivered."""
 
 
+class EventRefusedError(SinkError):
+    """A sink's service does not take this event as it is, and would not take it later either."""
+
+
 class SinkUnavailableError(SinkError, ConfigError):
     """A sink cannot be used at all as things are: a package or a key is missing, a key was refused."""
 
@@ -133,6 +137,10 @@ class Sink(Protocol):
         """Take one event; whatever this raises, the same event comes again later.
 
         An event may come twice, where the process was killed between delivery and the note of it.
+
+        Raises:
+            EventRefusedError: Where trying again would not help with this event, but others may do. After a
+                few tries it is set aside, see :mod:`art_trainer.monitoring.refusals`.
         """
 
     def flush(self) -> None:

@@ -14,7 +14,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from art_trainer.monitoring.events import CheckpointSaved, EpisodesPlayed, Event, Outcome, RunInfo, StepDone
+from art_trainer.monitoring.events import (
+    CheckpointSaved,
+    EpisodesPlayed,
+    Event,
+    EventRefusedError,
+    Outcome,
+    RunInfo,
+    StepDone,
+)
+from art_trainer.monitoring.replies import ABOUT_THE_REQUEST
 from art_trainer.monitoring.shown import episode_rows, shown_metrics
 
 _STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
@@ -63,7 +72,33 @@ class MlflowSink:
         self._log_parameters(run.config)
 
     def deliver(self, event: Event) -> None:
-        """Write the metrics of a step, the table of its episodes, or where its checkpoint lies."""
+        """Write the metrics of a step, the table of its episodes, or where its checkpoint lies.
+
+        Raises:
+            EventRefusedError: Where the server says that it is the event's fault.
+        """
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self._write(event)
+        except MlflowException as fault:
+            status = fault.get_http_status_code()  # type: ignore[no-untyped-call] # its signature lacks them
+            if status in ABOUT_THE_REQUEST:
+                raise EventRefusedError(str(fault)) from fault
+            raise
+
+    def flush(self) -> None:
+        """Every delivery is a request that was answered."""
+
+    def state(self) -> dict[str, Any]:
+        """The run's id, and where it is."""
+        return {"id": self._id, "destination": self._address}
+
+    def close(self, outcome: Outcome) -> None:
+        """Mark the run as ended."""
+        self._client.set_terminated(self._id, status=_STATUS[outcome])
+
+    def _write(self, event: Event) -> None:
         from mlflow.entities import Metric
 
         assert self._run is not None
@@ -79,17 +114,6 @@ class MlflowSink:
         elif isinstance(event, CheckpointSaved):
             for alias in event.aliases:
                 self._client.set_tag(self._id, f"checkpoint.{alias}", str(event.folder))
-
-    def flush(self) -> None:
-        """Every delivery is a request that was answered."""
-
-    def state(self) -> dict[str, Any]:
-        """The run's id, and where it is."""
-        return {"id": self._id, "destination": self._address}
-
-    def close(self, outcome: Outcome) -> None:
-        """Mark the run as ended."""
-        self._client.set_terminated(self._id, status=_STATUS[outcome])
 
     def _log_parameters(self, config: Mapping[str, Any]) -> None:
         from mlflow.entities import Param

@@ -12,6 +12,7 @@ from art_trainer.monitoring.delivery import Delivery, DeliveryLimits, Say, SinkS
 from art_trainer.monitoring.events import (
     CheckpointSaved,
     EpisodesPlayed,
+    Event,
     Outcome,
     RunInfo,
     Sink,
@@ -24,7 +25,9 @@ from art_trainer.timings import EpisodeTiming
 class Monitor:
     """Tells sinks how a run goes; no call waits for one of them, but the last, and that not for long.
 
-    The trainer calls it after what it tells of has been written to the run's folder.
+    The trainer calls it after what it tells of has been written to the run's folder. Ctrl-C may break any of
+    its calls off, or come between writing and telling: what the sinks were not told of they then read from
+    the folder, before anything that follows it.
 
     Args:
         run: The run; how far it is, :meth:`on_begin` is told.
@@ -49,6 +52,9 @@ class Monitor:
         self._limits = limits
         self._close_seconds = close_seconds
         self._deliveries: tuple[Delivery, ...] = ()
+        self._told = -1
+        """The last step that sinks were told of."""
+        self._telling = False
 
     @property
     def statuses(self) -> tuple[SinkStatus, ...]:
@@ -71,6 +77,7 @@ class Monitor:
         self._deliveries = tuple(
             Delivery(sink, run, say=self._say, limits=self._limits) for sink in self._sinks
         )
+        self._told = step
         for delivery in self._deliveries:
             delivery.start(resume=step > 0)
 
@@ -89,20 +96,23 @@ class Monitor:
         """
         step = int(metrics["step"])
         episodes = tuple(episode for group in groups for episode in group.episodes)
-        events: list[StepDone | EpisodesPlayed] = [StepDone(step, metrics)]
+        events: list[Event] = [StepDone(step, metrics)]
         if episodes:
             events.append(EpisodesPlayed(step, episodes, None if timings is None else tuple(timings)))
-        for event in events:
-            for delivery in self._deliveries:
-                delivery.offer(event)
+        self._tell(events)
+        self._told = step
 
     def on_checkpoint(self, step: int, folder: Path, aliases: tuple[str, ...] = ("latest",)) -> None:
         """A checkpoint is in the run's folder."""
-        for delivery in self._deliveries:
-            delivery.offer(CheckpointSaved(step, folder, aliases))
+        if step > self._told:  # that step has no line, or Ctrl-C came before it was told
+            self._catch_up()
+        self._tell([CheckpointSaved(step, folder, aliases)])
+        self._told = step
 
     def on_end(self, outcome: Outcome) -> None:
         """The run is over; wait for the sinks, but not longer than agreed, and say what they miss."""
+        if outcome != "finished" or self._telling:
+            self._catch_up()
         for delivery in self._deliveries:
             delivery.end(outcome)
         deadline = time.monotonic() + self._close_seconds
@@ -113,3 +123,16 @@ class Monitor:
                     f"{status.name} has not taken everything ({status.problem}). "
                     f"Send the rest with: art-trainer sync {self._run.folder} --to {status.name}"
                 )
+
+    def _tell(self, events: Sequence[Event]) -> None:
+        if self._telling:  # an earlier call was broken off
+            self._catch_up()
+        self._telling = True
+        for event in events:
+            for delivery in self._deliveries:
+                delivery.offer(event)
+        self._telling = False
+
+    def _catch_up(self) -> None:
+        for delivery in self._deliveries:
+            delivery.catch_up()

@@ -5,8 +5,8 @@ last release of OpenPipe's own client, 5.0.0, sends too. That client is not used
 and anthropic below 0.50, and its wrapper prints failures and drops what failed.
 
 Reports have no ids by which OpenPipe would know a second delivery. So this sink remembers which of a step's
-reports were taken and sends only the others; a report whose answer was lost on its way may come twice,
-and has the same ``report_id`` in its metadata both times.
+reports were taken, also of a step that was set aside, and sends only the others; a report whose answer was
+lost on its way may come twice, and has the same ``report_id`` in its metadata both times.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 from art_trainer.monitoring.events import (
     EpisodesPlayed,
     Event,
+    EventRefusedError,
     Outcome,
     RunInfo,
     SinkError,
@@ -71,7 +72,8 @@ class OpenPipeSink:
         self._connections = connections
         self._redactor = Redactor([api_key])
         self._destination = self._redactor(self._url)
-        self._progress = _Progress()
+        self._progress: dict[int, _Progress] = {}
+        """Of the newest step, and of those that are not whole."""
         self._run: RunInfo | None = None
         self._identity = RunIdentity("", 0)
         self._http: httpx.Client | None = None
@@ -99,7 +101,8 @@ class OpenPipeSink:
             raise SinkUnavailableError('openpipe needs httpx: pip install "art-gym[openpipe]"') from fault
         self._run, self._identity = run, RunIdentity.of(run, resume)
         if resume is not None and resume.get("destination") == self._destination:
-            self._progress = _Progress(int(resume["step"]), int(resume["taken"]), set(resume["beyond"]))
+            known = (_Progress.from_json(kept) for kept in resume.get("progress", ()))
+            self._progress = {progress.step: progress for progress in known}
         headers = {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"}
         self._http = httpx.Client(timeout=self._timeout, headers=headers)
 
@@ -108,32 +111,39 @@ class OpenPipeSink:
 
         Raises:
             SinkUnavailableError: Where the key was refused.
+            EventRefusedError: Where a report was refused for what it is; all others were sent.
             SinkError: Where the server could not be reached, or did not take a report; those that it took
                 are not sent again.
         """
         if not isinstance(event, EpisodesPlayed):
             return
         run = self._opened()
-        if event.step != self._progress.step:
-            self._progress = _Progress(event.step)
-        progress = self._progress
+        progress = self._progress.setdefault(event.step, _Progress(event.step))
         traces = event_traces(event, self._identity, Sampling.of(run))
         reports = enumerate(report for trace in traces for report in openpipe_reports(trace, run))
         waiting = (numbered for numbered in reports if not progress.has(numbered[0]))
+        refused: EventRefusedError | None = None
         while batch := list(islice(waiting, self._connections)):
-            self._post_together(batch, progress)
+            try:
+                self._post_together(batch, progress)
+            except EventRefusedError as fault:
+                refused = fault
+        if refused is not None:
+            raise refused
+        progress.whole = True
+        self._progress = {
+            step: known for step, known in self._progress.items() if step == event.step or not known.whole
+        }
 
     def flush(self) -> None:
         """Nothing is held back: what was delivered is there."""
 
     def state(self) -> dict[str, Any]:
-        """The run's id and time, and how many reports of the newest step were taken."""
+        """The run's id and time, and which reports were taken of the steps that it has to know of."""
         return {
             **self._identity.state(),
             "destination": self._destination,
-            "step": self._progress.step,
-            "taken": self._progress.taken,
-            "beyond": sorted(self._progress.beyond),
+            "progress": [progress.to_json() for progress in self._progress.values()],
         }
 
     def close(self, outcome: Outcome) -> None:
@@ -147,7 +157,7 @@ class OpenPipeSink:
         return self._run
 
     def _post_together(self, batch: Sequence[tuple[int, dict[str, Any]]], progress: _Progress) -> None:
-        """Post reports, each on a thread of its own; where some failed raise the first one's error."""
+        """Post reports, each on a thread of its own; where some failed raise one's error, a refusal last."""
         faults: list[SinkError] = []
         taken: list[int] = []
 
@@ -167,6 +177,7 @@ class OpenPipeSink:
             thread.join()
         progress.note(taken)
         if len(taken) < len(batch):
+            faults.sort(key=lambda fault: isinstance(fault, EventRefusedError))
             raise faults[0] if faults else SinkError("a report could not be made")
 
     def _post(self, report: Mapping[str, Any]) -> None:
@@ -191,11 +202,25 @@ class OpenPipeSink:
 class _Progress:
     """Which of a step's reports were taken."""
 
-    step: int = -1
+    step: int
     taken: int = 0
     """The first so many, and"""
     beyond: set[int] = field(default_factory=set)
     """these after them."""
+    whole: bool = False
+    """All of them."""
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> _Progress:
+        return cls(int(kept["step"]), int(kept["taken"]), set(kept["beyond"]), bool(kept["whole"]))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "taken": self.taken,
+            "beyond": sorted(self.beyond),
+            "whole": self.whole,
+        }
 
     def has(self, number: int) -> bool:
         return number < self.taken or number in self.beyond

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from art_trainer.monitoring.events import SinkError, SinkUnavailableError
+from art_trainer.monitoring.events import EventRefusedError, SinkError, SinkUnavailableError
 from art_trainer.monitoring.redaction import Redactor
 
 _LONGEST = 200  # characters of a server's words that are shown
 _READ = 10_000  # of those that are looked at
+ABOUT_THE_REQUEST = (400, 413, 422)
+"""Bad request, too large, cannot be processed: the same again has the same answer."""
 
 
 def excerpt(words: object, redactor: Redactor) -> str:
@@ -28,13 +30,15 @@ def refusal(status: int, words: object, redactor: Redactor) -> SinkError:
         redactor: Masks the secrets in it.
 
     Returns:
-        A :class:`SinkUnavailableError` where the key was refused, which another try would not change.
+        A :class:`SinkUnavailableError` where the key was refused, which another try would not change, and an
+        :class:`EventRefusedError` where what was sent was refused for what it is.
     """
     shown = excerpt(words, redactor)
     told = f": {shown}" if shown else ""
     if status in (401, 403):
         return SinkUnavailableError(f"the server refused the key (HTTP {status}){told}")
-    return SinkError(f"the server answered HTTP {status}{told}")
+    kind = EventRefusedError if status in ABOUT_THE_REQUEST else SinkError
+    return kind(f"the server answered HTTP {status}{told}")
 
 
 def nonsense(what: str, words: object, redactor: Redactor) -> SinkError:

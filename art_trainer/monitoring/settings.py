@@ -43,6 +43,7 @@ KNOWN = (
     Known("MLFLOW_TRACKING_URI", "address of MLflow; without one a store beside the run's folder"),
     Known("TRACKIO_DIR", "where trackio keeps its projects"),
     Known("ART_LOG_CLOSE_SECONDS", "how long sinks may take, all together, when a run ends", "5"),
+    Known("ART_LOG_TABLE_SECONDS", "how often W&B's tables are sent their new rows, at most", "30"),
     Known("ART_SERVER_PORT", "port of the rollout server", "8765"),
     Known("ART_CLIENT_WORKERS", "environments a rollout client plays at one time", "4"),
 )

@@ -29,6 +29,7 @@ _EVALUATION = "eval_"
 _OTHERS = "train/"
 DESCRIPTION_LENGTH = 100
 """Characters of a state description."""
+_LOOKED_AT = 4 * DESCRIPTION_LENGTH  # of each end of a state, whose spaces are drawn together
 _OMISSION = " … "
 _ACCURACY = ("accuracy", "passed")
 """Metrics of an environment that say how right an episode was, from 0 to 1."""
@@ -95,20 +96,22 @@ def episode_rows(event: EpisodesPlayed, run: RunInfo) -> Iterator[EpisodeRow]:
 
 def action_rows(event: EpisodesPlayed) -> Iterator[ActionRow]:
     """One row for each reply of each episode."""
+    described: dict[str, str] = {}  # the episodes of a group begin with the same state
     for index, episode in enumerate(event.episodes):
-        seen = episode.observation
+        seen, episode_id = episode.observation, event.episode_id(index)
         for number, turn in enumerate(episode.turns, 1):
-            yield ActionRow(
-                event.step, event.episode_id(index), number, _action_type(turn), turn.reward, describe(seen)
-            )
+            state = described.get(seen)
+            if state is None:
+                state = described[seen] = describe(seen)
+            yield ActionRow(event.step, episode_id, number, _action_type(turn), turn.reward, state)
             seen = turn.observation
 
 
 def describe(state: str) -> str:
     """A state in one line of at most 100 characters; of a longer one the beginning and the end."""
-    line = " ".join(state[: 10 * DESCRIPTION_LENGTH].split())
-    if len(state) > 10 * DESCRIPTION_LENGTH:
-        line += " " + " ".join(state[-10 * DESCRIPTION_LENGTH :].split())
+    line = " ".join(state[:_LOOKED_AT].split())
+    if len(state) > _LOOKED_AT:
+        line += " " + " ".join(state[-_LOOKED_AT:].split())
     if len(line) <= DESCRIPTION_LENGTH:
         return line
     end = (DESCRIPTION_LENGTH - len(_OMISSION)) // 2

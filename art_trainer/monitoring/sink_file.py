@@ -4,6 +4,9 @@
 
     sinks/run.json      the run as its sinks were told of it
     sinks/wandb.json    {"cursor": [12, 1], "state": {"id": "x3k9"}}
+
+A sink that refused events has them in its file, too, as ``"aside": [{"step": 7, "kind": "episodes",
+"problem": "…"}]``.
 """
 
 from __future__ import annotations
@@ -13,11 +16,22 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from art_trainer.monitoring.events import RunInfo
+from art_trainer.monitoring.refusals import Refusals
 from art_trainer.monitoring.source import START, Cursor
 from art_trainer.run_folder import write_text
+
+
+class Kept(NamedTuple):
+    """What is known of a sink from earlier processes."""
+
+    cursor: Cursor
+    """The place of the last event it took."""
+    state: dict[str, Any] | None
+    """What it needs to go on; ``None`` where nothing was kept."""
+    refusals: Refusals
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,22 +45,26 @@ class SinkFile:
         """The file of one of a run's sinks."""
         return cls(run / "sinks" / f"{name}.json")
 
-    def read(self) -> tuple[Cursor, dict[str, Any] | None]:
-        """The place of the last event the sink took, and its state; nothing kept: the start and ``None``.
+    def read(self) -> Kept:
+        """What was kept; nothing: the start.
 
         A file that cannot be understood counts as none: better to deliver again than not at all.
         """
         try:
             kept = json.loads(self.path.read_text(encoding="utf-8"))
             step, rank = kept["cursor"]
-            return Cursor(int(step), int(rank)), dict(kept["state"])
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            return START, None
+            refusals = Refusals.from_json(kept.get("aside", ()))
+            return Kept(Cursor(int(step), int(rank)), dict(kept["state"]), refusals)
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+            return Kept(START, None, Refusals())
 
-    def write(self, cursor: Cursor, state: Mapping[str, Any]) -> None:
-        """Keep both, whole or not at all."""
+    def write(self, cursor: Cursor, state: Mapping[str, Any], refusals: Refusals) -> None:
+        """Keep all of it, whole or not at all."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(self.path, json.dumps({"cursor": list(cursor), "state": dict(state)}) + "\n")
+        kept = {"cursor": list(cursor), "state": dict(state)}
+        if len(refusals):
+            kept["aside"] = refusals.to_json()
+        write_text(self.path, json.dumps(kept) + "\n")
 
     def forget(self) -> None:
         """Keep nothing: the next sink of this name begins anew."""

@@ -46,13 +46,19 @@ def events_after(folder: Path, cursor: Cursor = START) -> Iterator[Event]:
     Raises:
         RecordError: Where the recorded episodes are damaged.
     """
-    # A step's line is written first, then its episodes, then its checkpoint. Looked for the other way round,
-    # nothing is found whose forerunner is not.
-    saved = {step: path for path in list_checkpoints(folder / "checkpoints") if (step := _step(path)) >= 0}
-    played = [step for step in recorded_steps(folder) if Cursor(step, 1) > cursor]
-    episodes = _episodes(folder, frozenset(played))
+    # A step's episodes are written first, then its line, then its checkpoint, and all of that before anything
+    # of a later step. What is read here must have no gap, though it grows meanwhile: whoever has an event
+    # never asks for an earlier one again. So checkpoints are listed before the lines and again after them,
+    # and nothing counts that is newer than the last of what was found by then.
+    checkpoints = folder / "checkpoints"
+    newest = max(_saved(checkpoints), default=-1)
     lines = read_lines(RunFolder(folder).metrics_file).records
     done = {int(line["step"]): line for line in lines if isinstance(line.get("step"), int | float)}
+    newest = max([newest, *done])
+    saved = {step: path for step, path in _saved(checkpoints).items() if step <= newest}
+    # Episodes come with their step's line; not every step has one.
+    played = [step for step in recorded_steps(folder) if step in done and Cursor(step, 1) > cursor]
+    episodes = _episodes(folder, frozenset(played))
     for step in sorted({*done, *played, *saved}):
         if step in done and Cursor(step, 0) > cursor:
             numbers = {name: float(v) for name, v in done[step].items() if isinstance(v, int | float)}
@@ -69,6 +75,7 @@ def _episodes(folder: Path, steps: Container[int]) -> Iterator[tuple[Episode, ..
         yield tuple(episode for group in record.groups for episode in group.episodes)
 
 
-def _step(checkpoint: Path) -> int:
-    match = _CHECKPOINT.match(checkpoint.name)
-    return int(match[1]) if match else -1
+def _saved(checkpoints: Path) -> dict[int, Path]:
+    """The checkpoints by their steps."""
+    found = {path: _CHECKPOINT.match(path.name) for path in list_checkpoints(checkpoints)}
+    return {int(match[1]): path for path, match in found.items() if match}

@@ -48,7 +48,7 @@ def describe_run(folder: Path, settings: Mapping[str, Any], *, max_turns: int | 
 
 
 def sync_run(folder: Path, sink: Sink, *, say: Say, timeout: float = 600.0) -> SyncResult:
-    """Hand a sink every event of a run that it has not taken, and end it.
+    """Hand a sink every event of a run that it has not taken, also those it once refused, and end it.
 
     The run must have ended: its own sinks keep the same cursor.
 
@@ -74,7 +74,7 @@ def sync_run(folder: Path, sink: Sink, *, say: Say, timeout: float = 600.0) -> S
     outcome: Outcome = "finished" if last >= int(run.config.get("max_steps", 0)) else "interrupted"
     delivery = Delivery(sink, replace(run, resumed_from_step=last), say=say)
     delivery.end(outcome)
-    delivery.start(resume=True)
+    delivery.start(resume=True, resend=True)
     return SyncResult(delivery.join(timeout), outcome)
 
 

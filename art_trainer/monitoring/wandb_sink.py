@@ -6,8 +6,9 @@ With a key it is online, without one offline: everything then lies in ``RUN/wand
 
 from __future__ import annotations
 
+import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Self
 
 import wandb
@@ -22,7 +23,8 @@ from art_trainer.monitoring.events import (
     SinkUnavailableError,
     StepDone,
 )
-from art_trainer.monitoring.shown import ActionRow, EpisodeRow, action_rows, episode_rows, shown_metrics
+from art_trainer.monitoring.shown import shown_metrics
+from art_trainer.monitoring.wandb_tables import WandbTables
 
 OFFLINE = "offline"
 _STEP = "step"
@@ -44,6 +46,7 @@ class WandbSink:
         entity: Whose project it is.
         project: The project; ``None``: the run's.
         close_seconds: How long the end of the run may take.
+        table_seconds: How often new rows of the tables are logged, at most; at the end all are.
     """
 
     name = "wandb"
@@ -57,6 +60,7 @@ class WandbSink:
         entity: str | None = None,
         project: str | None = None,
         close_seconds: float = 5.0,
+        table_seconds: float = 30.0,
     ) -> None:
         self._key = key
         self._mode = mode or ("online" if key else OFFLINE)
@@ -67,13 +71,13 @@ class WandbSink:
         self._id = ""
         self._info: RunInfo | None = None
         self._run: Any = None
-        self._episodes: Any = None
-        self._actions: Any = None
-        self._tabled = -1
+        self._tables: WandbTables | None = None
+        self._table_seconds = table_seconds
+        self._next_tables = 0.0
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, str]) -> Self:
-        """``WANDB_API_KEY``, ``WANDB_MODE``, ``WANDB_BASE_URL``, ``WANDB_ENTITY``, ``WANDB_PROJECT``."""
+        """The settings that begin with ``WANDB_``, and with ``ART_LOG_``."""
         return cls(
             settings.get("WANDB_API_KEY"),
             mode=settings.get("WANDB_MODE"),
@@ -81,6 +85,7 @@ class WandbSink:
             entity=settings.get("WANDB_ENTITY"),
             project=settings.get("WANDB_PROJECT"),
             close_seconds=float(settings.get("ART_LOG_CLOSE_SECONDS", 5.0)),
+            table_seconds=float(settings.get("ART_LOG_TABLE_SECONDS", 30.0)),
         )
 
     def open(self, run: RunInfo, *, resume: Mapping[str, Any] | None) -> None:
@@ -105,35 +110,44 @@ class WandbSink:
             raise SinkUnavailableError(str(refused)) from refused
         self._run.define_metric(_STEP, hidden=True)
         self._run.define_metric("*", step_metric=_STEP)
-        self._episodes = _table(EpisodeRow._fields, (int, str, float, int, bool, float, float))
-        self._actions = _table(ActionRow._fields, (int, str, int, str, float, str))
+        went_on = resume is not None and resume.get("destination") == self._destination
+        self._tables = WandbTables(run, resume.get("unlogged", ()) if resume and went_on else ())
 
     def deliver(self, event: Event) -> None:
-        """Log a row of metrics, the new rows of both tables, or a checkpoint's model as an artifact."""
-        assert self._info is not None
+        """Log a row of metrics, new rows of both tables where it is time, or a checkpoint's model."""
+        assert self._tables is not None
         if isinstance(event, StepDone):
             self._run.log({_STEP: event.step, **shown_metrics(event.metrics)})
         elif isinstance(event, EpisodesPlayed):
-            self._add_rows(event)
-            self._run.log({_STEP: event.step, "episodes": self._episodes, "actions": self._actions})
+            self._tables.add(event)
+            if time.monotonic() >= self._next_tables:
+                self._log_tables(self._tables)
         elif isinstance(event, CheckpointSaved):
             self._log_model(event)
 
     def flush(self) -> None:
-        """Each delivery is in W&B's own process and log, which outlive this one."""
+        """Each delivery is in W&B's own process and log, which outlive this one, or can be read again."""
 
     def state(self) -> dict[str, Any]:
-        """The run's id, and where it is."""
-        online = self._base_url or "https://api.wandb.ai"
-        return {"id": self._id, "destination": OFFLINE if self._mode == OFFLINE else online}
+        """The run's id, where it is, and the steps whose rows are not in the tables yet."""
+        unlogged = [] if self._tables is None else self._tables.unlogged
+        return {"id": self._id, "destination": self._destination, "unlogged": unlogged}
 
     def close(self, outcome: Outcome) -> None:
-        """End the W&B run.
+        """Log the last rows and end the W&B run.
 
         Raises:
             TimeoutError: Where not everything was uploaded in time; the rest is in ``RUN/wandb``.
         """
-        self._run.finish(exit_code=_EXIT_CODES[outcome])
+        try:
+            if self._tables is not None:
+                self._log_tables(self._tables)
+        finally:
+            self._run.finish(exit_code=_EXIT_CODES[outcome])
+
+    @property
+    def _destination(self) -> str:
+        return OFFLINE if self._mode == OFFLINE else self._base_url or "https://api.wandb.ai"
 
     def _settings(self) -> Any:
         given: dict[str, Any] = {"api_key": self._key, "base_url": self._base_url, "mode": self._mode}
@@ -149,13 +163,12 @@ class WandbSink:
             finish_timeout_raises=True,
         )
 
-    def _add_rows(self, event: EpisodesPlayed) -> None:
-        assert self._info is not None
-        if event.step == self._tabled:  # it comes again, because logging the tables failed
-            return
-        _extend(self._episodes, episode_rows(event, self._info))
-        _extend(self._actions, action_rows(event))
-        self._tabled = event.step
+    def _log_tables(self, tables: WandbTables) -> None:
+        row = tables.to_log()
+        if row:
+            self._run.log(row)
+            tables.logged()
+            self._next_tables = time.monotonic() + self._table_seconds
 
     def _log_model(self, event: CheckpointSaved) -> None:
         assert self._info is not None
@@ -167,16 +180,3 @@ class WandbSink:
         for file in sorted(path for path in root.rglob("*") if path.is_file()):
             artifact.add_file(str(file), name=str(file.relative_to(root)))
         self._run.log_artifact(artifact, aliases=[*event.aliases, f"step-{event.step}"])
-
-
-def _table(columns: Sequence[str], types: Sequence[type]) -> Any:
-    """A table that grows; each log sends its new rows."""
-    return wandb.Table(columns=list(columns), dtype=list(types), optional=True, log_mode="INCREMENTAL")
-
-
-def _extend(table: Any, rows: Iterable[Sequence[Any]]) -> None:
-    """Add rows of the table's types; W&B's own way infers the types of every row again, for 50 µs each."""
-    rows = iter(rows)
-    for first in rows:
-        table.add_data(*first)
-        table.data.extend(list(row) for row in rows)

@@ -35,7 +35,7 @@ def test_a_reward_that_pays_for_length_is_found_and_its_term_named(tmp_path):
     assert signs["longer_replies"].numbers["correlation"] > 0.9
     assert run.verdict.cheating is Confidence.STRONG
     assert run.verdict.cheats.startswith("Yes, by strong signs")
-    assert "`thoroughness`" in run.verdict.cheats
+    assert any(reason.startswith("`thoroughness` went from") for reason in run.verdict.reasons)
     assert run.verdict.learned.startswith("Not by more than luck: success in training")
 
 

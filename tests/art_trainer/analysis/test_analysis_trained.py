@@ -84,7 +84,9 @@ def test_a_trained_policy_that_is_paid_for_length_is_found_out(tmp_path):
     assert run.verdict.learned.startswith("Not by more than luck")
     page = write_report(tmp_path).read_text(encoding="utf-8")
     assert "Yes, by strong signs" in page
-    assert "`thoroughness` went from" in page
+    assert "<code>thoroughness</code> went from" in page
+    assert "One term brings the gain" in page.partition("Looked for and not seen")[0]
+    assert "Entropy collapses" in page.partition("Looked for and not seen")[2]
     assert 'class="verdict card strong"' in page
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,16 +71,26 @@ class MadeRun:
 
     def play(self, monitor: Monitor | None = None, *, first: int = 1, last: int | None = None) -> None:
         """Do some steps; every third saves a checkpoint."""
+        for _ in self.writes(monitor, first=first, last=last):
+            pass
+
+    def writes(
+        self, monitor: Monitor | None = None, *, first: int = 1, last: int | None = None
+    ) -> Iterator[None]:
+        """Do the same, one write to the folder at a time."""
         for step in range(first, (last or self.steps) + 1):
             names = ("reward", "success", "kl", "policy_loss", "clip_ratio", "grad_norm", "time/update")
             metrics = {"step": float(step), **{name: float(self.rng.normal()) for name in names}}
             groups = [Group((played_episode(k, self.rng), played_episode(k, self.rng))) for k in range(2)]
-            self.log.write_metrics(metrics)
             self.log.write_episodes(step, groups, 100)
+            yield
+            self.log.write_metrics(metrics)
             if monitor is not None:
                 monitor.on_logged(metrics, groups)
+            yield
             if step % 3 == 0:
                 self.save(step, monitor)
+                yield
 
     def save(self, step: int, monitor: Monitor | None = None) -> Path:
         folder = self.log.checkpoints / f"step-{step:06d}"

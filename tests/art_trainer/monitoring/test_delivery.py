@@ -52,10 +52,8 @@ def test_every_event_arrives_once_and_in_order(tmp_path: Path) -> None:
     ] == shown.run.metrics()
     assert status == SinkStatus("memory", len(all_places(6)), 0, 0, complete=True, problem=None)
     assert (sink.closed, shown.words) == ("finished", [])
-    assert SinkFile.of(tmp_path / "run", "memory").read() == (
-        Cursor(6, 2),
-        {"destination": "here", "seen": len(sink.events)},
-    )
+    kept = SinkFile.of(tmp_path / "run", "memory").read()
+    assert kept[:2] == (Cursor(6, 2), {"destination": "here", "seen": len(sink.events)})
 
 
 def test_events_told_and_events_read_from_the_folder_are_the_same(tmp_path: Path) -> None:

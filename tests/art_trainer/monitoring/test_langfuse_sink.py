@@ -3,7 +3,6 @@
 import base64
 import json
 import logging
-import socket
 import sys
 import threading
 import traceback
@@ -21,6 +20,8 @@ from tests.art_trainer.monitoring.trace_receivers import (
     TRACES,
     Answer,
     elapsed,
+    nobody_there,
+    opening,
     played,
     receiving,
     run_info,
@@ -39,17 +40,10 @@ def good(number, request):
 
 @pytest.fixture
 def opened(tmp_path):
-    """Opens sinks, and closes them in the end."""
-    sinks = []
-
-    def open_one(url, resume=None, timeout=5, public=PUBLIC):
-        sinks.append(LangfuseSink(public, SECRET, url, timeout=timeout))
-        sinks[-1].open(run_info(tmp_path), resume=resume)
-        return sinks[-1]
-
-    yield open_one
-    for sink in sinks:
-        sink.close("finished")
+    with opening(tmp_path) as opens:
+        yield lambda url, resume=None, timeout=5, public=PUBLIC: opens(
+            LangfuseSink(public, SECRET, url, timeout=timeout), resume
+        )
 
 
 @pytest.fixture
@@ -226,9 +220,7 @@ def test_a_refused_key_is_said_without_the_key(opened, quiet, status, at):
 
 
 def test_a_dead_server_is_given_up_in_time(opened, quiet):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        address = f"http://127.0.0.1:{taken.getsockname()[1]}"  # bound, so nobody else's, and not listening
+    with nobody_there() as address:
         sink = opened(address, timeout=0.3)
         fault, seconds = elapsed(lambda: sink.deliver(played()))
     assert isinstance(fault, SinkError)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 import time
@@ -12,7 +14,7 @@ import pytest
 from art_trainer.monitoring.events import EpisodesPlayed, SinkUnavailableError
 from art_trainer.monitoring.monitor import Monitor
 from art_trainer.monitoring.shown import action_rows, episode_rows, shown_metrics
-from art_trainer.monitoring.source import events_after
+from art_trainer.monitoring.source import Cursor, events_after
 from art_trainer.monitoring.sync import sync_run
 from art_trainer.monitoring.wandb_sink import WandbSink
 from tests.art_trainer.monitoring.sink_runs import QUICK, MadeRun
@@ -86,7 +88,8 @@ def test_a_finished_run_can_be_sent_later(tmp_path: Path) -> None:
     run.play()
     assert sync_run(run.folder, WandbSink(), say=pytest.fail).status.complete
     found = read_wandb(run.folder)
-    assert [row["step"] for row in found.history] == [1, 1, 2, 2, 3, 3]
+    # The tables' rows: the first step's at once, the others' within 30 s, here at the end.
+    assert [row["step"] for row in found.history] == [1, 1, 2, 3, 3]
     # Nothing in the folder says how many turns were allowed.
     efficiency = found.columns["episodes"].index("efficiency")
     assert {row[efficiency] for row in found.tables["episodes"]} == {None}
@@ -117,6 +120,50 @@ def test_tables_that_failed_to_be_logged_are_not_doubled(
             sink.deliver(event)
     sink.close("finished")
     assert failed
+    _check_against_folder(run, read_wandb(run.folder))
+
+
+@pytest.mark.parametrize("redone", [False, True], ids=["sync", "resumed run"])
+def test_rows_that_a_killed_process_held_back_are_logged_by_the_next(tmp_path: Path, redone: bool) -> None:
+    run = MadeRun(tmp_path / "run", steps=5)
+    run.begin()
+    run.play(last=3 if redone else 5)
+    killed = WandbSink(table_seconds=1000)
+    killed.open(run.info, resume=None)
+    for event in events_after(run.folder):
+        killed.deliver(event)
+    state = json.loads(json.dumps(killed.state()))
+    assert state["unlogged"] == ([2, 3] if redone else [2, 3, 4, 5])
+    killed._run.finish()
+    sink = WandbSink(table_seconds=0)
+    if redone:  # its checkpoint was after step 1: what the sink has been told is in no file by now
+        shutil.rmtree(run.folder / "checkpoints")
+        run.begin(step=1)
+    sink.open(run.info, resume=state)
+    if redone:
+        run.play(first=2)
+        for event in events_after(run.folder, Cursor(3, 2)):
+            sink.deliver(event)
+    sink.close("finished")
+    assert sink.state()["unlogged"] == []
+    found = read_wandb(run.folder)
+    rows = sorted(found.tables["episodes"], key=lambda row: row[1])
+    played = [event for event in events_after(run.folder) if isinstance(event, EpisodesPlayed)]
+    wanted = [list(row) for event in played for row in episode_rows(event, run.info)]
+    assert [row[:2] for row in rows] == [row[:2] for row in wanted]
+
+
+def test_rows_that_were_logged_are_let_go(tmp_path: Path) -> None:
+    run = MadeRun(tmp_path / "run", steps=4)
+    run.begin()
+    run.play()
+    sink = WandbSink(table_seconds=0)
+    sink.open(run.info, resume=None)
+    for event in events_after(run.folder):
+        sink.deliver(event)
+    assert sink._tables is not None
+    assert [row for row in sink._tables._actions.data if row] == []
+    sink.close("finished")
     _check_against_folder(run, read_wandb(run.folder))
 
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import socket
 import threading
 import time
 from collections import namedtuple
@@ -11,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from art_trainer.episodes import Ending, Episode, Judgement, Span, TokenHistory, Turn
-from art_trainer.monitoring.events import EpisodesPlayed, RunInfo
+from art_trainer.monitoring.events import EpisodesPlayed, RunInfo, SinkError, SinkUnavailableError, StepDone
 from art_trainer.timings import EpisodeTiming, TurnTiming
 
 Request = namedtuple("Request", "path headers body")
@@ -141,6 +142,53 @@ def run_info(folder, **changes):
         }
         | changes
     )
+
+
+@contextmanager
+def opening(folder):
+    """Opens sinks for a run, and closes them in the end."""
+    sinks = []
+
+    def open_one(sink, resume=None, **changes):
+        sinks.append(sink)
+        sink.open(run_info(folder, **changes), resume=resume)
+        return sink
+
+    yield open_one
+    for sink in sinks:
+        sink.close("finished")
+
+
+@contextmanager
+def nobody_there():
+    """An address that is bound, so nobody else's, and where nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
+def assert_given_up_in_time(open_quickly):
+    """A server that is dead, and one that does not answer, cost a sink of 0.3 s patience no more than 5 s.
+
+    Takes what opens a sink for an address; gives the fault of the dead one.
+    """
+    with nobody_there() as address:
+        dead, seconds = elapsed(lambda: open_quickly(address).deliver(played()))
+    assert isinstance(dead, SinkError)
+    assert not isinstance(dead, SinkUnavailableError)
+    assert seconds < 5
+    with receiving(lambda number, request: server.hang(number, request)) as server:
+        slow, seconds = elapsed(lambda: open_quickly(server.url).deliver(played()))
+        assert isinstance(slow, SinkError)
+        assert seconds < 5
+    return dead
+
+
+def assert_metrics_pass_unseen(server, sink):
+    """A sink of episodes sends nothing of a step's metrics."""
+    sink.deliver(StepDone(1, {"loss": 1.0}))
+    sink.flush()
+    assert server.requests == []
 
 
 def solved():
