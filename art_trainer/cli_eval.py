@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from art_trainer.cli_flags import EnvArgs, JsonFile
 from art_trainer.errors import ConfigError
 
 _EPILOG = (
@@ -21,77 +22,77 @@ _EPILOG = (
 )
 
 
+_Policies = Annotated[
+    list[str],
+    typer.Option(
+        help="What to evaluate: a run's or checkpoint's folder, a Hugging Face name or path, "
+        "openai:MODEL@URL (its key from OPENAI_API_KEY), a baseline's name (baseline:NAME where it is "
+        "ambiguous), or art-tiny. Repeatable."
+    ),
+]
+_Suite = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME|FILE.yaml",
+        help="Play these fixed tasks and seeds; `art-trainer suites` lists the names.",
+    ),
+]
+_Env = Annotated[
+    str | None,
+    typer.Option(help="Id of a Gymnasium environment with text in and out. [default: art/Email-v0]"),
+]
+_Split = Annotated[str | None, typer.Option(help="Split of the tasks. Without it: test where there is one.")]
+_Episodes = Annotated[
+    int | None, typer.Option(min=1, help="How many. Without it: every task of the split once.")
+]
+_Samples = Annotated[int | None, typer.Option(min=1, help="Attempts at each start, for pass@k. [default: 1]")]
+_Greedy = Annotated[bool, typer.Option("--greedy", help="The same as --temperature 0.")]
+_Temperature = Annotated[
+    float | None, typer.Option(min=0, help="Sampling temperature; 0 is greedy. [default: 0]")
+]
+_MaxTokens = Annotated[
+    int | None,
+    typer.Option("--max-completion-length", min=1, help="Most tokens of one reply. [default: 256]"),
+]
+_Seed = Annotated[
+    int | None,
+    typer.Option(min=0, help="The same seed gives the same tasks and the same episodes. [default: 0]"),
+]
+_MaxBatch = Annotated[int, typer.Option(min=1, help="Most conversations a local model holds at once.")]
+_Device = Annotated[str | None, typer.Option(help="Where a local model runs, such as cpu or cuda.")]
+_Compare = Annotated[
+    bool, typer.Option("--compare", help="Also the paired difference of each policy to the one before it.")
+]
+_By = Annotated[
+    str | None, typer.Option(metavar="FIELD", help="Also apart by a field of the tasks: difficulty.")
+]
+_Verify = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Play what a --json file holds again; exit code 1 where results differ."
+    ),
+]
+
+
 def evaluate(
     context: typer.Context,
-    policy: Annotated[
-        list[str],
-        typer.Option(
-            help="What to evaluate: a run's or checkpoint's folder, a Hugging Face name or path, "
-            "openai:MODEL@URL (its key from OPENAI_API_KEY), a baseline's name (baseline:NAME where it is "
-            "ambiguous), or art-tiny. Repeatable."
-        ),
-    ] = [],  # noqa: B006 (typer reads it, nobody changes it)
-    suite: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|FILE.yaml",
-            help="Play these fixed tasks and seeds; `art-trainer suites` lists the names.",
-        ),
-    ] = None,
-    env: Annotated[
-        str | None,
-        typer.Option(help="Id of a Gymnasium environment with text in and out. [default: art/Email-v0]"),
-    ] = None,
-    env_args: Annotated[
-        list[str],
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="Argument of the environment; a JSON value or text. Repeatable.",
-        ),
-    ] = [],  # noqa: B006
-    split: Annotated[
-        str | None, typer.Option(help="Split of the tasks. Without it: test where there is one.")
-    ] = None,
-    episodes: Annotated[
-        int | None,
-        typer.Option(min=1, help="How many. Without it: every task of the split once."),
-    ] = None,
-    samples: Annotated[
-        int | None, typer.Option(min=1, help="Attempts at each start, for pass@k. [default: 1]")
-    ] = None,
-    greedy: Annotated[bool, typer.Option("--greedy", help="The same as --temperature 0.")] = False,
-    temperature: Annotated[
-        float | None, typer.Option(min=0, help="Sampling temperature; 0 is greedy. [default: 0]")
-    ] = None,
-    max_tokens: Annotated[
-        int | None,
-        typer.Option("--max-completion-length", min=1, help="Most tokens of one reply. [default: 256]"),
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(min=0, help="The same seed gives the same tasks and the same episodes. [default: 0]"),
-    ] = None,
-    max_batch: Annotated[
-        int, typer.Option(min=1, help="Most conversations a local model holds at once.")
-    ] = 256,
-    device: Annotated[str | None, typer.Option(help="Where a local model runs, such as cpu or cuda.")] = None,
-    compare: Annotated[
-        bool,
-        typer.Option("--compare", help="Also the paired difference of each policy to the one before it."),
-    ] = False,
-    by: Annotated[
-        str | None, typer.Option(metavar="FIELD", help="Also apart by a field of the tasks: difficulty.")
-    ] = None,
-    json_file: Annotated[
-        Path | None,
-        typer.Option("--json", metavar="FILE", help="Write every episode's result and what made it here."),
-    ] = None,
-    verify: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Play what a --json file holds again; exit code 1 where results differ."
-        ),
-    ] = None,
+    policy: _Policies = [],  # noqa: B006 (typer reads it, nobody changes it)
+    suite: _Suite = None,
+    env: _Env = None,
+    env_args: EnvArgs = [],  # noqa: B006
+    split: _Split = None,
+    episodes: _Episodes = None,
+    samples: _Samples = None,
+    greedy: _Greedy = False,
+    temperature: _Temperature = None,
+    max_tokens: _MaxTokens = None,
+    seed: _Seed = None,
+    max_batch: _MaxBatch = 256,
+    device: _Device = None,
+    compare: _Compare = False,
+    by: _By = None,
+    json_file: JsonFile = None,
+    verify: _Verify = None,
 ) -> None:
     """Evaluate policies on the same tasks: success with its interval, reward and its parts, turns, tokens."""
     from art_trainer.commands.evaluating import EvalRequest, run_eval

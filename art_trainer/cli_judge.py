@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from art_trainer.cli_flags import EnvArgs, EnvId, JsonFile, MaxTokens
+
 _EVAL_EPILOG = (
     "Examples:\n\n`art-trainer judge eval --without-facts` rates the rubric on the embedded mailbox.\n\n"
     "`art-trainer judge eval --judge rubric --judge openai:qwen3@http://localhost:8000/v1 --env "
@@ -17,6 +19,62 @@ _EVAL_EPILOG = (
     "`art-trainer judge eval --judge noisy:0.3 --episodes runs/Email-v0-art-tiny-1`."
 )
 
+_Judges = Annotated[
+    list[str],
+    typer.Option(
+        help="rubric, openai:MODEL@URL (its key from OPENAI_API_KEY), or noisy:P: a simulated judge that "
+        "shuffles a share P of the groups and ranks the others by the true reward. Repeatable."
+    ),
+]
+_Split = Annotated[
+    str | None,
+    typer.Option(help="Split of the tasks. Without it: test where there is one.", show_default=False),
+]
+_Groups = Annotated[int, typer.Option(min=1, help="How many groups; of recorded ones the first.")]
+_Size = Annotated[int, typer.Option(min=2, help="Attempts a group.")]
+_Policies = Annotated[
+    list[str],
+    typer.Option(
+        help="Who attempts, in turn: a scripted player of the environment, or a policy as in eval, "
+        "sampled at temperature 1. Repeatable. Without it: all scripted players."
+    ),
+]
+_Noise = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        max=1,
+        help="Each scripted player also plays with a share of random replies, drawn up to this; 0: not.",
+    ),
+]
+_Recorded = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="RUN", help="Judge this run's recorded episodes instead.", exists=True, file_okay=False
+    ),
+]
+_WithoutFacts = Annotated[
+    bool,
+    typer.Option(
+        "--without-facts", help="Also the rubric that is not told what was expected and what came of it."
+    ),
+]
+_JudgeArgs = Annotated[
+    list[str],
+    typer.Option(
+        metavar="KEY=VALUE", help="Argument of the judge model, such as cache=judge.db. Repeatable."
+    ),
+]
+_Checks = Annotated[
+    int,
+    typer.Option(
+        min=0, help="On how many groups a judge is also asked again, and in other orders; 0: on none."
+    ),
+]
+_Orders = Annotated[int, typer.Option(min=2, help="In how many orders.")]
+_Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same groups.")]
+_Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE.svg", help="Draw scores and taus here.")]
+
 judge_app = typer.Typer(help="Judges: how well do they order attempts?", no_args_is_help=True)
 # A callback keeps `eval` a sub-command although it is the only one.
 judge_app.callback()(lambda: None)
@@ -24,78 +82,23 @@ judge_app.callback()(lambda: None)
 
 @judge_app.command("eval", epilog=_EVAL_EPILOG)
 def judge_eval(
-    judge: Annotated[
-        list[str],
-        typer.Option(
-            help="rubric, openai:MODEL@URL (its key from OPENAI_API_KEY), or noisy:P: a simulated judge that "
-            "shuffles a share P of the groups and ranks the others by the true reward. Repeatable."
-        ),
-    ] = ["rubric"],  # noqa: B006 (typer reads it, nobody changes it)
-    env: Annotated[
-        str, typer.Option(help="Id of a Gymnasium environment with text in and out.")
-    ] = "art/Email-v0",
-    env_args: Annotated[
-        list[str],
-        typer.Option(
-            metavar="KEY=VALUE", help="Argument of the environment; a JSON value or text. Repeatable."
-        ),
-    ] = [],  # noqa: B006
-    split: Annotated[
-        str | None,
-        typer.Option(help="Split of the tasks. Without it: test where there is one.", show_default=False),
-    ] = None,
-    groups: Annotated[int, typer.Option(min=1, help="How many groups; of recorded ones the first.")] = 64,
-    size: Annotated[int, typer.Option(min=2, help="Attempts a group.")] = 8,
-    policies: Annotated[
-        list[str],
-        typer.Option(
-            help="Who attempts, in turn: a scripted player of the environment, or a policy as in eval, "
-            "sampled at temperature 1. Repeatable. Without it: all scripted players."
-        ),
-    ] = [],  # noqa: B006
-    noise: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            max=1,
-            help="Each scripted player also plays with a share of random replies, drawn up to this; 0: not.",
-        ),
-    ] = 0.5,
-    episodes: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="RUN", help="Judge this run's recorded episodes instead.", exists=True, file_okay=False
-        ),
-    ] = None,
-    without_facts: Annotated[
-        bool,
-        typer.Option(
-            "--without-facts", help="Also the rubric that is not told what was expected and what came of it."
-        ),
-    ] = False,
-    judge_args: Annotated[
-        list[str],
-        typer.Option(
-            metavar="KEY=VALUE", help="Argument of the judge model, such as cache=judge.db. Repeatable."
-        ),
-    ] = [],  # noqa: B006
-    checks: Annotated[
-        int,
-        typer.Option(
-            min=0, help="On how many groups a judge is also asked again, and in other orders; 0: on none."
-        ),
-    ] = 16,
-    orders: Annotated[int, typer.Option(min=2, help="In how many orders.")] = 4,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same groups.")] = 0,
-    max_tokens: Annotated[
-        int, typer.Option("--max-completion-length", min=1, help="Most tokens of one reply of a model.")
-    ] = 256,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write every group's scores here.")
-    ] = None,
-    plot_file: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE.svg", help="Draw scores and taus here.")
-    ] = None,
+    judge: _Judges = ["rubric"],  # noqa: B006 (typer reads it, nobody changes it)
+    env: EnvId = "art/Email-v0",
+    env_args: EnvArgs = [],  # noqa: B006
+    split: _Split = None,
+    groups: _Groups = 64,
+    size: _Size = 8,
+    policies: _Policies = [],  # noqa: B006
+    noise: _Noise = 0.5,
+    episodes: _Recorded = None,
+    without_facts: _WithoutFacts = False,
+    judge_args: _JudgeArgs = [],  # noqa: B006
+    checks: _Checks = 16,
+    orders: _Orders = 4,
+    seed: _Seed = 0,
+    max_tokens: MaxTokens = 256,
+    json_file: JsonFile = None,
+    plot_file: _Plot = None,
 ) -> None:
     """Compare judges' scores with the true reward on the same groups.
 

@@ -11,6 +11,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from art_trainer.cli_flags import EnvArgs, EnvId, MaxTokens
+
 _SUITES_EPILOG = (
     "Examples:\n\n`art-trainer suites` lists them.\n\n"
     "`art-trainer eval --suite email-v0-test --policy bm25 --json bm25.json` plays one."
@@ -40,11 +42,8 @@ def make_suite(
     file: Annotated[
         Path, typer.Argument(metavar="FILE.yaml", help="Where to write; its name is the suite's.")
     ],
-    env: Annotated[str, typer.Option(help="Id of a Gymnasium environment with text in and out.")],
-    env_args: Annotated[
-        list[str],
-        typer.Option(metavar="KEY=VALUE", help="Argument of the environment; JSON or text. Repeatable."),
-    ] = [],  # noqa: B006 (typer reads it, nobody changes it)
+    env: EnvId,
+    env_args: EnvArgs = [],  # noqa: B006 (typer reads it, nobody changes it)
     split: Annotated[
         str | None, typer.Option(help="Split of the tasks. [default: test, or the first]")
     ] = None,
@@ -54,9 +53,7 @@ def make_suite(
     seed: Annotated[int, typer.Option(min=0, help="What the seeds are derived from.")] = 0,
     samples: Annotated[int, typer.Option(min=1, help="Attempts at each start.")] = 1,
     temperature: Annotated[float, typer.Option(min=0, help="Sampling temperature; 0 is greedy.")] = 0.0,
-    max_tokens: Annotated[
-        int, typer.Option("--max-completion-length", min=1, help="Most tokens of one reply.")
-    ] = 256,
+    max_tokens: MaxTokens = 256,
     metric: Annotated[
         str,
         typer.Option(

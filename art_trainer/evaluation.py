@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import gymnasium as gym
 import numpy as np
@@ -39,6 +39,7 @@ __all__ = [
     "Comparison",
     "EpisodeResult",
     "Evaluation",
+    "PlayOptions",
     "compare",
     "evaluate",
     "evaluate_starts",
@@ -263,6 +264,19 @@ def compare(first: Evaluation, second: Evaluation) -> Comparison:
     return Comparison(first.policy, second.policy, success, reward, success_p, reward_p)
 
 
+class PlayOptions(TypedDict, total=False):
+    """How :func:`evaluate` and :func:`evaluate_starts` play, and whom they tell; results are the same."""
+
+    max_concurrent: int | None
+    """How many episodes run side by side."""
+    settings: Mapping[str, Any] | None
+    """Kept in the result for the reader."""
+    on_episode: Callable[[Episode], None] | None
+    """Called with each episode as it ends, in no particular order."""
+    transcripts: list[Episode] | None
+    """Where given, the episodes are appended here, in the order of the starts."""
+
+
 def evaluate(
     policy: Policy,
     make_env: Callable[[], gym.Env[str, str]],
@@ -271,10 +285,7 @@ def evaluate(
     episodes: int | None = None,
     seed: int = 0,
     samples: int = 1,
-    max_concurrent: int | None = None,
-    settings: Mapping[str, Any] | None = None,
-    on_episode: Callable[[Episode], None] | None = None,
-    transcripts: list[Episode] | None = None,
+    **options: Unpack[PlayOptions],
 ) -> Evaluation:
     """Play a policy on a split's tasks and summarise how it did.
 
@@ -285,10 +296,7 @@ def evaluate(
         episodes: How many starts; every task of the split once where not given.
         seed: Two evaluations with the same seed meet the same starts.
         samples: Attempts at each start.
-        max_concurrent: How many episodes run side by side.
-        settings: Kept in the result for the reader.
-        on_episode: Called with each episode as it ends, in no particular order.
-        transcripts: Where given, the episodes are appended here, in the order of the starts.
+        options: See :class:`PlayOptions`.
 
     Raises:
         UnknownTask: Where the environment has tasks but no such split.
@@ -300,18 +308,7 @@ def evaluate(
         used_split = evaluation_split(env, split)
     finally:
         env.close()
-    return evaluate_starts(
-        policy,
-        make_env,
-        starts,
-        split=used_split,
-        seed=seed,
-        samples=samples,
-        max_concurrent=max_concurrent,
-        settings=settings,
-        on_episode=on_episode,
-        transcripts=transcripts,
-    )
+    return evaluate_starts(policy, make_env, starts, split=used_split, seed=seed, samples=samples, **options)
 
 
 def evaluate_starts(
@@ -322,10 +319,7 @@ def evaluate_starts(
     split: str | None,
     seed: int,
     samples: int = 1,
-    max_concurrent: int | None = None,
-    settings: Mapping[str, Any] | None = None,
-    on_episode: Callable[[Episode], None] | None = None,
-    transcripts: list[Episode] | None = None,
+    **options: Unpack[PlayOptions],
 ) -> Evaluation:
     """Play a policy from given starts; the arguments are those of :func:`evaluate`, which chooses them.
 
@@ -336,10 +330,7 @@ def evaluate_starts(
         split: What split the tasks are of, for the reader.
         seed: What the starts were derived from, for the reader.
         samples: Attempts at each start, for the reader.
-        max_concurrent: How many episodes run side by side.
-        settings: Kept in the result for the reader.
-        on_episode: Called with each episode as it ends, in no particular order.
-        transcripts: Where given, the episodes are appended here, in the order of the starts.
+        options: See :class:`PlayOptions`.
     """
     env = make_env()
     try:
@@ -348,7 +339,14 @@ def evaluate_starts(
     finally:
         env.close()
     began = time.perf_counter()
-    played = rollout(policy, make_env, starts, max_concurrent=max_concurrent, on_episode=on_episode)
+    played = rollout(
+        policy,
+        make_env,
+        starts,
+        max_concurrent=options.get("max_concurrent"),
+        on_episode=options.get("on_episode"),
+    )
+    transcripts = options.get("transcripts")
     if transcripts is not None:
         transcripts.extend(played)
     return Evaluation(
@@ -358,7 +356,7 @@ def evaluate_starts(
         seed=seed,
         results=tuple(EpisodeResult.of(episode) for episode in played),
         seconds=time.perf_counter() - began,
-        settings=dict(settings or {}),
+        settings=dict(options.get("settings") or {}),
         samples=samples,
         tasks=_told(known, played) if isinstance(known, TaskSet) else {},
     )

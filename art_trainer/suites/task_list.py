@@ -1,8 +1,17 @@
 """The hash of a list of tasks: what the environment itself says they are.
 
-It covers, for each start, the task's id and seed, the environment's data of the task (the answer among them
-where it is there), and the first observation with the standing instructions. Tasks that are asked otherwise,
-answered otherwise or numbered otherwise have another hash. What it cannot see is how replies are graded.
+It covers, for each start:
+
+* the task's id, split and seed,
+* what is asked, and the first observation with the standing instructions,
+* the environment's data of the task, the answer among them where it is there,
+* what the environment says its grading depends on (:class:`art_gym.grading.TellsGrading`): the hidden tests,
+  tolerance and template of a coding problem, the digest of all mails of a mailbox.
+
+Tasks that are asked, answered, tested or numbered otherwise have another hash. It does not cover the
+environment's arguments, which are in the suite, nor its code: how a reply is read, how mails are ranked, what
+a term pays. A result says which versions and which commit it was made with, and ``art-trainer eval --verify``
+plays it again.
 """
 
 from __future__ import annotations
@@ -15,6 +24,7 @@ from typing import Any
 import gymnasium as gym
 
 from art_gym.errors import ArtGymError
+from art_gym.grading import TellsGrading
 from art_gym.tasks import TaskSet
 from art_trainer.errors import ConfigError
 from art_trainer.suites.suite import Suite
@@ -56,8 +66,9 @@ def check_task_list(make_env: Callable[[], gym.Env[str, str]], suite: Suite) -> 
     if suite.task_list_sha256 not in ("", found):
         raise ConfigError(
             f"suite {suite.name or suite.env}: the tasks of {suite.env} are not those it was made with "
-            f"(task list {found[:12]}…, the suite's is {suite.task_list_sha256[:12]}…). The environment has "
-            "changed, so results cannot be compared with earlier ones: use the version it was made with, or "
+            f"(task list {found[:12]}…, the suite's is {suite.task_list_sha256[:12]}…). What is asked, "
+            "answered or graded with has changed, so results cannot be compared with earlier ones: use the "
+            "version it was made with, or "
             "make the suite again with `art-trainer make-suite`"
         )
     return found
@@ -75,4 +86,6 @@ def _described(env: gym.Env[str, str], task: str | None, seed: int) -> dict[str,
     if isinstance(known, TaskSet):
         told = known.get(str(described["task"]))
         described |= {"prompt": told.prompt, "split": told.split, "data": dict(told.data)}
+        if isinstance(env.unwrapped, TellsGrading):
+            described["grading"] = dict(env.unwrapped.grading(told))
     return described

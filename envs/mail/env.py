@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 from art_gym.env import Baseline, TextEnv
 from art_gym.envs.mail.baselines import BASELINES, TEACHERS
 from art_gym.envs.mail.collection import open_collection
+from art_gym.envs.mail.digest import store_sha256
 from art_gym.envs.mail.facts import episode_facts
 from art_gym.envs.mail.grading import matches, says_nothing_found
 from art_gym.envs.mail.questions import Question
@@ -142,6 +143,10 @@ class EmailEnv(TextEnv):
         rows = [self.store.find(message_id) for message_id in task.data["gold_ids"]]
         self._gold = frozenset(row for row in rows if row is not None)
         return task.prompt
+
+    def grading(self, task: Task) -> Mapping[str, Any]:
+        """The digest of the mailbox; what counts as an answer is in the task's data."""
+        return {"mailbox_sha256": store_sha256(self.store)}
 
     @tool
     def search(

@@ -1,6 +1,4 @@
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import huggingface_hub
 import pytest
@@ -11,6 +9,7 @@ import tests.art_trainer.toy_envs  # noqa: F401 (registers toy/Echo-v0)
 from art_trainer.cli import app, main
 from art_trainer.commands.suite_words import command_for, files_of
 from art_trainer.suites import Suite, load_suite, read_record
+from tests.art_trainer.chat_servers import serving_words
 from tests.art_trainer.tiny_models import byte_tokenizer, tiny_model
 
 ENV = "toy/Echo-v0"
@@ -135,7 +134,7 @@ def test_tasks_that_have_changed_are_noticed(invoke, echo_suite, tmp_path, monke
     with pytest.raises(SystemExit) as exit_:
         main(["eval", "--suite", echo_suite, "--policy", "scripted"])
     assert exit_.value.code == 2
-    assert "The environment has changed" in capsys.readouterr().err
+    assert "graded with has changed" in capsys.readouterr().err
     data = json.loads((tmp_path / "a.json").read_text())
     data["suite"]["task_list_sha256"] = "0" * 64
     (tmp_path / "a.json").write_text(json.dumps(data))
@@ -224,39 +223,11 @@ def test_a_name_for_a_policy_that_is_not_there_is_refused(invoke, echo_suite, ca
         assert f"a policy of the files (random), got '{pair}'" in capsys.readouterr().err
 
 
-class Shrinking(BaseHTTPRequestHandler):
-    """A server that answers no request twice alike."""
-
-    count = 0
-
-    def do_POST(self):
-        self.rfile.read(int(self.headers["Content-Length"]))
-        type(self).count += 1
-        message = {"role": "assistant", "content": "red" if self.count <= 3 else "I will not."}
-        choice = {"index": 0, "finish_reason": "stop", "message": message}
-        body = json.dumps(
-            {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
-        ).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *args):
-        pass
-
-
 def test_a_served_model_that_answers_otherwise_is_told(invoke, tmp_path):
-    with ThreadingHTTPServer(("127.0.0.1", 0), Shrinking) as server:
-        threading.Thread(target=server.serve_forever).start()
-        try:
-            words = f"openai:m@http://127.0.0.1:{server.server_address[1]}/v1"
-            flags = ["--env", ENV, "--env-args", "words=1", "--episodes", 3, "--policy", words]
-            assert invoke("eval", *flags, "--json", "a.json").exit_code == 0
-            result = invoke("eval", "--verify", "a.json")
-        finally:
-            server.shutdown()
+    with serving_words(lambda asked, number: "red" if number < 3 else "I will not.") as url:
+        flags = ["--env", ENV, "--env-args", "words=1", "--episodes", 3, "--policy", f"openai:m@{url}"]
+        assert invoke("eval", *flags, "--json", "a.json").exit_code == 0
+        result = invoke("eval", "--verify", "a.json")
     assert read_record(tmp_path / "a.json").policies[0].files == {}
     assert result.exit_code == 1
     assert "3 of 3 episodes differ" in result.output
