@@ -95,6 +95,11 @@ class Learner:
                 self.reference.to(getattr(torch, config.reference_dtype))
             self._reference_scorer = Scorer(self.reference, temperature=config.temperature)
 
+    def renew_reference(self) -> None:
+        """Take the weights as they are now for the reference's, where it is a second model."""
+        if self.reference is not None:
+            self.reference.load_state_dict(self.model.state_dict())
+
     def _make_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         config = self.config
         return make_optimizer(

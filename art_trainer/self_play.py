@@ -345,6 +345,8 @@ def game_maker(game_id: str, **arguments: Any) -> MakeGame:
 
     try:
         make().close()
+    except ModuleNotFoundError as error:  # another library's game, which names what to install
+        raise ConfigError(f"{game_id}: {error}") from error
     except (TypeError, ValueError) as error:
         given = ", ".join(f"{name}={value!r}" for name, value in arguments.items()) or "no arguments"
         raise ConfigError(f"{game_id} cannot be made with {given}: {error}") from error

@@ -73,7 +73,7 @@ CLAIMS = {
         seconds=600,
     ),
     "lake": Claim(
-        "toy/FrozenLake-v0", "success", "right-down", rise=0.25, rise_low=0.2, mean_rise_low=0.4, above=2.0,
+        "toy/FrozenLake-v0", "success", "right-down", rise=0.7, rise_low=0.65, mean_rise_low=0.8, above=5.0,
         seconds=600,
     ),
 }  # fmt: skip

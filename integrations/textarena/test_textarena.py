@@ -1,13 +1,17 @@
 """TextArena's games as text environments and as games for self-play here."""
 
 import random
+import warnings
 
+import pettingzoo
 import pytest
 
 pytest.importorskip("textarena")
 
 import textarena
+from pettingzoo.test import api_test
 
+from art_gym.game_registration import register_games
 from art_gym.seats import SeatEnv
 from art_gym.wrappers.adapters.textarena_env import TextArenaSoloEnv
 from art_gym.wrappers.adapters.textarena_game import TextArenaGame
@@ -123,15 +127,27 @@ def test_one_seat():
     assert "[Player 0]" in said(1)[0]
 
 
+def test_registered():
+    """`textarena/Game-v0` is a game in PettingZoo's registry and passes its `api_test`."""
+    register_games()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        # Of any observation that is a Dict, and of actions that are text.
+        warnings.filterwarnings("ignore", message=".*(probably should be|is not a NumPy array)")
+        game = pettingzoo.make("aec", "textarena/Game-v0", game="KuhnPoker-v0")
+        api_test(game, num_cycles=40)
+    assert "textarena/Game-v0" not in pettingzoo.parallel_registry
+
+
 def test_turn_limit():
     """A game for two is truncated after a number of replies, which TextArena itself does not do."""
     game = TextArenaGame("KuhnPoker-v0", max_cycles=1)
     game.reset(seed=3)
     for _ in range(3):
-        if not (game.terminated or game.truncated):
+        if not any(game.truncations.values()):
             game.step("[check]")
-    assert game.truncated
-    assert not game.terminated
+    assert all(game.truncations.values())
+    assert not any(game.terminations.values())
 
 
 def test_rollout():

@@ -3,8 +3,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from art_trainer.commands.settings import DEFAULT, Layer, merge_settings, parse_
 from art_trainer.errors import CheckpointError, ConfigError
 from art_trainer.records import iter_steps
 from art_trainer.run_folder import RunFolder
+from tests.art_trainer.chat_servers import serving_words
 from tests.art_trainer.tiny_models import byte_tokenizer, tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,35 +91,14 @@ def test_eval_of_a_model_in_a_folder(invoke, model):
     assert "0 to 56" in result.output
 
 
-class Server(BaseHTTPRequestHandler):
-    """Answers every chat request with the word it was asked to say."""
-
-    def do_POST(self):
-        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        asked = request["messages"][-1]["content"]
-        word = asked.rpartition("Say ")[2].strip().split("!")[0]
-        message = {"role": "assistant", "content": word}
-        choice = {"index": 0, "finish_reason": "stop", "message": message}
-        answer = {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
-        body = json.dumps(answer).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *args):
-        pass
+def say_it(asked, number):
+    """The word that it was asked to say."""
+    return asked.rpartition("Say ")[2].strip().split("!")[0]
 
 
 def test_eval_of_a_model_behind_a_server(invoke):
-    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
-        threading.Thread(target=server.serve_forever).start()
-        try:
-            url = f"http://127.0.0.1:{server.server_address[1]}/v1"
-            result = invoke("eval", "--env", ENV, "--policy", f"openai:org/m@v2@{url}")
-        finally:
-            server.shutdown()
+    with serving_words(say_it) as url:
+        result = invoke("eval", "--env", ENV, "--policy", f"openai:org/m@v2@{url}")
     assert "61 to 100" in result.output
 
 

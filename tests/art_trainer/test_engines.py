@@ -296,22 +296,20 @@ SGLANG_FAULTS = {
 LONG = CompletionRequest((5, 6, 7, 8), SamplingParams(max_new_tokens=6), (), seed=11)
 
 
-@pytest.mark.parametrize("name", VLLM_FAULTS)
-def test_vllm_without_what_training_needs_says_what_to_set(serve, name):
-    change, words = VLLM_FAULTS[name]
-    server = serve()
-    edited(server, "/v1/completions", change)
-    with pytest.raises(EngineError, match=words):
-        ask(VLLMEngine(server.url), LONG)
+FAULTS = [(VLLMEngine, *fault) for fault in VLLM_FAULTS.items()]
+FAULTS += [(SGLangEngine, *fault) for fault in SGLANG_FAULTS.items()]
 
 
-@pytest.mark.parametrize("name", SGLANG_FAULTS)
-def test_sglang_without_what_training_needs_says_what_to_set(serve, name):
-    change, words = SGLANG_FAULTS[name]
+@pytest.mark.parametrize(
+    ("engine", "change", "words"),
+    [(engine, *fault) for engine, _, fault in FAULTS],
+    ids=[f"{engine.kind}-{name}" for engine, name, _ in FAULTS],
+)
+def test_a_server_without_what_training_needs_is_told_what_to_set(serve, engine, change, words):
     server = serve()
-    edited(server, "/generate", change)
+    edited(server, PATHS[engine], change)
     with pytest.raises(EngineError, match=words):
-        ask(SGLangEngine(server.url), LONG)
+        ask(engine(server.url), LONG)
 
 
 @pytest.mark.parametrize("body", [{}, {"choices": []}, {"meta_info": 3}, {"choices": [{}], "meta_info": {}}])

@@ -99,6 +99,11 @@ def test_the_result_stands_in_one_sentence(run):
     assert "had not finished" not in text
 
 
+def test_rounding_noise_is_no_curve():
+    chart = line_chart("KL", "", range(3), [1e-14, 8e-15, -2e-16])
+    assert (chart.first, chart.last) == ("0", "0")
+
+
 def test_the_verdict_stands_above_everything_else(run):
     text, _ = page_of(run)
     answers = [

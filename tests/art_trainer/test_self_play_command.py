@@ -92,6 +92,16 @@ def test_two_copies_learn_apart_and_a_stopped_run_goes_on(invoke: Any) -> None:
     assert json.loads(Path(f"run/evaluations/before-{FIRST}-vs-any.json").read_text()) == json.loads(before)
 
 
+def test_the_reference_is_the_model_after_its_warm_start(invoke: Any) -> None:
+    warm = ("warm_start=any", "warm_start_episodes=20", "warm_start_learning_rate=0.02")
+    still = ("beta=0.1", "learning_rate=1e-12", "drop_zero_variance_groups=false")
+    arguments = [word for setting in (*warm, *still) for word in ("--set", setting)]
+    invoke(*QUICK, "--output-dir", "run", "--opponent", "copy", *arguments)
+    for line in steps("run"):
+        assert line["kl"] == pytest.approx(0, abs=1e-6)
+        assert line[f"{SECOND}/kl"] == pytest.approx(0, abs=1e-6)
+
+
 def test_against_a_script_one_seat_learns(invoke: Any) -> None:
     result = invoke(*QUICK, "--output-dir", "run", "--opponent", "best", "--seat", SECOND)
     assert f"{SECOND} against any, after training" in result.output

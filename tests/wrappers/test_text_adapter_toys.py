@@ -77,7 +77,7 @@ def test_the_lake_is_a_map_in_words() -> None:
     rows = env.task.data["map"]
     env.env.s = 0
     expected = "\n".join(
-        " ".join({"S": "@", "F": ".", "H": "O", "G": "G"}[field] for field in row) for row in rows
+        "".join({"S": " @", "F": " .", "H": " O", "G": " G"}[field] for field in row) for row in rows
     )
     assert env.words(0) == expected
     hole = next(place for place in range(16) if rows[place // 4][place % 4] == "H")
@@ -173,3 +173,9 @@ def test_blackjack_is_told_in_words_and_basic_play_beats_chance() -> None:
 def test_the_preset_of_the_lake_is_one() -> None:
     settings = merge_settings([Layer("preset", PRESETS["scratch on toy/FrozenLake-v0"])])
     FrozenLakeTextEnv(**{**settings.run.env_args, **settings.run.train_env_args})
+
+
+def test_the_preset_of_tic_tac_toe_holds_the_policy_near_the_player_it_began_as() -> None:
+    settings = merge_settings([Layer("preset", PRESETS["scratch on classic/TicTacToe-v0"])])
+    assert settings.run.warm_start == "random"
+    assert settings.config.beta > 0

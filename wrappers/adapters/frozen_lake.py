@@ -101,8 +101,8 @@ class FrozenLakeTextEnv(TextAdapter):
     Text: ``left``, ``down``, ``right``, ``up``, or a call of ``act``.
 
     ## Observation Space
-    Text: the map, one mark a field: ``@`` is you, ``O`` a hole, ``.`` ice, ``G`` the goal. It says all there
-    is to know, so a policy needs no memory of earlier turns.
+    Text: the map, a blank and a mark a field: ``@`` is you, ``O`` a hole, ``.`` ice, ``G`` the goal. It
+    says all there is to know, so a policy needs no memory of earlier turns.
 
     ## Starting State
     The upper left corner of a map of the split. Maps are drawn once for all; each has a
@@ -195,7 +195,8 @@ class FrozenLakeTextEnv(TextAdapter):
         marks = [[_WORDS[letter] for letter in line] for line in self.task.data["map"]]
         row, column = divmod(int(observation), self.size)
         marks[row][column] = "@"
-        shown = "\n".join(map(" ".join, marks))
+        # A blank before every mark, so that to a tokenizer a field is the same wherever it lies.
+        shown = "\n".join("".join(f" {mark}" for mark in line) for line in marks)
         ending = _ENDINGS.get(self.task.data["map"][row][column])
         return f"{shown}\n{ending}" if ending else shown
 
