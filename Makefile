@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 INSTALL := $(PIP) install --constraint constraints.txt
-LINTED := art_gym art_trainer envs wrappers tests benchmarks docs
+LINTED := art_gym art_trainer envs wrappers tests benchmarks docs integrations
 
 .DEFAULT_GOAL := help
 .PHONY: help setup train test test-integrations lint format bench demo-distributed docs clean
