@@ -19,7 +19,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
 
 from torch import nn
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from art_trainer.chat import ChatFormat
 from art_trainer.engines.background import BackgroundLoop
@@ -31,6 +31,7 @@ from art_trainer.policy import Conversation, Reply
 from art_trainer.sampler import SamplingParams
 from art_trainer.token_policy import TokenPolicy
 from art_trainer.token_thread import TokenThread, context_limit
+from art_trainer.tokenizer_loading import load_tokenizer
 
 _SEED_LIMIT = 2**31
 
@@ -94,7 +95,7 @@ class EnginePolicy(TokenPolicy):
                 limits = (served.context_limit, context_limit(model))
                 allowed = min((limit for limit in limits if limit is not None), default=None)
                 max_context = allowed if max_context is None else max_context
-                tokenizer = AutoTokenizer.from_pretrained(served.path) if tokenizer is None else tokenizer
+                tokenizer = load_tokenizer(served.path) if tokenizer is None else tokenizer
         except BaseException:
             self.close()
             raise

@@ -11,7 +11,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 from art_trainer.checkpoint import verify_checkpoint
 from art_trainer.display import number, percent, visible
@@ -20,6 +20,7 @@ from art_trainer.evaluation import Evaluation
 from art_trainer.report import headline
 from art_trainer.result_checkpoint import result_checkpoint
 from art_trainer.run_folder import AFTER, BEFORE, RunFolder
+from art_trainer.tokenizer_loading import load_tokenizer
 
 _CURVE_ROWS = 10
 _CURVE = ("step", "reward", "success", "entropy", "eval_reward", "eval_success")
@@ -84,7 +85,7 @@ def export_model(source: Path | str, folder: Path | str, *, name: str | None = N
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ExportError(f"{target} is there already and not empty: give another folder")
     model = _merged(found.checkpoint / "model")
-    tokenizer = AutoTokenizer.from_pretrained(found.checkpoint / "model")
+    tokenizer = load_tokenizer(found.checkpoint / "model")
     card = model_card(found, name=name or str(folder), parameters=sum(p.numel() for p in model.parameters()))
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.partial")

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from art_trainer.chat import ChatFormat
 from art_trainer.decoding import Decoder, RecomputeDecoder, TokenSequence
@@ -24,6 +24,7 @@ from art_trainer.sampler import SamplingParams
 from art_trainer.slot_decoder import SlotDecoder
 from art_trainer.token_policy import TokenPolicy
 from art_trainer.token_thread import TokenThread, context_limit
+from art_trainer.tokenizer_loading import load_tokenizer
 
 BATCH_LIMITS = {torch.float32: 1e-5, torch.bfloat16: 0.05}
 """How far a log-probability may lie from what it is for the conversation alone, by the weights' type."""
@@ -119,7 +120,7 @@ class TransformersPolicy(TokenPolicy):
         """
         if device is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path)
+        tokenizer = load_tokenizer(name_or_path)
         model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(name_or_path, dtype=dtype)
         model.to(device)
         if lora is not None:

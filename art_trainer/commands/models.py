@@ -6,7 +6,6 @@ import difflib
 from pathlib import Path
 
 import transformers
-from transformers import AutoTokenizer
 
 from art_trainer import art_tiny, scratch
 from art_trainer.commands.settings import RunSettings
@@ -15,6 +14,7 @@ from art_trainer.loading import AUTO, ModelOptions, load_model
 from art_trainer.result_checkpoint import result_checkpoint
 from art_trainer.run_folder import RunFolder
 from art_trainer.sampler import SamplingParams
+from art_trainer.tokenizer_loading import load_tokenizer
 from art_trainer.transformers_policy import TransformersPolicy
 
 
@@ -55,7 +55,7 @@ def local_policy(
     try:
         return TransformersPolicy(
             load_model(path, options),
-            AutoTokenizer.from_pretrained(path),
+            load_tokenizer(path),
             sampling=sampling,
             max_batch=max_batch,
             history_window=history_window,

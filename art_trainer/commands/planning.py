@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
-from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoConfig, PreTrainedTokenizerBase
 
 from art_trainer.chat import ChatFormat
 from art_trainer.commands.models import model_options, model_path
@@ -26,6 +26,7 @@ from art_trainer.scratch import NAME as SCRATCH
 from art_trainer.scratch import ScratchSize, scratch_model
 from art_trainer.scripted_policy import ScriptedPolicy
 from art_trainer.starts import Start
+from art_trainer.tokenizer_loading import load_tokenizer
 
 _EPISODES = 4
 """Episodes that are played to see how long observations are."""
@@ -134,7 +135,7 @@ def _empty(
         raise ConfigError(f"{path} is an adapter: give --model the model below it, and --lora its rank")
     try:
         config = AutoConfig.from_pretrained(path)
-        return empty_model(config, options), AutoTokenizer.from_pretrained(path)
+        return empty_model(config, options), load_tokenizer(path)
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"no configuration of {run.model!r} here or on Hugging Face ({str(error).splitlines()[0]})"
