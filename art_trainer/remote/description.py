@@ -32,6 +32,7 @@ def describe_run(
             min_p=config.min_p or 0.0,
             repetition_penalty=config.repetition_penalty,
             stop_strings=list(config.stop_strings),
+            stop_token_ids=list(policy.sampling.stop_token_ids),
             max_new_tokens=config.max_completion_length,
         ),
         record_states=config.records_states,

@@ -199,6 +199,7 @@ class Sampling(Message):
     min_p: float
     repetition_penalty: float
     stop_strings: list[str]
+    stop_token_ids: list[int] = Field(default_factory=list)
     max_new_tokens: int
 
 

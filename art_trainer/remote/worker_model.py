@@ -199,7 +199,8 @@ def sampling_params(run: RunDescription) -> SamplingParams:
         ValueError: For numbers out of range.
     """
     told = run.sampling.model_dump()
-    return SamplingParams(**{**told, "stop_strings": tuple(told["stop_strings"])})
+    stops = {name: tuple(told[name]) for name in ("stop_strings", "stop_token_ids")}
+    return SamplingParams(**{**told, **stops})
 
 
 def _with_adapter(model: nn.Module, shape: dict[str, Any]) -> nn.Module:
