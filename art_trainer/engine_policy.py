@@ -15,7 +15,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future
 from pathlib import Path
 
 from torch import nn
@@ -27,6 +27,7 @@ from art_trainer.engines.engine import Completion, CompletionRequest, Engine, Se
 from art_trainer.engines.weights import remove_weights, save_weights
 from art_trainer.episodes import TokenHistory
 from art_trainer.errors import EngineError, EngineRequestError
+from art_trainer.interrupt import first_completed
 from art_trainer.policy import Conversation, Reply
 from art_trainer.sampler import SamplingParams
 from art_trainer.token_policy import TokenPolicy
@@ -162,7 +163,7 @@ class EnginePolicy(TokenPolicy):
             return ready
         if not self._asked:
             return []
-        finished, _ = wait(self._asked, return_when=FIRST_COMPLETED)
+        finished = first_completed(self._asked)
         done = [future for future in self._asked if future in finished]
         return [self._finish(self._asked.pop(future), future) for future in done]
 

@@ -4,10 +4,25 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+
+T = TypeVar("T")
+_SLICE = 0.5
+
+
+def first_completed(futures: Collection[Future[T]]) -> set[Future[T]]:
+    """Wait until at least one of some futures is done, and return those that are.
+
+    In slices: a Ctrl-C that arrives in the instant before a wait begins does not end it.
+    """
+    while True:
+        finished, _ = wait(futures, timeout=_SLICE, return_when=FIRST_COMPLETED)
+        if finished:
+            return finished
 
 
 @contextmanager

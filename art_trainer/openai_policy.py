@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import openai
 
 from art_trainer.episodes import TokenHistory
+from art_trainer.interrupt import first_completed
 from art_trainer.policy import Conversation, Reply, in_window
 
 _SEED_LIMIT = 2**31
@@ -97,7 +98,7 @@ class OpenAIPolicy:
         """Wait for at least one answer, and return those that have come."""
         if not self._asked:
             return []
-        finished, _ = wait(self._asked, return_when=FIRST_COMPLETED)
+        finished = first_completed(self._asked)
         answers = []
         for future in [asked for asked in self._asked if asked in finished]:
             conversation, reply = self._asked.pop(future), future.result()
