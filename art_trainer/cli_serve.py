@@ -95,6 +95,9 @@ def serve(
     lease_seconds: Annotated[
         float, typer.Option(min=1, help="Episodes of a worker that is silent for so long go to others.")
     ] = 60.0,
+    max_lease_seconds: Annotated[
+        float, typer.Option(min=1, help="An episode that takes longer goes to another worker all the same.")
+    ] = 3600.0,
     drain_seconds: Annotated[
         float, typer.Option(min=0, help="How long a server that stops waits for episodes under way.")
     ] = 30.0,
@@ -140,6 +143,7 @@ def serve(
         token_file=token_file,
         allowed_hosts=tuple(allowed_host),
         lease_seconds=lease_seconds,
+        max_lease_seconds=max_lease_seconds,
         drain_seconds=drain_seconds,
         api=not no_api,
         dashboard=not no_dashboard,

@@ -50,6 +50,7 @@ class ServeRequest:
     """The file that holds the token; ``None``: the environment's ``ART_SERVER_TOKEN`` is the token."""
     allowed_hosts: tuple[str, ...] = ()
     lease_seconds: float = 60.0
+    max_lease_seconds: float = 3600.0
     drain_seconds: float = 30.0
     api: bool = True
     """Whether to answer OpenAI's API."""
@@ -163,6 +164,7 @@ def _players(
             token=token,
             allowed_hosts=request.allowed_hosts,
             lease_seconds=request.lease_seconds,
+            max_lease_seconds=request.max_lease_seconds,
             drain_seconds=request.drain_seconds,
             certificate=request.certificate,
             progress=progress,

@@ -48,6 +48,7 @@ class RemoteBackend:
         token: What workers and everybody else have to bring; ``None``: nothing.
         allowed_hosts: More names that clients may address the server by, without ports.
         lease_seconds: How long a lease lasts that is not renewed.
+        max_lease_seconds: How long any lease lasts, however often it is renewed.
         drain_seconds: How long :meth:`close` waits for episodes that are being played.
         limits: What is taken from clients.
         certificate: For TLS.
@@ -83,6 +84,7 @@ class RemoteBackend:
         token: str | None = None,
         allowed_hosts: Sequence[str] = (),
         lease_seconds: float = 60.0,
+        max_lease_seconds: float = 3600.0,
         drain_seconds: float = 30.0,
         limits: Limits | None = None,
         certificate: Certificate | None = None,
@@ -106,6 +108,7 @@ class RemoteBackend:
                 journal,
                 max_staleness=config.max_staleness,
                 lease_seconds=lease_seconds,
+                max_lease_seconds=max_lease_seconds,
                 on_work=lambda: self.server.connections.wake(),
             )
             opened.callback(self._ledger.close)

@@ -38,6 +38,7 @@ class LeaseBook:
         max_staleness: See :class:`~art_trainer.remote.ledger.Ledger`, as of the rest.
         lease_seconds: As there.
         max_attempts: As there.
+        max_lease_seconds: As there.
 
     Attributes:
         version: Of the weights that were published last; ``None``: of none, and nothing is leased.
@@ -48,7 +49,9 @@ class LeaseBook:
         counts: What has happened how often.
     """
 
-    def __init__(self, max_staleness: int, lease_seconds: float, max_attempts: int) -> None:
+    def __init__(
+        self, max_staleness: int, lease_seconds: float, max_attempts: int, max_lease_seconds: float
+    ) -> None:
         self.version: int | None = None
         self.groups: dict[str, WantedGroup] = {}
         self.leases: dict[str, Lease] = {}
@@ -58,6 +61,7 @@ class LeaseBook:
         self._max_staleness = max_staleness
         self._lease_seconds = lease_seconds
         self._max_attempts = max_attempts
+        self._max_lease_seconds = max_lease_seconds
         self._ended: deque[str] = deque()
         self._asked: dict[str, float] = {}
         """When clients last asked for work."""
@@ -112,9 +116,9 @@ class LeaseBook:
     def renew(self, client: str, lease_ids: Iterable[str], now: float) -> list[str]:
         """Extend a client's leases; return those that are still its own."""
         own = [lease for lease_id in lease_ids if (lease := self._own(client, lease_id)) is not None]
-        live = [lease for lease in own if lease.state in LIVE or self._revive(lease)]
+        live = [lease for lease in own if lease.state in LIVE or (now < lease.last and self._revive(lease))]
         for lease in live:
-            lease.deadline = now + self._lease_seconds
+            lease.deadline = min(now + self._lease_seconds, lease.last)
         return [lease.id for lease in live]
 
     def release(self, client: str, lease_id: str, failed: bool, reason: str) -> None:
@@ -138,7 +142,9 @@ class LeaseBook:
         for lease in late:
             self.counts["expired"] += 1
             self._end(lease, LeaseState.EXPIRED)
-            self._free(lease, f"client {lease.client} was not heard of for {self._lease_seconds:g} s")
+            silent = f"was not heard of for {self._lease_seconds:g} s"
+            endless = f"had not played it after {self._max_lease_seconds:g} s"
+            self._free(lease, f"client {lease.client} {silent if now < lease.last else endless}")
         self._asked = {
             client: asked for client, asked in self._asked.items() if now - asked < self._lease_seconds
         }
@@ -219,6 +225,7 @@ class LeaseBook:
             member=member,
             number=attempt.leased,
             deadline=now + self._lease_seconds,
+            last=now + self._max_lease_seconds,
         )
         attempt.lease = self.leases[lease.id] = self.live[lease.id] = lease
         return lease

@@ -41,6 +41,8 @@ from art_trainer.timings import EpisodeTiming
 EnvMaker = Callable[[str, Mapping[str, Any]], MakeEnv]
 """What makes an environment, from its id and its arguments."""
 _RATE_SECONDS = 60.0
+_MOST_FAULTS = 10
+"""Times in a row that weights may not be had or not fit; a worker that never can is of no use to anyone."""
 _MOST_SHRINKS = 3
 """Times that one episode alone may be too much for the memory."""
 
@@ -197,6 +199,10 @@ class LeaseWork:
         except WEIGHT_FAULTS as fault:
             self._faults += 1
             self.fault(str(fault))
+            if self._faults == _MOST_FAULTS:
+                raise RefusedError(
+                    f"the server's files cannot be used, after {_MOST_FAULTS} tries: {fault}"
+                ) from fault
             await asyncio.sleep(self._backoff.seconds(self._faults))
             return False
         self._faults = 0

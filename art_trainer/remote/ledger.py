@@ -89,6 +89,8 @@ class Ledger:
         max_staleness: By how many versions the weights that sampled an episode may be older than the
             published ones.
         lease_seconds: A client that is not heard of for so long loses its leases.
+        max_lease_seconds: A lease that has no result by then is lost, whatever its client says of itself: an
+            environment may hang in a worker that is otherwise well.
         max_attempts: An attempt that fails or expires so often ends as ``POLICY_ERROR``.
         clock: Seconds; only differences count.
         on_work: Called, in whatever thread, when there is something new to lease.
@@ -100,6 +102,7 @@ class Ledger:
         *,
         max_staleness: int = 0,
         lease_seconds: float = 60.0,
+        max_lease_seconds: float = 3600.0,
         max_attempts: int = 3,
         clock: Callable[[], float] = time.monotonic,
         on_work: Callable[[], None] | None = None,
@@ -109,7 +112,7 @@ class Ledger:
         self._clock = clock
         self._on_work = on_work
         self._unclaimed = UnclaimedEntries(journal)
-        self._book = LeaseBook(max_staleness, lease_seconds, max_attempts)
+        self._book = LeaseBook(max_staleness, lease_seconds, max_attempts, max_lease_seconds)
         self._lock = threading.Lock()
         self._group_ended = threading.Condition(self._lock)
         self._saved = threading.Condition(self._lock)

@@ -55,6 +55,8 @@ class Lease:
     """How often the attempt has been leased, this time included."""
     deadline: float
     """On the ledger's clock."""
+    last: float
+    """When it is over whatever its client says, on the same clock."""
     state: LeaseState = LeaseState.HELD
 
 

@@ -204,6 +204,26 @@ def test_a_lease_that_is_not_renewed_goes_to_someone_else_and_its_result_is_late
     assert ledger.next_deadline() == 70.0
 
 
+def test_a_lease_without_end_is_lost_however_well_its_client_says_it_is(
+    journal: Journal, clock: Clock
+) -> None:
+    ledger = Ledger(journal, lease_seconds=10, max_lease_seconds=25, clock=clock)
+    ledger.publish(5)
+    ledger.submit([task()])
+    (hung, *_) = ledger.lease("ann", 1)
+    for _ in range(3):
+        clock.now += 8
+        assert ledger.renew("ann", [hung.id]) == [hung.id]
+        assert ledger.expire() == []
+    assert ledger.next_deadline() == 75.0
+    clock.now += 1
+    assert ledger.expire() == [hung.id]
+    assert ledger.renew("ann", [hung.id]) == []
+    (taken,) = [lease for lease in ledger.lease("bob", 5) if lease.member == hung.member]
+    assert send(ledger, hung) == "late"
+    assert send(ledger, taken, "bob") == "accepted"
+
+
 def test_a_client_heard_of_too_late_may_go_on_while_nobody_else_has_its_attempt(
     ledger: Ledger, clock: Clock
 ) -> None:

@@ -326,6 +326,21 @@ def test_damaged_weights_are_refused_and_those_from_before_play_on(scene, damage
     asyncio.run(go())
 
 
+def test_a_worker_that_can_never_have_the_weights_gives_up(scene, monkeypatch):
+    monkeypatch.setattr("art_trainer.remote.lease_work._MOST_FAULTS", 2)
+    scene.server.change = lambda path, body: body[:-1] if path.endswith("/data") else body
+
+    async def go():
+        async with scene.begun() as line:
+            for _ in range(2):
+                await line.hear(LeaseRequest)
+                await line.say(scene.server.leases(1))
+            with pytest.raises(RefusedError, match=r"cannot be used, after 2 tries: .*it has"):
+                await scene.ends()
+
+    asyncio.run(go())
+
+
 @pytest.mark.parametrize("kind", [torch.OutOfMemoryError, MemoryError])
 def test_out_of_memory_halves_what_is_played_at_one_time(scene, monkeypatch, kind):
     def full(*arguments, max_concurrent, **options):
