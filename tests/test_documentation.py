@@ -64,10 +64,15 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+ELSEWHERE = (ROOT / "docs" / "guides" / "your-own-agent.md",)
+"""Pages whose Python has a test of its own, which also looks at what comes out."""
 PYTHON = {
     page: chosen
     for page in PAGES
-    if (chosen := [one for one in BLOCKS if one.page == page and one.language == "python" and not one.reason])
+    if page not in ELSEWHERE
+    and (
+        chosen := [one for one in BLOCKS if one.page == page and one.language == "python" and not one.reason]
+    )
 }
 SHELL = [one for one in BLOCKS if one.language in SHELLS and not one.reason]
 

@@ -62,7 +62,7 @@ def local(folder: Path) -> dict[str, Any]:
 def training(folder: Path) -> dict[str, Any]:
     """The same steps here and there; and, with an adapter, batches played while another is learned from."""
     here, _ = trained(folder / "here", staleness=0, actors=0)
-    there, results = trained(folder / "there", staleness=0, actors=2)
+    there, results = trained(folder / "there", staleness=0, actors=1)
     with mock.patch.object(Cluster, "hire", lambda self, recipe: LocalHand(recipe)):
         # An actor in this process: another would only import PyTorch once more.
         ahead, results_ahead = trained(folder / "ahead", staleness=1, actors=1, lora=True)
