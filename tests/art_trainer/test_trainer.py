@@ -250,7 +250,7 @@ def test_reward_rises_from_random_weights(tmp_path: Path) -> None:
     watcher = Watcher()
     config = GRPOConfig(
         output_dir=str(tmp_path),
-        max_steps=30,
+        max_steps=24,
         groups_per_step=32,
         num_generations=8,
         steps_per_generation=4,

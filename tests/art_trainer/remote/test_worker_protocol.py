@@ -448,6 +448,8 @@ def test_a_server_that_comes_back_without_the_leases_gets_no_results_of_them(sce
             await scene.server.open()
             again = await scene.server.line()
             assert sorted(again.hello.leases) == sorted(lease.lease for lease in lost.leases)
+            # It has read by now that they are nobody's any more.
+            await again.hear(StatusUpdate, lambda status: not status.leases)
             scene.gate.open.set()
             await again.hear(LeaseRequest)
             await again.say(scene.server.leases(2))
