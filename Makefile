@@ -23,7 +23,7 @@ train: $(VENV)/.train ## Train an agent to search a mailbox; ARGS="…" goes to 
 	$(BIN)/art-trainer train --env art/Email-v0 --env-args difficulty=1 --model art-tiny $(ARGS)
 
 test: $(VENV)/.dev ## Run the tests and check the coverage; ARGS="…" goes to pytest.
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --cov --cov-report= $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --cov --cov-report= $(ARGS)
 	$(BIN)/python -m coverage report --include "art_gym/*,envs/*" --sort cover --skip-covered \
 		--fail-under $(COVERAGE_MIN)
 

@@ -15,6 +15,24 @@ except ModuleNotFoundError as missing:
 from art_trainer.cli_analysis import add_analyze_command
 from art_trainer.cli_dash import add_dash_command
 from art_trainer.cli_eval import add_eval_command
+from art_trainer.cli_flags import (
+    ConfigFile,
+    EnvArgs,
+    EnvId,
+    HeldOut,
+    LoraRank,
+    MaxSteps,
+    MaxTokens,
+    ModelName,
+    OutputDir,
+    Overrides,
+    Resume,
+    ResumeStep,
+    RunSeed,
+    SaveSteps,
+    TrainedEnv,
+    given,
+)
 from art_trainer.cli_judge import judge_app
 from art_trainer.cli_monitoring import add_monitoring_commands
 from art_trainer.cli_records import add_records_commands
@@ -51,45 +69,22 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 
-EnvOption = Annotated[str, typer.Option("--env", help="Id of a Gymnasium environment with text in and out.")]
-EnvArgsOption = Annotated[
-    list[str],
-    typer.Option(
-        "--env-args",
-        metavar="KEY=VALUE",
-        help="Argument of the environment; a JSON value or text. Repeatable.",
-    ),
-]
 SeedOption = Annotated[
     int, typer.Option(min=0, help="The same seed gives the same tasks and the same episodes.")
 ]
 TemperatureOption = Annotated[float, typer.Option(min=0, help="Sampling temperature; 0 is greedy.")]
-TokensOption = Annotated[
-    int, typer.Option("--max-completion-length", min=1, help="Most tokens of one reply.")
-]
 
 
 @app.command(epilog=_TRAIN_EPILOG)
 def train(
-    env: Annotated[
-        str | None,
-        typer.Option(help="Id of a Gymnasium environment with text in and out. [default: art/Email-v0]"),
-    ] = None,
-    env_args: EnvArgsOption = [],  # noqa: B006 (typer reads it, nobody changes it)
+    env: TrainedEnv = None,
+    env_args: EnvArgs = [],  # noqa: B006 (typer reads it, nobody changes it)
     train_env_args: Annotated[
         list[str],
         typer.Option(metavar="KEY=VALUE", help="Argument of the environment in training alone. Repeatable."),
     ] = [],  # noqa: B006
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="Hugging Face name or folder of any causal LM; scratch for a small one of random weights. "
-            "[default: art-tiny for mail, else scratch]"
-        ),
-    ] = None,
-    lora: Annotated[
-        int | None, typer.Option(metavar="RANK", help="Train a LoRA adapter of this rank, not all weights.")
-    ] = None,
+    model: ModelName = None,
+    lora: LoraRank = None,
     dtype: Annotated[
         str | None, typer.Option(help="Load weights as bfloat16, float32 or auto, as saved. [default: auto]")
     ] = None,
@@ -126,7 +121,7 @@ def train(
             "otel, openpipe. Keys come from the environment or .env, see `art-trainer config`.",
         ),
     ] = None,
-    max_steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
+    max_steps: MaxSteps = None,
     num_generations: Annotated[
         int | None, typer.Option(help="Attempts at one task: the group's size.")
     ] = None,
@@ -135,33 +130,16 @@ def train(
     beta: Annotated[
         float | None, typer.Option(help="Weight of the KL to the model as it was at the start.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Where all randomness starts.")] = None,
-    eval_episodes: Annotated[
-        int | None, typer.Option(help="Held-out episodes of the evaluations before and after.")
-    ] = None,
+    seed: RunSeed = None,
+    eval_episodes: HeldOut = None,
     eval_steps: Annotated[int | None, typer.Option(help="Also evaluate every so many steps.")] = None,
-    save_steps: Annotated[int | None, typer.Option(help="Save a checkpoint every so many steps.")] = None,
+    save_steps: SaveSteps = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
-    output_dir: Annotated[
-        Path | None, typer.Option(help="Folder of the run. [default: runs/ENV-MODEL-NUMBER]")
-    ] = None,
-    resume: Annotated[
-        Path | None,
-        typer.Option(metavar="RUN", help="Go on with the run in this folder.", exists=True, file_okay=False),
-    ] = None,
-    resume_step: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Go on from this step's checkpoint, not from the newest; later ones are deleted."
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(metavar="FILE.yaml", help="Settings by name; flags override them.")
-    ] = None,
-    set_: Annotated[
-        list[str],
-        typer.Option("--set", metavar="KEY=VALUE", help="Any other setting of GRPOConfig. Repeatable."),
-    ] = [],  # noqa: B006
+    output_dir: OutputDir = None,
+    resume: Resume = None,
+    resume_step: ResumeStep = None,
+    config: ConfigFile = None,
+    set_: Overrides = [],  # noqa: B006
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what the run would do and need; load no weights.")
     ] = False,
@@ -171,18 +149,13 @@ def train(
     Evaluates the model and the environment's baselines on held-out tasks, trains, and evaluates again on the
     same tasks. Ctrl-C saves a checkpoint and a report. Everything lies in the run's folder.
     """
-    flags = {name: value for name, value in locals().items() if value is not None}
+    values = dict(locals())
     for name in ("env_args", "train_env_args", "set_", "config", "resume", "resume_step", "dry_run"):
-        flags.pop(name, None)
+        del values[name]
     from art_trainer.commands.settings import parse_pairs
     from art_trainer.commands.training import TrainRequest, gather_settings, run_train
 
-    if env_args:
-        flags["env_args"] = parse_pairs(env_args, "--env-args")
-    if train_env_args:
-        flags["train_env_args"] = parse_pairs(train_env_args, "--train-env-args")
-    if output_dir is not None:
-        flags["output_dir"] = str(output_dir)
+    flags = given(values, {"env_args": env_args, "train_env_args": train_env_args})
     request = TrainRequest(flags, parse_pairs(set_, "--set", as_yaml=True), config, resume, resume_step)
     if not dry_run:
         run_train(request, Console())
@@ -198,7 +171,7 @@ def self_play(
         str | None,
         typer.Option(help="Id of a PettingZoo AEC environment in text. [default: art/2048Duel-v0]"),
     ] = None,
-    env_args: EnvArgsOption = [],  # noqa: B006
+    env_args: EnvArgs = [],  # noqa: B006
     model: Annotated[
         str | None,
         typer.Option(
@@ -218,31 +191,16 @@ def self_play(
         str | None,
         typer.Option(help="The model's seat against one that does not learn. [default: the first]"),
     ] = None,
-    max_steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Where all randomness starts.")] = None,
+    max_steps: MaxSteps = None,
+    seed: RunSeed = None,
     eval_episodes: Annotated[
         int | None, typer.Option(help="Games of each match against a scripted player, before and after.")
     ] = None,
-    output_dir: Annotated[
-        Path | None, typer.Option(help="Folder of the run. [default: runs/ENV-MODEL-NUMBER]")
-    ] = None,
-    resume: Annotated[
-        Path | None,
-        typer.Option(metavar="RUN", help="Go on with the run in this folder.", exists=True, file_okay=False),
-    ] = None,
-    resume_step: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Go on from this step's checkpoint, not from the newest; later ones are deleted."
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(metavar="FILE.yaml", help="Settings by name; flags override them.")
-    ] = None,
-    set_: Annotated[
-        list[str],
-        typer.Option("--set", metavar="KEY=VALUE", help="Any other setting of train. Repeatable."),
-    ] = [],  # noqa: B006
+    output_dir: OutputDir = None,
+    resume: Resume = None,
+    resume_step: ResumeStep = None,
+    config: ConfigFile = None,
+    set_: Overrides = [],  # noqa: B006
 ) -> None:
     """Train the players of a game against each other, and measure each seat against scripted players.
 
@@ -253,13 +211,16 @@ def self_play(
     from art_trainer.commands.settings import parse_pairs
     from art_trainer.commands.training import TrainRequest
 
-    given = {"env": env, "model": model, "max_steps": max_steps, "seed": seed, "eval_episodes": eval_episodes}
-    flags: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if env_args:
-        flags["env_args"] = parse_pairs(env_args, "--env-args")
-    if output_dir is not None:
-        flags["output_dir"] = str(output_dir)
-    training = TrainRequest(flags, parse_pairs(set_, "--set", as_yaml=True), config, resume)
+    values = {
+        "env": env,
+        "model": model,
+        "max_steps": max_steps,
+        "seed": seed,
+        "eval_episodes": eval_episodes,
+        "output_dir": output_dir,
+    }
+    overrides = parse_pairs(set_, "--set", as_yaml=True)
+    training = TrainRequest(given(values, {"env_args": env_args}), overrides, config, resume, resume_step)
     run_self_play(SelfPlayRequest(training, opponent, seat), Console())
 
 
@@ -271,8 +232,8 @@ add_eval_command(app)
 
 @app.command(epilog=_PLAY_EPILOG)
 def play(
-    env: EnvOption = "art/Email-v0",
-    env_args: EnvArgsOption = [],  # noqa: B006
+    env: EnvId = "art/Email-v0",
+    env_args: EnvArgs = [],  # noqa: B006
     policy: Annotated[
         str | None, typer.Option(help="Watch this policy instead of playing yourself; as in eval.")
     ] = None,
@@ -280,7 +241,7 @@ def play(
     split: Annotated[str | None, typer.Option(help="Split the task is drawn from.")] = None,
     seed: SeedOption = 0,
     temperature: TemperatureOption = 0.0,
-    max_tokens: TokensOption = 256,
+    max_tokens: MaxTokens = 256,
 ) -> None:
     """Play an environment in the terminal, or watch a policy play it.
 

@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
+
+from art_trainer.cli_flags import (
+    ConfigFile,
+    EnvArgs,
+    HeldOut,
+    LoraRank,
+    MaxSteps,
+    ModelName,
+    OutputDir,
+    Overrides,
+    Resume,
+    ResumeStep,
+    RunSeed,
+    SaveSteps,
+    TrainedEnv,
+    given,
+)
 
 _EPILOG = (
     "Examples:\n\n`art-trainer serve` and, in other terminals, `art-trainer worker --server "
@@ -19,26 +36,11 @@ _DEFAULT_PORT = 8270
 
 
 def serve(
-    env: Annotated[
-        str | None,
-        typer.Option(help="Id of a Gymnasium environment with text in and out. [default: art/Email-v0]"),
-    ] = None,
-    env_args: Annotated[
-        list[str],
-        typer.Option(metavar="KEY=VALUE", help="Argument of the environment; JSON or text. Repeatable."),
-    ] = [],  # noqa: B006 (typer reads it, nobody changes it)
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="Hugging Face name or folder of any causal LM; scratch for a small one of random weights. "
-            "[default: art-tiny for mail, else scratch]"
-        ),
-    ] = None,
-    lora: Annotated[
-        int | None,
-        typer.Option(metavar="RANK", help="Train a LoRA adapter of this rank; workers then fetch it alone."),
-    ] = None,
-    max_steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
+    env: TrainedEnv = None,
+    env_args: EnvArgs = [],  # noqa: B006 (typer reads it, nobody changes it)
+    model: ModelName = None,
+    lora: LoraRank = None,
+    max_steps: MaxSteps = None,
     max_staleness: Annotated[
         int | None,
         typer.Option(
@@ -46,33 +48,14 @@ def serve(
             "workers play ahead. [default: 0]"
         ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Where all randomness starts.")] = None,
-    eval_episodes: Annotated[
-        int | None, typer.Option(help="Held-out episodes of the evaluations before and after.")
-    ] = None,
-    save_steps: Annotated[
-        int | None, typer.Option(help="Save a checkpoint every so many steps. [default: 10]")
-    ] = None,
-    output_dir: Annotated[
-        Path | None, typer.Option(help="Folder of the run. [default: runs/ENV-MODEL-NUMBER]")
-    ] = None,
-    resume: Annotated[
-        Path | None,
-        typer.Option(metavar="RUN", help="Go on with the run in this folder.", exists=True, file_okay=False),
-    ] = None,
-    resume_step: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Go on from this step's checkpoint, not from the newest; later ones are deleted."
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(metavar="FILE.yaml", help="Settings by name; flags override them.")
-    ] = None,
-    set_: Annotated[
-        list[str],
-        typer.Option("--set", metavar="KEY=VALUE", help="Any other setting of train. Repeatable."),
-    ] = [],  # noqa: B006
+    seed: RunSeed = None,
+    eval_episodes: HeldOut = None,
+    save_steps: SaveSteps = None,
+    output_dir: OutputDir = None,
+    resume: Resume = None,
+    resume_step: ResumeStep = None,
+    config: ConfigFile = None,
+    set_: Overrides = [],  # noqa: B006
     host: Annotated[
         str, typer.Option(help="Address to listen on. Any but this machine's own needs a token.")
     ] = "127.0.0.1",
@@ -121,7 +104,7 @@ def serve(
     from art_trainer.commands.settings import parse_pairs
     from art_trainer.commands.training import TrainRequest
 
-    given = {
+    values = {
         "env": env,
         "model": model,
         "lora": lora,
@@ -130,11 +113,9 @@ def serve(
         "seed": seed,
         "eval_episodes": eval_episodes,
         "save_steps": save_steps,
-        "output_dir": None if output_dir is None else str(output_dir),
+        "output_dir": output_dir,
     }
-    flags: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if env_args:
-        flags["env_args"] = parse_pairs(env_args, "--env-args")
+    flags = given(values, {"env_args": env_args})
     overrides = parse_pairs(set_, "--set", as_yaml=True)
     request = ServeRequest(
         TrainRequest(flags, overrides, config, resume, resume_step, defaults=DEFAULTS),

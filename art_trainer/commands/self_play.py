@@ -14,11 +14,11 @@ from rich.console import Console
 
 from art_gym.errors import did_you_mean
 from art_gym.seats import players_of
-from art_trainer.checkpoint import list_checkpoints
+from art_trainer.checkpoint import checkpoint_to_resume, discard_checkpoints_after, verify_checkpoint
 from art_trainer.commands.policies import load_policy
 from art_trainer.commands.preparing import prepare_policy
 from art_trainer.commands.self_play_tables import difference_lines, match_table
-from art_trainer.commands.settings import Settings
+from art_trainer.commands.settings import LOCAL, Settings
 from art_trainer.commands.tables import episode_bar, settings_table
 from art_trainer.commands.training import INTERRUPTED, TrainRequest, gather_settings, read_yaml_config
 from art_trainer.errors import ConfigError
@@ -84,7 +84,7 @@ def run_self_play(request: SelfPlayRequest, console: Console) -> RunFolder:
     folder = RunFolder(Path(settings.config.output_dir))
     for part in settings_table(settings):
         console.print(part)
-    run = _Run(settings, sides, folder, console, resume=training.resume is not None)
+    run = _Run(settings, sides, folder, console, training)
     folder.write_settings(settings.to_mapping())
     write_text(folder.path / _SIDES, yaml.safe_dump({"opponent": sides.opponent, "seat": sides.seat}))
     console.print(f"Run folder: {folder.path}", highlight=False, soft_wrap=True)
@@ -129,17 +129,26 @@ class _Run:
     """One run: its game, its policies, and where its files and words go."""
 
     def __init__(
-        self, settings: Settings, sides: Sides, folder: RunFolder, console: Console, *, resume: bool
+        self, settings: Settings, sides: Sides, folder: RunFolder, console: Console, training: TrainRequest
     ) -> None:
         run = settings.run
         if run.warm_start is not None and run.warm_start_noise:
             raise ConfigError(f"warm_start_noise is {run.warm_start_noise}: self-play has none, set 0")
+        if run.engine is not None:
+            raise ConfigError(f"engine is {run.engine}, but games are sampled in this process: leave it out")
+        if run.backend != LOCAL:
+            raise ConfigError(f"backend is {run.backend}, but games are played in this process: leave it out")
         self._settings = settings
         self._folder = folder
         self._console = console
         self._make_game = game_maker(run.env, **{**run.env_args, **run.train_env_args})
         self._make_eval_game = game_maker(run.env, **run.env_args)
-        self._checkpoint = next(reversed(list_checkpoints(folder.checkpoints)), None) if resume else None
+        self._went_back = training.resume_step is not None
+        self._checkpoint: Path | None = None
+        if training.resume is not None:
+            self._checkpoint = checkpoint_to_resume(folder.checkpoints, training.resume_step)
+        if self._checkpoint is not None:
+            verify_checkpoint(self._checkpoint)
         self._watcher = ProgressWatcher()
         self._trainer = self._make_trainer(sides)
         self._matches: dict[str, list[Match]] = {}
@@ -206,6 +215,8 @@ class _Run:
         config = self._settings.config
         if self._checkpoint is not None:
             self._trainer.load_checkpoint(self._checkpoint)
+            if self._went_back:
+                discard_checkpoints_after(self._folder.checkpoints, self._trainer.step)
             self._console.print(f"Going on after step {self._trainer.step}.", highlight=False)
         episodes = config.groups_per_step * config.num_generations * len(self._trainer.policies)
         with training_progress(

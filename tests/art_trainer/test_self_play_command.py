@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from art_trainer.cli import app
 from art_trainer.commands.self_play import game_texts
-from art_trainer.errors import ConfigError
+from art_trainer.errors import CheckpointError, ConfigError
 from art_trainer.game_demonstrations import imitate_players
 from art_trainer.imitation import ImitationConfig
 from art_trainer.run_folder import RunFolder
@@ -92,6 +92,21 @@ def test_two_copies_learn_apart_and_a_stopped_run_goes_on(invoke: Any) -> None:
     assert json.loads(Path(f"run/evaluations/before-{FIRST}-vs-any.json").read_text()) == json.loads(before)
 
 
+def test_a_run_goes_back_to_an_older_step(invoke: Any) -> None:
+    invoke(*QUICK, "--output-dir", "run", "--set", "save_steps=1")
+    whole = steps("run")
+    checkpoints = Path("run/checkpoints")
+    with pytest.raises(CheckpointError, match="no checkpoint of step 7"):
+        invoke("--resume", "run", "--resume-step", "7")
+    result = invoke("--resume", "run", "--resume-step", "1", "--set", "save_steps=5")
+    assert "Going on after step 1." in result.output
+    assert [line["step"] for line in steps("run")] == [1, 2]
+    assert steps("run")[1]["policy_loss"] == whole[1]["policy_loss"]
+    (checkpoints / "step-000002/model/model.safetensors").write_bytes(b"torn")
+    with pytest.raises(CheckpointError, match="model.safetensors"):
+        invoke("--resume", "run", "--max-steps", "3")
+
+
 def test_the_reference_is_the_model_after_its_warm_start(invoke: Any) -> None:
     warm = ("warm_start=any", "warm_start_episodes=20", "warm_start_learning_rate=0.02")
     still = ("beta=0.1", "learning_rate=1e-12", "drop_zero_variance_groups=false")
@@ -119,6 +134,8 @@ def test_against_a_script_one_seat_learns(invoke: Any) -> None:
         (["--seat", FIRST], "--seat goes with an opponent that does not learn; self does"),
         (["--set", "warm_start=anny"], "warm start: first_0 has no player `anny`; did you mean `any`"),
         (["--set", "warm_start_noise=0.2", "--set", "warm_start=any"], "self-play has none, set 0"),
+        (["--set", "engine=openai:a@http://127.0.0.1:1/v1"], "but games are sampled in this process"),
+        (["--set", "backend=ray"], "backend is ray, but games are played in this process"),
         (["--env", "toy/Rice-v0"], "no game `toy/Rice-v0`; did you mean `toy/Race-v0`"),
         (["--env-args", "goal=low"], "cannot be made with goal='low'"),
     ],

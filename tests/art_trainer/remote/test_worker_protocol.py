@@ -271,7 +271,7 @@ def test_new_weights_are_fetched_while_the_old_ones_play(scene):
             scene.server.version = 1
             await line.say(UpdateModel(policy_version=1))
             await eventually(lambda: "/weights/1/data" in scene.server.asked)
-            status = await line.hear(StatusUpdate)
+            status = await line.hear(StatusUpdate, lambda status: status.policy_version is not None)
             assert (status.policy_version, len(status.leases)) == (0, 2)
             scene.gate.open.set()
             old = await receipts(line, 2)
