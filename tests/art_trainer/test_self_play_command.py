@@ -103,7 +103,7 @@ def test_a_run_goes_back_to_an_older_step(invoke: Any) -> None:
     assert [line["step"] for line in steps("run")] == [1, 2]
     assert steps("run")[1]["policy_loss"] == whole[1]["policy_loss"]
     (checkpoints / "step-000002/model/model.safetensors").write_bytes(b"torn")
-    with pytest.raises(CheckpointError, match="model.safetensors"):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
         invoke("--resume", "run", "--max-steps", "3")
 
 
