@@ -161,6 +161,6 @@ def _hermes_call(name: str, arguments: str | None) -> str:
     """A tool call as Hermes and Qwen write it; broken arguments stay broken, for the parser to point out."""
     try:
         written = json.dumps(json.loads(arguments or "{}"), ensure_ascii=False)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # a number of thousands of digits is a ValueError, too
         written = str(arguments)
     return f'<tool_call>{{"name": {json.dumps(name)}, "arguments": {written}}}</tool_call>'

@@ -48,7 +48,7 @@ def extended(digest: bytes, message: ChatMessage) -> bytes:
 def _canonical_arguments(arguments: str) -> str:
     try:
         return _canonical(json.loads(arguments or "{}"))
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # also for a number of more digits than Python reads
         return arguments
 
 

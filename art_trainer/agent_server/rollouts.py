@@ -261,7 +261,7 @@ class _AgentRun:
             if inspect.isawaitable(returned):
                 returned = asyncio.run(_awaited(returned))
             reward = _reward(returned)
-        except Exception as fault:  # an agent is its author's code; what it raises is the attempt's outcome
+        except BaseException as fault:  # an agent is its author's code: sys.exit() too is only its own end
             self._fault = f"{type(fault).__name__}: {fault}"
             self._session.ended.set()
             return

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import NotRequired, Protocol, TypedDict, runtime_checkable
 
 from art_trainer.episodes import Episode, Group
 from art_trainer.evaluation import Evaluation
 from art_trainer.starts import GroupTask
 from art_trainer.timings import Timings
+
+
+class Told(TypedDict):
+    """Who is told while groups are played: keywords of :meth:`RolloutBackend.collect`, to be passed on."""
+
+    on_episode: Callable[[Episode], None]
+    on_group: NotRequired[Callable[[int, Group], None] | None]
+    timings: NotRequired[Timings | None]
 
 
 class RolloutBackend(Protocol):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Unpack
 
-from art_trainer.episodes import Episode, Group
+from art_trainer.backends.backend import Told
+from art_trainer.episodes import Group
 from art_trainer.starts import GroupTask
-from art_trainer.timings import Timings
 
 
 class PlayedElsewhere:
@@ -20,14 +21,7 @@ class PlayedElsewhere:
     def prefetch(self, tasks: Sequence[GroupTask]) -> None:
         """Do nothing: the main process does."""
 
-    def collect(
-        self,
-        tasks: Sequence[GroupTask],
-        *,
-        on_episode: Callable[[Episode], None],
-        on_group: Callable[[int, Group], None] | None = None,
-        timings: Timings | None = None,
-    ) -> list[Group]:
+    def collect(self, tasks: Sequence[GroupTask], **told: Unpack[Told]) -> list[Group]:
         """Refuse: only the main process may ask.
 
         Raises:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Unpack
 
+from art_trainer.backends.backend import Told
 from art_trainer.config import GRPOConfig
 from art_trainer.env_pool import EnvPool
-from art_trainer.episodes import Episode, Group
+from art_trainer.episodes import Group
 from art_trainer.policy import Policy
 from art_trainer.rollout import rollout_tasks
 from art_trainer.starts import GroupTask
-from art_trainer.timings import Timings
 
 
 class LocalBackend:
@@ -35,14 +36,7 @@ class LocalBackend:
     def prefetch(self, tasks: Sequence[GroupTask]) -> None:
         """Do nothing: while it learns nobody plays."""
 
-    def collect(
-        self,
-        tasks: Sequence[GroupTask],
-        *,
-        on_episode: Callable[[Episode], None],
-        on_group: Callable[[int, Group], None] | None = None,
-        timings: Timings | None = None,
-    ) -> list[Group]:
+    def collect(self, tasks: Sequence[GroupTask], **told: Unpack[Told]) -> list[Group]:
         """Play groups, see :meth:`~art_trainer.backends.backend.RolloutBackend.collect`."""
         return rollout_tasks(
             self._policy,
@@ -51,9 +45,7 @@ class LocalBackend:
             max_concurrent=self._config.max_concurrent,
             record_states=self._config.records_states,
             env_threads=self._config.env_threads,
-            timings=timings,
-            on_episode=on_episode,
-            on_group=on_group,
+            **told,
         )
 
     def saved(self, batch: int) -> None:

@@ -12,10 +12,11 @@ import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
+from art_trainer.backends.backend import Told
 from art_trainer.config import GRPOConfig
-from art_trainer.episodes import Episode, Group
+from art_trainer.episodes import Group
 from art_trainer.errors import ConfigError
 from art_trainer.ray_backend.cluster import ActorResources, Cluster, require_ray
 from art_trainer.ray_backend.crew import Crew
@@ -30,7 +31,6 @@ from art_trainer.remote.tensor_files import WeightError
 from art_trainer.remote.weights import WeightStore
 from art_trainer.rollout import DEFAULT_MAX_CONCURRENT
 from art_trainer.starts import GroupTask
-from art_trainer.timings import Timings
 from art_trainer.transformers_policy import TransformersPolicy
 
 _log = logging.getLogger("art_trainer.ray_backend")
@@ -142,20 +142,13 @@ class RayBackend:
         """Tasks that will be asked for after the next update; the actors begin them when they have time."""
         self._ledger.submit(tasks)
 
-    def collect(
-        self,
-        tasks: Sequence[GroupTask],
-        *,
-        on_episode: Callable[[Episode], None],
-        on_group: Callable[[int, Group], None] | None = None,
-        timings: Timings | None = None,
-    ) -> list[Group]:
+    def collect(self, tasks: Sequence[GroupTask], **told: Unpack[Told]) -> list[Group]:
         """Have groups played, see :meth:`~art_trainer.backends.backend.RolloutBackend.collect`.
 
         Raises:
             ClusterError: Where no actor can play.
         """
-        return self._groups.collect(tasks, on_episode=on_episode, on_group=on_group, timings=timings)
+        return self._groups.collect(tasks, **told)
 
     def saved(self, batch: int) -> None:
         """Batches before this one will never be asked for again."""

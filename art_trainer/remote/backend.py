@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from fastapi import APIRouter
 
+from art_trainer.backends.backend import Told
 from art_trainer.config import GRPOConfig
-from art_trainer.episodes import Episode, Group
+from art_trainer.episodes import Group
 from art_trainer.errors import EngineError
 from art_trainer.remote.collecting import LedgerGroups
 from art_trainer.remote.description import describe_run
+from art_trainer.remote.episode_bounds import EpisodeBounds
 from art_trainer.remote.journal import Journal
+from art_trainer.remote.journal_run import claim
 from art_trainer.remote.ledger import Ledger
 from art_trainer.remote.limits import Limits
 from art_trainer.remote.progress import RunProgress
@@ -23,7 +26,6 @@ from art_trainer.remote.status import ServerStatus
 from art_trainer.remote.tensor_files import WeightError
 from art_trainer.remote.weights import WeightStore
 from art_trainer.starts import GroupTask
-from art_trainer.timings import Timings
 from art_trainer.transformers_policy import TransformersPolicy
 from art_trainer.web.access import check_access
 from art_trainer.web.thread import Certificate
@@ -62,7 +64,7 @@ class RemoteBackend:
 
     Raises:
         ConfigError: For an address that others reach, without a token, or that cannot be listened on.
-        JournalError: Where the journal is another process's, or damaged.
+        JournalError: Where the journal is another process's, another run's, or damaged.
         WeightError: Where weights cannot be written.
 
     Attributes:
@@ -104,11 +106,14 @@ class RemoteBackend:
         with ExitStack() as opened:
             journal = Journal(folder / "journal")
             opened.callback(journal.close)
+            described = describe_run(policy, env, env_args, config)
+            claim(journal, described)
             self._ledger = Ledger(
                 journal,
                 max_staleness=config.max_staleness,
                 lease_seconds=lease_seconds,
                 max_lease_seconds=max_lease_seconds,
+                fault_of=EpisodeBounds.of(policy).fault,
                 on_work=lambda: self.server.connections.wake(),
             )
             opened.callback(self._ledger.close)
@@ -117,7 +122,7 @@ class RemoteBackend:
             self.server = TrainingServer(
                 self._ledger,
                 self._weights,
-                describe_run(policy, env, env_args, config),
+                described,
                 progress=progress or RunProgress(folder.name, config.max_steps),
                 host=host,
                 port=port,
@@ -174,21 +179,15 @@ class RemoteBackend:
         """Have groups played that will be asked for later."""
         self._ledger.submit(tasks)
 
-    def collect(
-        self,
-        tasks: Sequence[GroupTask],
-        *,
-        on_episode: Callable[[Episode], None],
-        on_group: Callable[[int, Group], None] | None = None,
-        timings: Timings | None = None,
-    ) -> list[Group]:
+    def collect(self, tasks: Sequence[GroupTask], **told: Unpack[Told]) -> list[Group]:
         """Wait for groups, see :meth:`~art_trainer.backends.backend.RolloutBackend.collect`.
 
         Raises:
             BackendClosed: Where it is closed meanwhile.
+            EngineError: Where the server has stopped by itself.
             KeyboardInterrupt: Where somebody asked the server for the end of the run.
         """
-        return self._groups.collect(tasks, on_episode=on_episode, on_group=on_group, timings=timings)
+        return self._groups.collect(tasks, **told)
 
     def saved(self, batch: int) -> None:
         """Forget the results of batches before one: a checkpoint holds what they taught."""
@@ -205,9 +204,14 @@ class RemoteBackend:
             if self.server.connections.book.connected:
                 self.server.drain("training is over, or the server stops", self._drain_seconds)
 
+    def abandon(self) -> None:
+        """Stop the server without a word: the workers wait for whoever begins it again."""
+        self._opened.pop_all().close()
+
     def _check(self) -> None:
         if self._asked_to_stop:
             raise KeyboardInterrupt
+        self.server.check()
 
     def _stop(self) -> None:
         self._asked_to_stop = True

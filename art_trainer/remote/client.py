@@ -15,8 +15,8 @@ from websockets.exceptions import (
 )
 
 from art_trainer.errors import ConfigError
+from art_trainer.remote.fields import CLIENT_ID
 from art_trainer.remote.messages import (
-    CLIENT_ID,
     PROTOCOL_VERSION,
     ErrorMessage,
     Hello,

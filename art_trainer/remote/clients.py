@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from art_trainer.remote.messages import CLIENT_ID, PROTOCOL_VERSION, Hello, StatusUpdate
+from art_trainer.remote.fields import CLIENT_ID
+from art_trainer.remote.messages import PROTOCOL_VERSION, Hello, StatusUpdate
 from art_trainer.remote.status import ClientStatus
 
 

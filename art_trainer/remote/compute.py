@@ -112,6 +112,8 @@ class OwnModel:
         self._model: ModelManifest | None = None
         self._prepare_again: Callable[[], Coroutine[Any, Any, None]]
         self._fetching: tuple[int, asyncio.Task[tuple[WeightManifest, Path]]] | None = None
+        self._here: dict[int, str] = {}
+        """Versions whose files are on the disk, and their hashes."""
 
     async def prepare(self, run: RunDescription, pool: EnvPool, *, capacity: int, env_threads: int) -> None:
         """Fetch the model and make it; its weights come with :meth:`bring`."""
@@ -154,9 +156,8 @@ class OwnModel:
         manifest, file = await self._wait_for(version)
         if self._applied is None or self._applied.sha256 != manifest.file.sha256:
             await self._thread.run(lambda: self._apply(manifest, file))
-            if self._applied is not None:
-                self._files.forget(self._applied.sha256)
             self._applied = manifest.file
+        self._forget_all_but(version)
         await self._thread.run(lambda: self._set_version(version))
         self.version = version
 
@@ -178,7 +179,20 @@ class OwnModel:
         manifest = await self._files.weights(version)
         if manifest.file.size > self._most_bytes:
             raise WeightError(f"{manifest.file.name} has {manifest.file.size} bytes, more than is taken")
-        return manifest, await self._files.weight_file(manifest)
+        file = await self._files.weight_file(manifest)
+        sha256 = manifest.file.sha256
+        if self._here.get(version, sha256) != sha256:  # of a server that was started anew
+            self._files.forget(self._here[version])
+        self._here[version] = sha256
+        return manifest, file
+
+    def _forget_all_but(self, version: int) -> None:
+        """Delete the files of other versions, those that were fetched and never played with among them."""
+        wanted = {version} if self._fetching is None else {version, self._fetching[0]}
+        kept = {other: sha256 for other, sha256 in self._here.items() if other in wanted}
+        for sha256 in set(self._here.values()) - set(kept.values()):
+            self._files.forget(sha256)
+        self._here = kept
 
     def _fetched(self, task: asyncio.Task[tuple[WeightManifest, Path]]) -> None:
         if not task.cancelled() and (fault := task.exception()) is not None:

@@ -17,6 +17,7 @@ from typing import TypeVar
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from art_trainer.remote.clients import Client, ClientBook, ClientRefused
+from art_trainer.remote.fields import Message
 from art_trainer.remote.journal import JournalError
 from art_trainer.remote.ledger import Ledger
 from art_trainer.remote.limits import Limits
@@ -28,7 +29,6 @@ from art_trainer.remote.messages import (
     Hello,
     Lease,
     LeaseRequest,
-    Message,
     MessageError,
     ReleaseLeases,
     ResultReceipt,
@@ -75,6 +75,7 @@ class Connections:
     Attributes:
         book: The workers.
         malformed: How many messages were none.
+        fault: What has ended the watch over the leases; ``None``: it goes on.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Connections:
     ) -> None:
         self.book = ClientBook(limits.clients)
         self.malformed = 0
+        self.fault: BaseException | None = None
         self._ledger = ledger
         self._run = run
         self._limits = limits
@@ -99,13 +101,13 @@ class Connections:
         """Within, leases run out and messages are answered."""
         self._loop = asyncio.get_running_loop()
         ticking = asyncio.create_task(self._tick())
+        ticking.add_done_callback(self._note_fault)
         try:
             yield
         finally:
             self._loop = None
             ticking.cancel()
-            with suppress(asyncio.CancelledError):
-                await ticking
+            await asyncio.wait((ticking,))
             self._threads.shutdown()
 
     def wake(self) -> None:
@@ -257,11 +259,10 @@ class Connections:
 
     def _judged(self, client: str, result: EpisodeResult) -> ResultReceipt:
         try:
-            episode = result.episode.episode()
+            episode, timing = result.played()
         except ValueError as wrong:
             self._ledger.release(client, [result.lease], f"not an episode: {wrong}"[:2000], True)
             return ResultReceipt(lease=result.lease, outcome="invalid", reason=str(wrong)[:2000])
-        timing = None if result.timing is None else result.timing.timing()
         outcome, reason = self._ledger.result(client, result.lease, result.token, episode, timing)
         return ResultReceipt(lease=result.lease, outcome=outcome, reason=reason[:2000])
 
@@ -295,6 +296,11 @@ class Connections:
             with suppress(JournalError):
                 await self._in_thread(self._ledger.expire)
             self._hand_out()
+
+    def _note_fault(self, ticking: asyncio.Task[None]) -> None:
+        """Without the watch leases do not run out: the trainer has to know, for it waits for them."""
+        if not ticking.cancelled():
+            self.fault = ticking.exception()
 
     async def _in_thread(self, work: Callable[[], _Value]) -> _Value:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)

@@ -14,7 +14,8 @@ import httpx2
 from pydantic import ValidationError
 
 from art_trainer.remote.backoff import Backoff
-from art_trainer.remote.messages import FileEntry, Message, ModelManifest, WeightManifest
+from art_trainer.remote.fields import Message
+from art_trainer.remote.messages import FileEntry, ModelManifest, WeightManifest
 from art_trainer.remote.tensor_files import WeightError, check_file
 from art_trainer.remote.worker_errors import DownloadError, RefusedError, UnreachableError
 

@@ -118,6 +118,11 @@ class Journal:
                     raise _damage(file, number, str(error)) from None
                 yield entry
 
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to :meth:`replay`."""
+        return not self._files()
+
     def forget(self, before_batch: int) -> None:
         """Delete all batches before one.
 
@@ -129,10 +134,7 @@ class Journal:
             for batch, file in self._files().items():
                 if batch < before_batch:
                     self._suspect.pop(file, None)
-                    try:
-                        file.unlink()
-                    except OSError as error:
-                        raise JournalError(f"{file} cannot be deleted: {error.strerror}") from error
+                    _delete(file)
 
     def close(self) -> None:
         """Let others have the folder; what has come is written first."""
@@ -197,8 +199,33 @@ class Journal:
             os.close(handle)
 
     def _files(self) -> dict[int, Path]:
-        named = ((_FILE.fullmatch(file.name), file) for file in self.folder.iterdir())
-        return dict(sorted((int(match[1]), file) for match, file in named if match))
+        return _files_in(self.folder)
+
+
+def require_unused(folder: Path) -> None:
+    """Make sure, before anything is done for a run, that no server has its journal open.
+
+    Raises:
+        JournalError: Where one has.
+    """
+    if folder.is_dir():
+        os.close(_locked(folder))
+
+
+def discard(folder: Path) -> None:
+    """Delete what a journal holds, also where it is damaged; its lock stays, for it is what others look at.
+
+    Raises:
+        JournalError: Where another has it open, or a file cannot be deleted; a later server would use it.
+    """
+    if not folder.is_dir():
+        return
+    handle = _locked(folder)
+    try:
+        for file in _files_in(folder).values():
+            _delete(file)
+    finally:
+        os.close(handle)
 
 
 def _locked(folder: Path) -> int:
@@ -221,6 +248,19 @@ def _locked(folder: Path) -> int:
         os.close(handle)
         raise JournalError(f"the journal {folder} cannot be locked: {error.strerror}") from error
     return handle
+
+
+def _files_in(folder: Path) -> dict[int, Path]:
+    """The files of a journal, by their batches."""
+    named = ((_FILE.fullmatch(file.name), file) for file in folder.iterdir())
+    return dict(sorted((int(match[1]), file) for match, file in named if match))
+
+
+def _delete(file: Path) -> None:
+    try:
+        file.unlink()
+    except OSError as error:
+        raise JournalError(f"{file} cannot be deleted: {error.strerror}") from error
 
 
 def _mend(file: Path) -> int:

@@ -165,13 +165,18 @@ class LeaseBook:
             return lease
         return Verdict("late", "the lease is over, and the attempt is someone else's or not wanted any more")
 
-    def begin_saving(self, lease: Lease, episode: Episode) -> Verdict | None:
+    def begin_saving(self, lease: Lease, episode: Episode, wrong: str | None = None) -> Verdict | None:
         """Check an episode that a held lease has brought; return why it does not count.
 
         Where it counts nothing else can happen to the lease until :meth:`accept` or :meth:`keep_held`.
+
+        Args:
+            lease: The lease.
+            episode: The episode.
+            wrong: What is known to be wrong with it already.
         """
         group = self.groups[lease.group]
-        wrong = group.mismatch(episode)
+        wrong = wrong or group.mismatch(episode)
         refusal = self._misdated(episode) if wrong is None else Verdict("invalid", wrong)
         if refusal is not None:
             self._end(lease, LeaseState.OVER)

@@ -22,15 +22,8 @@ from art_trainer.errors import EngineError
 from art_trainer.remote.backoff import Backoff
 from art_trainer.remote.client import MAX_MESSAGE_BYTES
 from art_trainer.remote.compute import WEIGHT_FAULTS, Compute
-from art_trainer.remote.messages import (
-    EpisodeData,
-    EpisodeResult,
-    Lease,
-    RunDescription,
-    StatusUpdate,
-    TimingData,
-    TrainEpisodes,
-)
+from art_trainer.remote.episode_data import EpisodeData, TimingData
+from art_trainer.remote.messages import EpisodeResult, Lease, RunDescription, StatusUpdate, TrainEpisodes
 from art_trainer.remote.pending import Pending
 from art_trainer.remote.play_thread import PlayThread
 from art_trainer.remote.player import OUT_OF_MEMORY, PlayStopped

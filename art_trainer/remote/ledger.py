@@ -92,6 +92,7 @@ class Ledger:
         max_lease_seconds: A lease that has no result by then is lost, whatever its client says of itself: an
             environment may hang in a worker that is otherwise well.
         max_attempts: An attempt that fails or expires so often ends as ``POLICY_ERROR``.
+        fault_of: Says what is wrong with an episode, whoever played it; ``None``: nothing.
         clock: Seconds; only differences count.
         on_work: Called, in whatever thread, when there is something new to lease.
     """
@@ -104,10 +105,12 @@ class Ledger:
         lease_seconds: float = 60.0,
         max_lease_seconds: float = 3600.0,
         max_attempts: int = 3,
+        fault_of: Callable[[Episode], str | None] = lambda episode: None,
         clock: Callable[[], float] = time.monotonic,
         on_work: Callable[[], None] | None = None,
     ) -> None:
         self._journal = journal
+        self._fault_of = fault_of
         self._lease_seconds = lease_seconds
         self._clock = clock
         self._on_work = on_work
@@ -265,8 +268,9 @@ class Ledger:
         Raises:
             JournalError: Where it cannot be written down. The lease stays its client's, who can try again.
         """
+        wrong = self._fault_of(episode)  # it takes a while where the episode is long: nobody waits for it
         with self._changing():
-            begun = self._begin_saving(client, lease_id, token, episode)
+            begun = self._begin_saving(client, lease_id, token, episode, wrong)
             if isinstance(begun, Verdict):
                 self._book.counts[begun.outcome] += 1
                 return begun
@@ -357,7 +361,7 @@ class Ledger:
         return groups
 
     def _begin_saving(
-        self, client: str, lease_id: str, token: str, episode: Episode
+        self, client: str, lease_id: str, token: str, episode: Episode, wrong: str | None
     ) -> tuple[Lease, WantedGroup, Attempt] | Verdict:
         """Find and check what a result is for, and let nothing else happen to it."""
         while True:
@@ -367,7 +371,7 @@ class Ledger:
             if lease.state is LeaseState.HELD:
                 break
             self._saved.wait()  # for another result of this lease: whether that one counts decides
-        refusal = self._book.begin_saving(lease, episode)
+        refusal = self._book.begin_saving(lease, episode, wrong)
         if refusal is not None:
             return refusal
         group = self._book.groups[lease.group]

@@ -2,7 +2,8 @@
 
 A worker opens a WebSocket at ``/ws/{client_id}`` and says :class:`Hello`; each message is one JSON object in
 a text frame, told apart by its ``type``. Nothing else is understood: a message is read strictly, with known
-fields alone, numbers that are finite, and sizes that are bounded.
+fields alone, numbers that are finite, and sizes that are bounded. ``docs/protocol.md`` is the page
+for who writes a worker: its tables and examples are made from what stands here.
 
 ====================  =======================================================================
 From the worker       What it means
@@ -30,31 +31,25 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from art_trainer.episodes import Episode
+from art_trainer.remote.episode_data import EpisodeData, TimingData
+from art_trainer.remote.fields import (
+    MAX_LEASES,
+    Bytes,
+    Count,
+    Json,
+    LeaseIds,
+    Message,
+    Short,
+    Token,
+    Version,
+)
 from art_trainer.starts import GroupTask
-from art_trainer.timings import EpisodeTiming, TurnTiming
+from art_trainer.timings import EpisodeTiming
 
 PROTOCOL_VERSION = 1
-CLIENT_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-"""What a worker may be called: it stands in a path."""
-MAX_LEASES = 4096
-"""Most leases one message may name."""
-
-ClientId = Annotated[str, Field(pattern=CLIENT_ID)]
-Short = Annotated[str, Field(max_length=2_000)]
-Token = Annotated[str, Field(max_length=200)]
-Count = Annotated[int, Field(ge=0, le=2**31)]
-Version = Annotated[int, Field(ge=0, le=2**53)]
-Bytes = Annotated[int, Field(ge=0, le=2**53)]
-LeaseIds = Annotated[list[Token], Field(max_length=MAX_LEASES)]
-
-
-class Message(BaseModel):
-    """Read strictly: no other fields, no conversions, finite numbers."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Hello(Message):
@@ -62,6 +57,7 @@ class Hello(Message):
 
     type: Literal["hello"] = "hello"
     protocol: int
+    """The version of the protocol that the worker speaks: 1."""
     secret: Token | None = None
     """From the ``welcome`` of an earlier connection: who has it may go on with that connection's leases."""
     software: dict[Token, Short] = Field(default_factory=dict, max_length=50)
@@ -75,85 +71,7 @@ class LeaseRequest(Message):
 
     type: Literal["lease_request"] = "lease_request"
     count: Annotated[int, Field(ge=1, le=MAX_LEASES)]
-
-
-class SpanData(Message):
-    """See :class:`art_trainer.episodes.Span`."""
-
-    token_ids: list[Annotated[int, Field(ge=0, le=2**31)]]
-    turn: Count | None
-    logprobs: list[Annotated[float, Field(le=1e-3)]]
-    policy_version: Version
-
-
-class HistoryData(Message):
-    """See :class:`art_trainer.episodes.TokenHistory`."""
-
-    spans: list[SpanData]
-
-
-class TurnData(Message):
-    """See :class:`art_trainer.episodes.Turn`."""
-
-    reply: str
-    observation: str
-    reward: float
-    score_terms: dict[str, float]
-    call: dict[str, JsonValue] | None
-    error: dict[str, JsonValue] | None
-    cut: bool
-    state: str | None
-
-
-class EpisodeData(Message):
-    """See :class:`art_trainer.episodes.Episode`; a judge's words are the server's own."""
-
-    env_id: Short
-    task_id: Short
-    seed: Version
-    observation: str
-    turns: list[TurnData]
-    histories: list[HistoryData]
-    ending: Literal["terminated", "truncated", "context_full", "env_error", "policy_error"]
-    success: bool | None
-    metrics: dict[str, float]
-    error: str | None
-    tools: list[dict[str, JsonValue]]
-    facts: dict[str, JsonValue]
-    judgements: dict[str, JsonValue] = Field(max_length=0)
-    independent_reward: None
-    unjudged: None
-
-    @classmethod
-    def of(cls, episode: Episode) -> EpisodeData:
-        """An episode for the wire."""
-        return cls.model_validate_json(_JSON.dump_json(episode.to_json()))
-
-    def episode(self) -> Episode:
-        """The episode.
-
-        Raises:
-            ValueError: Where its parts contradict each other.
-        """
-        return Episode.from_json(self.model_dump(mode="json"))
-
-
-class TimingData(Message):
-    """See :class:`art_trainer.timings.EpisodeTiming`; for people to look at, never for deadlines."""
-
-    started: float
-    turns: list[tuple[float | None, float | None]]
-    """Seconds of each turn's reply and action."""
-
-    @classmethod
-    def of(cls, timing: EpisodeTiming) -> TimingData:
-        """A timing for the wire."""
-        turns = [(turn.reply_seconds, turn.action_seconds) for turn in timing.turns]
-        return cls(started=timing.started, turns=turns)
-
-    def timing(self) -> EpisodeTiming:
-        """The timing."""
-        return EpisodeTiming(self.started, tuple(TurnTiming(*turn) for turn in self.turns))
+    """Most leases that it takes; it may get fewer. A later request takes the place of one without answer."""
 
 
 class EpisodeResult(Message):
@@ -161,10 +79,25 @@ class EpisodeResult(Message):
 
     type: Literal["episode_result"] = "episode_result"
     lease: Token
+    """The lease's id."""
     token: Token
     """The lease's own secret."""
     episode: EpisodeData
+    """What was played."""
     timing: TimingData | None = None
+    """How long it took, where that is known."""
+
+    def played(self) -> tuple[Episode, EpisodeTiming | None]:
+        """The episode, and how long it took.
+
+        Raises:
+            ValueError: Where their parts contradict each other.
+        """
+        if self.timing is not None and len(self.timing.turns) != len(self.episode.turns):
+            raise ValueError(
+                f"there are timings of {len(self.timing.turns)} turns, of {len(self.episode.turns)} played"
+            )
+        return self.episode.episode(), None if self.timing is None else self.timing.timing()
 
 
 class ReleaseLeases(Message):
@@ -172,7 +105,9 @@ class ReleaseLeases(Message):
 
     type: Literal["release_leases"] = "release_leases"
     leases: LeaseIds
+    """Their ids; those that are not this worker's are passed over."""
     reason: Short
+    """In words, for people."""
     failed: bool
     """Whether playing was tried and went wrong; otherwise the worker only stops."""
 
@@ -184,23 +119,34 @@ class StatusUpdate(Message):
     leases: LeaseIds
     """The leases it is at work on."""
     policy_version: Version | None
-    """Of the weights it plays with; ``None``: of none yet."""
+    """Of the weights it plays with; ``null``: of none yet."""
     episodes_played: Count
+    """Since the worker was started."""
     episodes_per_second: Annotated[float, Field(ge=0)]
+    """Over the last minute."""
     last_error: Short | None = None
+    """What went wrong last, in words."""
 
 
 class Sampling(Message):
-    """See :class:`art_trainer.sampler.SamplingParams`."""
+    """How a reply is sampled."""
 
     temperature: float
+    """What logits are divided by; 0 takes the most likely token."""
     top_p: float
+    """Keep the fewest most likely tokens whose probabilities sum to at least this; 1 keeps all."""
     top_k: int
+    """Keep this many most likely tokens; 0 keeps all."""
     min_p: float
+    """Drop tokens less likely than this times the most likely one; 0 drops none."""
     repetition_penalty: float
+    """Divides positive logits of tokens that stand in the context, and multiplies negative ones; 1: none."""
     stop_strings: list[str]
+    """Texts that end a reply with the token that completes one."""
     stop_token_ids: list[int] = Field(default_factory=list)
+    """Tokens that end a reply, besides the tokenizer's and the chat template's own."""
     max_new_tokens: int
+    """Most tokens of a reply."""
 
 
 class RunDescription(Message):
@@ -208,12 +154,16 @@ class RunDescription(Message):
 
     env: str
     """The environment's id."""
-    env_args: dict[str, JsonValue]
+    env_args: dict[str, Json]
+    """The arguments that it is made with."""
     sampling: Sampling
+    """How replies are sampled."""
     record_states: bool
     """Whether turns note the environment's state."""
     history_window: int | None
+    """How many turns the policy sees, the present one included; ``null``: all."""
     max_context: int | None
+    """Most tokens of a context with its reply; ``null``: as many as the model takes."""
     dtype: str
     """Of the weights, as PyTorch names it: ``float32``."""
 
@@ -223,10 +173,13 @@ class Welcome(Message):
 
     type: Literal["welcome"] = "welcome"
     protocol: int
+    """The version of the protocol that the server speaks: 1."""
     secret: Token
     """Belongs to the client's id: to be said in the next ``hello``."""
     run: RunDescription
+    """What is played. A worker that comes again and is told otherwise has to begin anew."""
     policy_version: Version
+    """Of the newest weights."""
     heartbeat_seconds: float
     """Say ``status_update`` at least this often."""
     lease_seconds: float
@@ -239,13 +192,19 @@ class Lease(Message):
     """The right to play one episode, for a time."""
 
     lease: Token
+    """Its id."""
     token: Token
+    """Its secret, to be sent with the result."""
     seed: Version
-    options: dict[str, JsonValue] | None
+    """For the environment's ``reset``."""
+    options: dict[str, Json] | None
+    """For the environment's ``reset``."""
     group: Token
     """Leases with the same have the same prompt."""
     rng_seed: list[int]
+    """Seeds the policy's randomness, so that the attempts of a group differ."""
     lease_seconds: float
+    """How long it lasts, unless it is renewed."""
 
     @classmethod
     def of(cls, lease_id: str, token: str, task: GroupTask, member: int, seconds: float) -> Lease:
@@ -267,7 +226,9 @@ class TrainEpisodes(Message):
 
     type: Literal["train_episodes"] = "train_episodes"
     policy_version: Version
+    """Of the newest weights when they were leased."""
     leases: Annotated[list[Lease], Field(max_length=MAX_LEASES)]
+    """At least one; at most as many as were asked for."""
 
 
 Outcome = Literal["accepted", "duplicate", "late", "unknown", "foreign", "forged", "stale", "invalid"]
@@ -281,8 +242,11 @@ class ResultReceipt(Message):
 
     type: Literal["result_receipt"] = "result_receipt"
     lease: Token
+    """The result's."""
     outcome: Outcome
+    """``accepted``: it counts, and is on disk. Any other: it is dropped, and need not be sent again."""
     reason: Short = ""
+    """In words, where it was not accepted."""
 
 
 class UpdateModel(Message):
@@ -290,6 +254,7 @@ class UpdateModel(Message):
 
     type: Literal["update_model"] = "update_model"
     policy_version: Version
+    """Theirs."""
 
 
 class ErrorMessage(Message):
@@ -297,8 +262,11 @@ class ErrorMessage(Message):
 
     type: Literal["error"] = "error"
     code: Token
+    """The fault, in a word."""
     message: Short
+    """The fault, in words."""
     fatal: bool = False
+    """Whether the server closes the socket now."""
 
 
 class Shutdown(Message):
@@ -306,26 +274,32 @@ class Shutdown(Message):
 
     type: Literal["shutdown"] = "shutdown"
     reason: Short
+    """In words, for people."""
 
 
 class FileEntry(Message):
     """A file that a worker fetches."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+    """A plain file name."""
     size: Bytes
+    """Its length in bytes."""
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    """The hash of what is in it."""
 
 
 class ModelManifest(Message):
     """The answer of ``GET /model``: the files of a Hugging Face folder, each at ``/model/{name}``."""
 
     files: Annotated[list[FileEntry], Field(max_length=1000)]
+    """Configuration, tokenizer, and the weights that training leaves as they are."""
 
 
 class WeightManifest(Message):
     """The answer of ``GET /weights/{version}``; the file itself is at ``/weights/{version}/data``."""
 
     policy_version: Version
+    """As in the address."""
     kind: Literal["full", "adapter"]
     """Whether the file holds all weights or those of a PEFT adapter alone."""
     file: FileEntry
@@ -339,7 +313,6 @@ ServerMessage = Annotated[
     Welcome | TrainEpisodes | ResultReceipt | UpdateModel | ErrorMessage | Shutdown,
     Field(discriminator="type"),
 ]
-_JSON: TypeAdapter[Any] = TypeAdapter(Any)
 _CLIENT: TypeAdapter[ClientMessage] = TypeAdapter(ClientMessage)
 _SERVER: TypeAdapter[ServerMessage] = TypeAdapter(ServerMessage)
 

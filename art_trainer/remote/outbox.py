@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from starlette.websockets import WebSocket
 
-from art_trainer.remote.messages import ErrorMessage, Message
+from art_trainer.remote.fields import Message
+from art_trainer.remote.messages import ErrorMessage
 
-NORMAL, AWAY, REFUSED = 1000, 1001, 1008
-"""Why a socket is closed: done, the server stops, the other side broke a rule."""
+NORMAL, REFUSED = 1000, 1008
+"""Why a socket is closed: done, the other side broke a rule."""
 
 
 @dataclass(frozen=True, slots=True)

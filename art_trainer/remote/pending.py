@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from art_trainer.remote.messages import MAX_LEASES, LeaseRequest, ReleaseLeases
+from art_trainer.remote.fields import MAX_LEASES
+from art_trainer.remote.messages import LeaseRequest, ReleaseLeases
 
 _SHOWN = 2_000
 

@@ -10,7 +10,7 @@ from typing import Self
 
 from fastapi import APIRouter
 
-from art_trainer.errors import ConfigError
+from art_trainer.errors import ConfigError, EngineError
 from art_trainer.remote.app import Service, Weights, make_app
 from art_trainer.remote.connections import Connections
 from art_trainer.remote.ledger import Ledger
@@ -110,6 +110,17 @@ class TrainingServer:
             head_seconds=limits.head_seconds,
             certificate=certificate,
         )
+
+    def check(self) -> None:
+        """Make sure that it answers and watches over its leases.
+
+        Raises:
+            EngineError: Where it does not any more: nobody would ever play what is waited for.
+        """
+        fault = self.connections.fault
+        if fault is not None or not self._thread.alive:
+            words = "its thread has ended" if fault is None else f"{type(fault).__name__}: {fault}"
+            raise EngineError(f"the training server has stopped ({words}): resume the run") from fault
 
     def announce(self, version: int) -> None:
         """Tell all workers that there are newer weights."""

@@ -27,10 +27,10 @@ from art_trainer.remote.backoff import Backoff
 from art_trainer.remote.client import Connection, MessageTooLarge, open_connection, server_address
 from art_trainer.remote.compute import Compute, OwnModel, ServerModel
 from art_trainer.remote.downloads import ServerFiles
+from art_trainer.remote.fields import MAX_LEASES
 from art_trainer.remote.identity import SecretFile, new_client_id
 from art_trainer.remote.lease_work import EnvMaker, LeaseWork
 from art_trainer.remote.messages import (
-    MAX_LEASES,
     PROTOCOL_VERSION,
     ErrorMessage,
     Hello,

@@ -8,6 +8,7 @@ loaded from elsewhere (``auto_map``, attention kernels, quantization plug-ins) i
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,9 @@ from art_trainer.sampler import SamplingParams
 from art_trainer.transformers_policy import TransformersPolicy
 
 _MODELS: Any = AutoModelForCausalLM
+_UNINITIALIZED = threading.Lock()
+"""Held while models are made without first values. Transformers does that by putting empty functions in the
+place of PyTorch's, for all threads: two at one time would put the empty ones back as the originals."""
 _TOKENIZER_FILES = {
     "tokenizer.json",
     "tokenizer_config.json",
@@ -117,6 +121,9 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 def make_model(folder: Path, run: RunDescription, device: torch.device) -> nn.Module:
     """Make the model that a server's weights fit; those that training changes are still to be applied.
 
+    While this is under way no other thread of the process may make a model of its own: it would be without
+    first values, too. Several workers in one process wait for each other.
+
     Args:
         folder: The server's files.
         run: What the server says of its run.
@@ -137,7 +144,7 @@ def make_model(folder: Path, run: RunDescription, device: torch.device) -> nn.Mo
         raise RefusedError(f"the server's weights are {run.dtype!r}: a worker takes {', '.join(DTYPES)}")
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-        with no_init_weights():
+        with _UNINITIALIZED, no_init_weights():
             model = _MODELS.from_config(config, dtype=DTYPES[run.dtype], trust_remote_code=False)
         model.tie_weights()
     except Exception as fault:  # there is no end of what an odd configuration can raise

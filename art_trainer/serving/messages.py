@@ -121,7 +121,7 @@ def _call_for_template(call: ToolCall) -> dict[str, Any]:
     written = call.to_json()
     try:
         arguments = json.loads(call.arguments or "{}")
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # also for a number of more digits than Python reads
         return written
     if isinstance(arguments, dict):
         written["function"]["arguments"] = arguments

@@ -45,12 +45,15 @@ def openai_router(served: ServedPolicy) -> APIRouter:
 
     @router.get("/models")
     async def list_models() -> Response:
-        return JSONResponse(models(served.name, served.version, served.context_limit))
+        newest, *past = served.versions
+        return JSONResponse(models(served.name, newest, served.context_limit, past=past))
 
     @router.get("/models/{model:path}")
     async def one_model(model: str) -> Response:
-        newest, pinned = models(served.name, served.version, served.context_limit)["data"]
-        return JSONResponse(newest if served.wanted_version(model) is None else pinned)
+        version = served.wanted_version(model)
+        shown = served.version if version is None else version
+        newest, pinned = models(served.name, shown, served.context_limit)["data"]
+        return JSONResponse(newest if version is None else pinned)
 
     @router.post("/chat/completions")
     async def chat_completions(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""A copy of a policy that answers while the learner changes the policy itself."""
+"""Copies of a policy that answer while the learner changes the policy itself."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from art_gym.errors import did_you_mean
-from art_trainer.decoding import TokenSequence
 from art_trainer.sampler import SamplingParams
 from art_trainer.serving.agent_chat import AgentChat
 from art_trainer.serving.asked import Asked, Choice
 from art_trainer.serving.errors import ContextFull, ModelNotFound, Overloaded, ShuttingDown
-from art_trainer.serving.live_sampler import LiveSampler, Question, common_prefix
-from art_trainer.serving.model_copy import copied_model, copy_weights
+from art_trainer.serving.live_sampler import Question
+from art_trainer.serving.loaded_version import LoadedVersion, fresh
+from art_trainer.serving.model_copy import copied_model
 from art_trainer.serving.replies import Ends
 from art_trainer.serving.wire import TokenTexts
 from art_trainer.stop_strings import StopStrings
@@ -26,8 +27,6 @@ from art_trainer.web.errors import ApiError
 
 _LONGEST_CONTEXT = 2**17
 """Most tokens of prompt and reply where the model itself has no limit."""
-_WORTH_KEEPING = 16
-"""Contexts that share fewer tokens have nothing in common but the template."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +64,25 @@ class Prompt:
 class ServedPolicy:
     """A policy's model, copied, with a sampler that all clients share; a context manager.
 
-    The copy takes as much memory as the weights that are trained; weights that are frozen, as below a LoRA
+    A copy takes as much memory as the weights that are trained; weights that are frozen, as below a LoRA
     adapter, are the policy's own. A reply is sampled from beginning to end by the weights it began with, and
     follows from its prompt, its seed and these, not from what it is batched with.
+
+    Where players may be some versions behind, an episode's next reply is asked of a version that is not the
+    newest any more. ``past_versions`` keeps those: each is one more copy, made at once, and one more cache of
+    ``max_batch`` contexts while it is used. The newest does then not pause for an update.
 
     Args:
         policy: Whose model, tokenizer, limits and way to sample are served.
         name: What clients call it; by default the policy's name.
-        max_batch: Most replies that are sampled at one time; by default as many as the policy samples.
+        max_batch: Most replies that are sampled at one time by one version; by default as many as the policy
+            samples.
         max_waiting: Most replies that wait for that; more are refused.
+        past_versions: How many versions before the newest are served too, by their names with the version.
         rng_seed: Seeds the replies of clients that send no seed; ``None`` takes the system's randomness.
+
+    Raises:
+        ValueError: For a negative ``past_versions``.
 
     Attributes:
         name: What clients call it.
@@ -90,63 +98,66 @@ class ServedPolicy:
         name: str | None = None,
         max_batch: int | None = None,
         max_waiting: int = 1024,
+        past_versions: int = 0,
         rng_seed: int | None = None,
     ) -> None:
+        if past_versions < 0:
+            raise ValueError(f"past_versions is at least 0, got {past_versions}")
         self._source = policy.model
-        self._own = TransformersPolicy(
-            copied_model(policy.model),
-            # The learner's thread uses the other one, and tokenizers do not take two at a time.
-            copy.deepcopy(policy.tokenizer),
-            sampling=policy.sampling,
-            max_context=policy.max_context,
-            max_batch=max_batch or policy.max_batch,
-        )
-        self._own.version = policy.version
+        # The learner's thread uses the other one, and tokenizers do not take two at a time.
+        tokenizer = copy.deepcopy(policy.tokenizer)
+        versions = (*[None] * past_versions, policy.version)
+        self._loaded = [_load(policy, tokenizer, version, max_batch) for version in versions]
+        """The newest stands last, and first the one that is given up next."""
         self.name = name or policy.name
-        self.chat = AgentChat(self._own.tokenizer)
+        self.chat = AgentChat(tokenizer)
         self.texts = TokenTexts(self.chat.decode)
         self.context_limit = policy.max_context or _LONGEST_CONTEXT
-        self._vocabulary = _vocabulary(self._own.model)
+        self._vocabulary = _vocabulary(policy.model)
         self._max_waiting = max_waiting
         self._rng = np.random.default_rng(rng_seed)
-        self._kept: list[TokenSequence] = []  # the contexts of newest replies, oldest first
         self._lock = threading.Lock()
         self._updating = threading.Lock()
-        self._sampler = LiveSampler(self._own)
 
     @property
     def version(self) -> int:
         """The version of the weights that requests from now on are answered with."""
-        return self._own.version
+        return self.versions[0]
+
+    @property
+    def versions(self) -> list[int]:
+        """All versions that can be asked for by name, the newest first."""
+        with self._lock:
+            return [one.version for one in reversed(self._loaded) if one.version is not None]
 
     @property
     def sampling(self) -> SamplingParams:
         """How replies are sampled where a client does not say."""
-        return self._own.sampling
+        return self._newest.policy.sampling
 
     @property
     def stop_token_ids(self) -> frozenset[int]:
         """All tokens that end a turn."""
-        return self._own.stop_token_ids
+        return self._newest.policy.stop_token_ids
 
     def update(self, version: int) -> None:
         """Answer with the policy's present weights from now on.
 
-        Requests that were begun end with the weights they began with; others wait for that, and so does the
-        caller.
+        They take the place of the oldest version that is served. Requests that it has begun end with the
+        weights they began with; others for it wait for that, and so does the caller.
 
         Args:
-            version: Theirs.
+            version: Theirs; one that is loaded already is loaded anew.
 
         Raises:
             RuntimeError: It is closed, or the policy's model has other weights than it had.
         """
-        with self._updating, self._sampler.paused():
-            copy_weights(self._source, self._own.model)
-            self._own.version = version
+        with self._updating:
+            place = self._find(version) or self._loaded[0]
+            place.load(self._source, version)
             with self._lock:
-                known, self._kept = self._kept, []
-            self._sampler.drop(known)
+                self._loaded.remove(place)
+                self._loaded.append(place)
 
     def wanted_version(self, model: str) -> int | None:
         """The version that a client asks for by a model's name; ``None`` for the newest.
@@ -156,14 +167,18 @@ class ServedPolicy:
         """
         if model in ("", self.name):
             return None
-        present = f"{self.name}@{self.version}"
-        if model == present:
-            return self.version
+        versions = self.versions
+        names = {f"{self.name}@{version}": version for version in versions}
+        if model in names:
+            return names[model]
         stem, _, version = model.rpartition("@")
         if stem == self.name and version.isdecimal():
-            raise ModelNotFound(f"version {version} is not loaded: {self.version} is")
-        words = f"this server has no model {model!r}{did_you_mean(model, [self.name, present])}"
-        raise ModelNotFound(f"{words}; it serves {self.name} and {present}")
+            there = " and ".join(map(str, versions))
+            raise ModelNotFound(
+                f"version {version} is not loaded: {there} {'is' if len(versions) == 1 else 'are'}"
+            )
+        words = f"this server has no model {model!r}{did_you_mean(model, [self.name, *names])}"
+        raise ModelNotFound(f"{words}; it serves {' and '.join((self.name, *names))}")
 
     def prompt(self, token_ids: Sequence[int], max_tokens: int | None, param: str = "messages") -> Prompt:
         """Check that a context can be read, and that its reply fits behind it.
@@ -206,28 +221,31 @@ class ServedPolicy:
             Overloaded: Too many wait already.
             ShuttingDown: The policy is closed.
         """
-        waiting = self._sampler.waiting
+        waiting = sum(one.sampler.waiting for one in self._loaded)
         if waiting and waiting + len(prompts) * manner.count > self._max_waiting:
             raise Overloaded(waiting)
+        # Where the version was given up just now the newest says so.
+        loaded = (None if manner.version is None else self._find(manner.version)) or self._newest
         request = object()
         choices = []
         for prompt in prompts:
             seed = self._seed() if manner.seed is None else manner.seed % 2**64
             # The first reply to a prompt does not depend on how many there are.
             seeds = [(seed,), *((seed, index) for index in range(1, manner.count))]
-            choices += [Choice(self._question(prompt, manner, one, request)) for one in seeds]
-        asked = Asked(choices, self._release)
+            choices += [Choice(self._question(loaded, prompt, manner, one, request)) for one in seeds]
+        asked = Asked(choices, loaded.release)
         if follow:
             asked.follow()
         try:
-            self._sampler.ask_all([choice.question for choice in choices])
+            loaded.sampler.ask_all([choice.question for choice in choices])
         except RuntimeError:
             raise ShuttingDown from None
         return asked
 
     def close(self) -> None:
-        """Refuse what is asked for and end the sampler's thread."""
-        self._sampler.close()
+        """Refuse what is asked for and end the samplers' threads."""
+        for one in self._loaded:
+            one.sampler.close()
 
     def __enter__(self) -> ServedPolicy:
         return self
@@ -235,10 +253,21 @@ class ServedPolicy:
     def __exit__(self, *fault: object) -> None:
         self.close()
 
-    def _question(self, prompt: Prompt, manner: Manner, seed: Sequence[int], request: object) -> Question:
+    @property
+    def _newest(self) -> LoadedVersion:
+        with self._lock:
+            return self._loaded[-1]
+
+    def _find(self, version: int) -> LoadedVersion | None:
+        with self._lock:
+            return next((one for one in self._loaded if one.version == version), None)
+
+    def _question(
+        self, loaded: LoadedVersion, prompt: Prompt, manner: Manner, seed: Sequence[int], request: object
+    ) -> Question:
         strings = manner.ends.strings
         return Question(
-            sequence=self._context(prompt.token_ids) if manner.count == 1 else _fresh(),
+            sequence=loaded.context(prompt.token_ids) if manner.count == 1 else fresh(),
             context=prompt.token_ids,
             uniforms=np.random.default_rng(seed).random(prompt.longest, dtype=np.float32),
             sampling=manner.sampling,
@@ -253,27 +282,23 @@ class ServedPolicy:
         with self._lock:
             return int(self._rng.integers(2**63))
 
-    def _context(self, token_ids: Sequence[int]) -> TokenSequence:
-        """What the decoder knows of the context that this one continues, or of none."""
-        with self._lock:
-            shared = [common_prefix(known.tokens, token_ids) for known in self._kept]
-            best = max(range(len(shared)), key=shared.__getitem__, default=0)
-            if shared and shared[best] >= _WORTH_KEEPING:
-                return self._kept.pop(best)
-        return _fresh()
 
-    def _release(self, choices: Sequence[Choice]) -> None:
-        """Keep the contexts that a client may come back with, as many as there are rows."""
-        sequences = [choice.question.sequence for choice in choices if choice.done]
-        with self._lock:
-            self._kept += sequences
-            too_many = max(0, len(self._kept) - self._own.max_batch)
-            given_up, self._kept = self._kept[:too_many], self._kept[too_many:]
-        self._sampler.drop(given_up)
-
-
-def _fresh() -> TokenSequence:
-    return TokenSequence([], group=0)
+def _load(
+    policy: TransformersPolicy,
+    tokenizer: PreTrainedTokenizerBase,
+    version: int | None,
+    max_batch: int | None,
+) -> LoadedVersion:
+    """A copy of a policy, whose weights stand for a version."""
+    own = TransformersPolicy(
+        copied_model(policy.model),
+        tokenizer,
+        sampling=policy.sampling,
+        max_context=policy.max_context,
+        max_batch=max_batch or policy.max_batch,
+    )
+    own.version = policy.version
+    return LoadedVersion(own, version)
 
 
 def _vocabulary(model: torch.nn.Module) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fastapi import Request
@@ -46,19 +46,22 @@ async def hung_up(request: Request) -> None:
         pass
 
 
-def models(name: str, version: int, context_limit: int | None = None) -> dict[str, Any]:
-    """The list of models: the policy, by its bare name and by its name with the version.
+def models(
+    name: str, version: int, context_limit: int | None = None, *, past: Iterable[int] = ()
+) -> dict[str, Any]:
+    """The list of models: the policy, by its bare name and by its names with a version.
 
     Args:
         name: The policy's name.
         version: Of its weights.
         context_limit: Most tokens of prompt and reply, vLLM's ``max_model_len``.
+        past: Other versions that are served.
     """
     common = {"object": "model", "created": 0, "owned_by": "art-trainer", "root": name}
     common["max_model_len"] = context_limit
     newest = {"id": name, "parent": None, **common}
-    pinned = {"id": f"{name}@{version}", "parent": name, **common}
-    return {"object": "list", "data": [newest, pinned]}
+    pinned = [{"id": f"{name}@{one}", "parent": name, **common} for one in (version, *past)]
+    return {"object": "list", "data": [newest, *pinned]}
 
 
 def usage(prompt: int, sampled: int) -> dict[str, int]:

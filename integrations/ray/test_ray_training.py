@@ -35,7 +35,7 @@ def test_the_next_batch_is_played_while_one_is_learned_from(ray_run: dict[str, A
 
 
 def test_the_command_trains_with_actors(ray_run: dict[str, Any]) -> None:
-    """``art-trainer train --set backend=ray``."""
+    """``art-trainer train --backend ray``."""
     code, shown = ray_run["command"]["ray_actors=1"]
     assert code == 0, shown
     assert "Ray actors that play: 1, in a cluster of this run's own." in shown

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import httpx
@@ -113,6 +114,16 @@ def plain_client(server: AgentServer, session: Session) -> Iterator[httpx.Client
         timeout=30,
     ) as client:
         yield client
+
+
+@contextmanager
+def asked(client: httpx.Client, path: str, body: dict[str, Any]) -> Iterator[None]:
+    """Ask, and hang up at the end without having read the answer."""
+    request = client.build_request("POST", path, json=body)
+    line = http.client.HTTPConnection(request.url.host, request.url.port, timeout=60)
+    with closing(line):
+        line.request("POST", request.url.path, request.content, dict(request.headers))
+        yield
 
 
 def user(content: str) -> dict[str, Any]:

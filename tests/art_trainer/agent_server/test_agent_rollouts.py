@@ -2,9 +2,9 @@ import asyncio
 import math
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -18,6 +18,7 @@ from art_trainer.episodes import Ending, Episode, Group
 from art_trainer.learner import Learner
 from tests.art_trainer.agent_server.agent_helpers import tiny_policy, user
 from tests.art_trainer.tiny_models import full_logprobs
+from tests.art_trainer.waiting import until
 
 TURNS = 2
 
@@ -171,23 +172,30 @@ def test_a_reward_may_be_posted_by_another_program() -> None:
     assert episode.observation == "hello"
 
 
-def test_what_goes_wrong_in_an_agent_is_data_and_drops_its_group(http: httpx.Client) -> None:
-    stuck = threading.Event()
+def test_what_goes_wrong_in_an_agent_is_data_and_drops_its_group(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck, now = threading.Event(), [0.0]
+    threads: list[threading.Thread] = []
     asker = Asker(http)
+    monkeypatch.setattr("art_trainer.agent_server.rollouts.time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def agent(base_url: str, api_key: str, task: str) -> Any:
+        threads.append(threading.current_thread())
         if task == "silent":
             return 1.0
         asker.ask(base_url, api_key, [user(task)])
         if task == "crashes":
             raise KeyError("no such thing")
         if task == "hangs":
-            stuck.wait(30)
+            until(lambda: [thread.is_alive() for thread in threads].count(False) == 6)
+            now[0] = 1e9  # the time of all is over
+            stuck.wait(60)
         return {"nothing": None, "nan": math.nan, "words": "good", "fine": 1}.get(task)
 
     tasks = ["fine", "crashes", "hangs", "nothing", "nan", "words", "silent"]
     try:
-        groups = run_agents(agent, tasks, tiny_policy(), attempts=1, limits=AgentLimits(timeout=1.5))
+        groups = run_agents(agent, tasks, tiny_policy(), attempts=1)
     finally:
         stuck.set()
     outcomes = {task: only([group]).facts["outcome"] for task, group in zip(tasks, groups, strict=True)}
@@ -209,10 +217,10 @@ def test_what_goes_wrong_in_an_agent_is_data_and_drops_its_group(http: httpx.Cli
 
 def test_an_agent_left_behind_gets_no_more_replies(http: httpx.Client) -> None:
     told: list[int] = []
-    asked_late = threading.Event()
+    late, asked_late = threading.Event(), threading.Event()
 
     def agent(base_url: str, api_key: str, task: str) -> None:
-        time.sleep(0.5)
+        late.wait(60)
         answer = http.post(
             f"{base_url}/chat/completions",
             json={"messages": [user("late")]},
@@ -223,7 +231,8 @@ def test_an_agent_left_behind_gets_no_more_replies(http: httpx.Client) -> None:
 
     with AgentRollouts(agent, tiny_policy(), attempts=1, limits=AgentLimits(timeout=0.1)) as rollouts:
         episode = only(rollouts.play(["x"]))
-        assert asked_late.wait(30)
+        late.set()
+        assert asked_late.wait(60)
     assert episode.facts["outcome"] == "timed_out"
     assert told == [401]
 

@@ -11,15 +11,18 @@ from fastapi.routing import APIRoute
 
 from art_trainer.agent_server import AgentServer
 from art_trainer.agent_server.app import _ROUTES
+from art_trainer.slot_decoder import SlotDecoder
 from tests.art_trainer.agent_server.agent_helpers import (
     TOOL_CHATML,
     WEATHER,
+    asked,
     client_of,
     plain_client,
     puppet_server,
     tiny_policy,
     user,
 )
+from tests.art_trainer.waiting import until
 
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"town": "Bonn"}}\n</tool_call>'
 CHAT = "/v1/chat/completions"
@@ -161,16 +164,23 @@ def test_openais_client_that_loses_an_answer_retries_into_the_stored_reply() -> 
     assert len(session.recording.histories()) == 1
 
 
-def test_a_plain_client_that_hung_up_gets_the_reply_that_it_missed() -> None:
-    with AgentServer(tiny_policy(max_new_tokens=400)) as server:
+def test_a_plain_client_that_hung_up_gets_the_reply_that_it_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+    step = SlotDecoder.step
+
+    def held(self: SlotDecoder, sequences: Any) -> None:
+        go_on.wait(60)
+        step(self, sequences)
+
+    monkeypatch.setattr(SlotDecoder, "step", held)
+    with AgentServer(tiny_policy()) as server:
         session = server.open()
         body = {"model": "any", "messages": [user("hello")]}
         with plain_client(server, session) as client:
-            with pytest.raises(httpx.ReadTimeout):
-                client.post(CHAT, json=body, timeout=0.15)
-            deadline = threading.Event()
-            while any(e.clients for e in session._exchanges.values()):
-                deadline.wait(0.01)
+            with asked(client, CHAT, body):
+                until(lambda: any(e.clients for e in session._exchanges.values()))
+            until(lambda: not any(e.clients for e in session._exchanges.values()))
+            go_on.set()
             answers = [client.post(CHAT, json=body).json()["choices"] for _ in range(2)]
     assert answers[0] != answers[1]
     assert len(session.recording.histories()) == 2  # the one that was missed, and a new one

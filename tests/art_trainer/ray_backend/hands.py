@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from art_trainer.remote.journal import Journal
 from art_trainer.remote.ledger import Ledger
 from tests.art_trainer.ray_backend.players import MadeUpPlayer
 
-HASTE = Patience(pulse=0.02, start=0.5, lease=0.4, silence=1.0, progress=1.0)
+CALM = Patience(pulse=0.02, start=60, lease=60, silence=60, progress=60)
 
 
 class LocalHand:
@@ -50,17 +52,18 @@ class DyingHand(LocalHand):
 
 
 class SleepingHand(LocalHand):
-    """Answers nothing for some seconds from its first work on, and then all at once."""
+    """Answers nothing from its first work on until it is woken, and then all at once."""
 
-    def __init__(self, make_player: Callable[[], Player], seconds: float) -> None:
+    def __init__(self, make_player: Callable[[], Player]) -> None:
         super().__init__(make_player)
-        self.seconds = seconds
+        self.awake = threading.Event()
 
     async def exchange(self, work: Work | None, wait: float) -> Report:
         if work is not None:
             self.works.append(work)
             report = await asyncio.to_thread(self._actor.exchange, work, wait)
-            await asyncio.sleep(self.seconds)
+            while not self.awake.is_set():
+                await asyncio.sleep(0.01)
             return report
         return await super().exchange(work, wait)
 
@@ -84,8 +87,9 @@ class Company:
         size: int = 2,
         capacity: int = 4,
         max_staleness: int = 0,
-        patience: Patience = HASTE,
+        patience: Patience = CALM,
         room: Callable[[], str] = lambda: "There is no room at all",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.hired: list[Hand] = []
         self.said: list[str] = []
@@ -95,6 +99,7 @@ class Company:
             max_staleness=max_staleness,
             lease_seconds=patience.lease,
             on_work=lambda: self.crew.wake(),
+            clock=clock,
         )
 
         def hire() -> Hand:

@@ -17,12 +17,12 @@ from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
+from art_trainer.remote.fields import Message
 from art_trainer.remote.messages import (
     PROTOCOL_VERSION,
     ClientMessage,
     Hello,
     Lease,
-    Message,
     RunDescription,
     Sampling,
     TrainEpisodes,
@@ -33,7 +33,7 @@ from art_trainer.remote.weights import WeightStore
 from art_trainer.starts import GroupTask
 from art_trainer.transformers_policy import TransformersPolicy
 
-SECONDS = 20.0
+SECONDS = 60.0
 """Longest that anything may take."""
 
 

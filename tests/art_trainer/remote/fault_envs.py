@@ -1,9 +1,10 @@
-"""Guess-the-number at a speed that each process sets for itself."""
+"""Guess-the-number that waits until a test lets it go on."""
 
 from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -11,15 +12,16 @@ import gymnasium as gym
 from tests.art_trainer.guess import GuessEnv
 
 ENV = "tests.art_trainer.remote.fault_envs:fault/Guess-v0"
-DELAY = "FAULT_STEP_SECONDS"
+GATE = "FAULT_GATE"
 
 
-class SlowGuessEnv(GuessEnv):
-    """Each step takes as long as the environment variable says."""
+class GatedGuessEnv(GuessEnv):
+    """No step is taken before the file is there that the environment variable names."""
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        time.sleep(float(os.environ.get(DELAY, "0")))
+        while GATE in os.environ and not Path(os.environ[GATE]).exists():
+            time.sleep(0.01)
         return super().step(action)
 
 
-gym.register("fault/Guess-v0", SlowGuessEnv, disable_env_checker=True, order_enforce=False)
+gym.register("fault/Guess-v0", GatedGuessEnv, disable_env_checker=True, order_enforce=False)

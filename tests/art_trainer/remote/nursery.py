@@ -109,7 +109,7 @@ def _become(request: dict[str, Any]) -> None:
 
 
 def _wait(pid: int) -> int:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:

@@ -14,16 +14,10 @@ import httpx
 from websockets.sync.client import ClientConnection, connect
 
 from art_trainer.episodes import Ending, Episode, Span, TokenHistory, Turn
+from art_trainer.remote.episode_data import EpisodeData
 from art_trainer.remote.journal import Journal
 from art_trainer.remote.ledger import Ledger
-from art_trainer.remote.messages import (
-    EpisodeData,
-    FileEntry,
-    ModelManifest,
-    RunDescription,
-    Sampling,
-    WeightManifest,
-)
+from art_trainer.remote.messages import FileEntry, ModelManifest, RunDescription, Sampling, WeightManifest
 from art_trainer.remote.progress import RunProgress
 from art_trainer.remote.server import TrainingServer
 from art_trainer.starts import GroupTask
@@ -86,7 +80,7 @@ class Served:
     def http(self, token: str | None = TOKEN, **headers: str) -> httpx.Client:
         if token is not None:
             headers["authorization"] = f"Bearer {token}"
-        return httpx.Client(base_url=self.server.url, headers=headers, timeout=10, trust_env=False)
+        return httpx.Client(base_url=self.server.url, headers=headers, timeout=30, trust_env=False)
 
     def dial(
         self, client_id: str = "w1", token: str | None = TOKEN, path: str = "/ws/", **options: Any
@@ -115,7 +109,7 @@ class Wire:
     def say(self, **message: Any) -> None:
         self.socket.send(json.dumps(message))
 
-    def hear(self, timeout: float = 5) -> dict[str, Any]:
+    def hear(self, timeout: float = 30) -> dict[str, Any]:
         heard: dict[str, Any] = json.loads(self.socket.recv(timeout))
         return heard
 
@@ -146,7 +140,7 @@ def played(lease: dict[str, Any], **changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def until(true: Callable[[], bool], seconds: float = 20) -> None:
+def until(true: Callable[[], bool], seconds: float = 60) -> None:
     """Wait for something that other threads bring about."""
     deadline = time.monotonic() + seconds
     while not true():
@@ -177,6 +171,7 @@ def served(folder: Path, *, token: str | None = TOKEN, **options: Any) -> Iterat
         journal,
         lease_seconds=lease_seconds,
         max_staleness=options.pop("max_staleness", 0),
+        clock=options.pop("clock", time.monotonic),
         on_work=lambda: server.connections.wake(),
     )
     options.setdefault("progress", RunProgress("run", 3))

@@ -311,21 +311,21 @@ def test_whoever_appends_at_the_same_moment_shares_one_write(
 
     def slow(file: Path, data: bytes) -> None:
         begun.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         flushed.append((file.name, data.count(b"\n")))
         write(file, data)
 
     monkeypatch.setattr(journal, "_write", slow)
     with ThreadPoolExecutor(40) as threads:
         first = threads.submit(journal.append, [entry(0)])
-        assert begun.wait(10)
+        assert begun.wait(60)
         others = [threads.submit(journal.append, [entry(n, batch=n % 2)]) for n in range(1, 33)]
         while journal._coming.qsize() < 32:
             threading.Event().wait(0.001)
         assert not first.done()
         go_on.set()
         for done in (first, *others):
-            done.result(10)
+            done.result(60)
     assert flushed[0] == ("batch-000000.jsonl", 1)
     assert sorted(flushed[1:]) == [("batch-000000.jsonl", 16), ("batch-000001.jsonl", 16)]
     assert sorted(one.member for one in journal.replay()) == list(range(33))
@@ -357,7 +357,7 @@ def test_a_killed_process_lets_go_of_the_folder_and_leaves_what_it_had_acknowled
         with pytest.raises(JournalError, match="is in use"):
             Journal(folder)
         process.send_signal(signal.SIGKILL)
-        process.wait(10)
+        process.wait(60)
     assert [one.member for one in read(folder)] == [0, 1]
 
 
@@ -379,19 +379,19 @@ def test_closing_waits_for_what_is_being_written(
 
     def slow(file: Path, data: bytes) -> None:
         begun.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         write(file, data)
 
     monkeypatch.setattr(journal, "_write", slow)
     with ThreadPoolExecutor(2) as threads:
         appending = threads.submit(journal.append, [entry()])
-        assert begun.wait(10)
+        assert begun.wait(60)
         closing = threads.submit(journal.close)
         with pytest.raises(TimeoutError):
             closing.result(0.02)
         go_on.set()
-        appending.result(10)
-        closing.result(10)
+        appending.result(60)
+        closing.result(60)
     assert read(folder) == [entry()]
 
 

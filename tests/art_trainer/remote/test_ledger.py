@@ -84,7 +84,7 @@ def test_a_group_is_leased_played_and_handed_out_once_in_the_order_of_its_attemp
         time.sleep(0.02)
         assert [send(ledger, lease) for lease in ledger.lease("ann", 10)] == ["accepted"]
         try:
-            assert [played.task for played in waiting.result(5)] == [task(1, size=1)]
+            assert [played.task for played in waiting.result(60)] == [task(1, size=1)]
         finally:
             ledger.close()  # lets a thread go that nothing has woken
 
@@ -359,7 +359,7 @@ def test_a_second_result_waits_for_the_first_to_be_saved_and_counts_where_that_o
     def slow(entries: Any) -> None:
         monkeypatch.setattr(journal, "append", append)
         saving.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         if not works:
             raise JournalError("no space")
         append(entries)
@@ -367,13 +367,13 @@ def test_a_second_result_waits_for_the_first_to_be_saved_and_counts_where_that_o
     monkeypatch.setattr(journal, "append", slow)
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(send, ledger, lease, reply="first")
-        assert saving.wait(10)
+        assert saving.wait(60)
         second = threads.submit(send, ledger, lease, reply="second")
         time.sleep(0.05)
         assert not second.done(), "nobody knows yet"
         go_on.set()
-        assert second.result(10) == ("duplicate" if works else "accepted")
-        assert (first.exception(10) is None) == works
+        assert second.result(60) == ("duplicate" if works else "accepted")
+        assert (first.exception(60) is None) == works
     (played,) = ledger.wait([task().id])
     assert played.episodes[0].turns[0].reply == ("first" if works else "second")
     assert len(list(journal.replay())) == 1
@@ -535,7 +535,7 @@ def test_closing_wakes_whoever_waits_and_results_under_way_still_count(
         assert not waiting.done()
         ledger.close()
         with pytest.raises(BackendClosed, match="nobody plays any more"):
-            waiting.result(10)
+            waiting.result(60)
     assert [send(ledger, lease) for lease in leases] == ["accepted"] * 2
     assert len(list(journal.replay())) == 2
     with pytest.raises(BackendClosed):
@@ -652,7 +652,7 @@ def _trained(
                 ledger.submit([*wanted, *(task for task in tasks if task.batch == batch + 1)])
                 missing = {task.id for task in wanted}
                 while missing:
-                    played = ledger.wait(missing, timeout=20)
+                    played = ledger.wait(missing, timeout=60)
                     assert played, "nothing came"
                     for group in played:
                         missing.remove(group.task.id)
@@ -661,5 +661,5 @@ def _trained(
         finally:
             stop.set()
         for done in clients:
-            done.result(10)
+            done.result(60)
     return got

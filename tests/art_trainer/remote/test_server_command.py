@@ -19,12 +19,14 @@ from typer.testing import CliRunner
 
 from art_trainer.checkpoint import list_checkpoints
 from art_trainer.cli_serve import add_serve_command
+from art_trainer.commands.gathering import TrainRequest
 from art_trainer.commands.serving import DEFAULTS, ServeRequest, certificate_of, run_serve
-from art_trainer.commands.training import TrainRequest
 from art_trainer.dashboard import page
-from art_trainer.errors import ConfigError
+from art_trainer.errors import CheckpointError, ConfigError
 from art_trainer.remote.worker import Worker
+from art_trainer.remote.worker_errors import UnreachableError
 from art_trainer.run_folder import RunFolder
+from art_trainer.trainer import GRPOTrainer
 from tests.art_trainer import toy_envs
 from tests.art_trainer.remote.server_helpers import TOKEN, until
 
@@ -58,12 +60,12 @@ class Serving:
 
     def get(self, path: str, token: str | None = TOKEN) -> httpx.Response:
         headers = {"authorization": f"Bearer {token}"} if token else {}
-        return httpx.get(self.url + path, headers=headers, trust_env=False, timeout=10)
+        return httpx.get(self.url + path, headers=headers, trust_env=False, timeout=30)
 
     def state(self) -> str:
         return str(self.get("/status").json()["state"])
 
-    def work(self) -> None:
+    def work(self, patience: float = 60) -> None:
         # Not while this process loads a checkpoint: Transformers makes one model at a time.
         until(lambda: self.state() == "starved")
         worker = Worker(
@@ -73,7 +75,7 @@ class Serving:
             token=TOKEN,
             capacity=4,
             device="cpu",
-            patience=20,
+            patience=patience,
             say=lambda line: None,
         )
         worker.run()
@@ -101,7 +103,7 @@ class Serving:
             faults.append(AssertionError(f"it hangs: {self.get('/status').text}"))
             os.kill(os.getpid(), signal.SIGINT)
 
-        thread, watchdog = threading.Thread(target=follow), threading.Timer(60, give_up)
+        thread, watchdog = threading.Thread(target=follow), threading.Timer(300, give_up)
         thread.start()
         watchdog.start()
         try:
@@ -109,7 +111,7 @@ class Serving:
             return run_serve(ServeRequest(training, drain_seconds=3, **options), console)
         finally:
             watchdog.cancel()
-            thread.join(20)
+            thread.join(60)
             if faults:
                 raise faults[0]
 
@@ -153,7 +155,10 @@ def test_sigterm_and_a_request_save_a_checkpoint_and_exit_with_0(serving: Servin
     def ask() -> None:
         until(lambda: serving.state() == "starved")
         headers = {"authorization": f"Bearer {TOKEN}"}
-        assert httpx.post(f"{serving.url}/shutdown", headers=headers, trust_env=False).status_code == 202
+        assert (
+            httpx.post(f"{serving.url}/shutdown", headers=headers, trust_env=False, timeout=30).status_code
+            == 202
+        )
 
     for meanwhile, resume in ((terminate, False), (ask, True)):
         with pytest.raises(typer.Exit) as ended:
@@ -180,6 +185,21 @@ def test_ctrl_c_exits_with_130(serving: Serving) -> None:
     assert f"--server {serving.url} --token-file {file}\n" in words
     assert "OpenAI" not in words
     assert len(list_checkpoints(serving.folder / "run" / "checkpoints")) == 1
+
+
+def test_a_server_that_breaks_down_does_not_send_its_workers_away(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def break_down(trainer: GRPOTrainer, groups: Any) -> dict[str, float]:
+        raise CheckpointError("the disk is full")
+
+    def work() -> None:
+        with pytest.raises(UnreachableError, match="given up"):
+            serving.work(patience=1)
+
+    monkeypatch.setattr(GRPOTrainer, "update_policy", break_down)
+    with pytest.raises(CheckpointError, match="the disk is full"):
+        serving.run(work, api=False, dashboard=False)
 
 
 def test_what_was_played_after_a_step_that_is_gone_back_to_is_given_up(serving: Serving) -> None:
@@ -240,4 +260,4 @@ def test_its_flags_are_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (request.host, request.port, request.lease_seconds) == ("10.0.0.5", 1234, 5)
     assert request.allowed_hosts == ("a.example", "b.example")
     assert (request.api, request.dashboard) == (False, True)
-    assert request.training.defaults == {"save_steps": 10}
+    assert request.training.defaults == {"save_steps": 10, "process_timeout": 86400.0}

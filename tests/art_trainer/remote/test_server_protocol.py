@@ -4,7 +4,6 @@ import asyncio
 import json
 import socket
 import threading
-import time
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,6 +32,11 @@ def results(here: Served) -> dict[str, int]:
     return here.server.status().results
 
 
+def seconds_left(here: Served, lease: dict[str, Any]) -> float | None:
+    """How long a lease lasts yet; ``None`` where it is over."""
+    return {each.lease: each.seconds_left for each in here.server.status().leases}.get(lease["lease"])
+
+
 def test_two_workers_play_a_group_and_each_attempt_counts_once(tmp_path: Path) -> None:
     with served(tmp_path) as here, here.worker("a") as a, here.worker("b", software={"torch": "2"}) as b:
         a.say(type="lease_request", count=8)  # before there is anything
@@ -52,7 +56,7 @@ def test_two_workers_play_a_group_and_each_attempt_counts_once(tmp_path: Path) -
         for worker, leases in ((a, granted["a"]), (b, granted["b"])):
             for lease in leases:
                 assert worker.play(lease, reward=float(lease["rng_seed"][-1]))["outcome"] == "accepted"
-        (group,) = here.ledger.wait([task(0).id], 1)
+        (group,) = here.ledger.wait([task(0).id], 20)
         assert [episode.reward for episode in group.episodes] == [0, 1, 2, 3]
         assert a.play(granted["a"][0])["outcome"] == "duplicate"
         assert results(here)["accepted"] == 4
@@ -227,7 +231,7 @@ def test_the_first_message_is_a_hello(tmp_path: Path) -> None:
         ):
             with here.dial() as dialled:
                 dialled.send(text)
-                assert json.loads(dialled.recv(5))["fatal"]
+                assert json.loads(dialled.recv(30))["fatal"]
         assert here.server.status().clients == []
 
 
@@ -241,18 +245,20 @@ def test_a_message_that_is_too_large_ends_its_socket_alone(tmp_path: Path) -> No
 
 
 def test_leases_run_out_unless_the_worker_says_that_it_is_alive(tmp_path: Path) -> None:
+    now = [0.0]
     with (
-        served(tmp_path, lease_seconds=1.5) as here,
+        served(tmp_path, lease_seconds=10, clock=lambda: now[0]) as here,
         here.worker("alive") as alive,
         here.worker("hung") as hung,
     ):
         here.ledger.submit([task(0)])
         kept, lost = alive.lease()[0], hung.lease()[0]
         update = {"policy_version": 0, "episodes_played": 3, "episodes_per_second": 0.5, "last_error": "oh"}
-        for _ in range(8):
+        for now[0] in (9.0, 18.0):
             alive.say(type="status_update", leases=[kept["lease"]], **update)
-            time.sleep(0.35)
-        assert results(here)["expired"] == 1
+            until(lambda: seconds_left(here, kept) == 10)
+        until(lambda: results(here).get("expired") == 1)
+        assert seconds_left(here, lost) is None
         again = alive.lease()[0]
         assert again["rng_seed"] == lost["rng_seed"]
         assert [alive.play(lease)["outcome"] for lease in (kept, again)] == ["accepted"] * 2
@@ -327,7 +333,7 @@ def test_who_takes_nothing_for_long_is_given_up() -> None:
 
 
 def test_a_worker_that_has_stopped_is_noticed_by_its_silence(tmp_path: Path) -> None:
-    with served(tmp_path, limits=Limits(ping_seconds=0.2)) as here, here.worker("alive"):
+    with served(tmp_path, limits=Limits(ping_seconds=1)) as here, here.worker("alive"):
         address = here.server.url.removeprefix("http://")
         name, port = address.split(":")
         head = f"GET /ws/stopped HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {TOKEN}\r\n"
@@ -351,7 +357,7 @@ def test_newer_weights_and_the_end_are_told_to_all(tmp_path: Path) -> None:
         assert here.server.status().policy_version == 4
         here.ledger.submit([task(0)])
         lease = a.lease()[0]
-        draining = threading.Thread(target=here.server.drain, args=("the end", 5))
+        draining = threading.Thread(target=here.server.drain, args=("the end", 60))
         draining.start()
         for worker in (a, b):
             assert worker.hear() == {"type": "shutdown", "reason": "the end"}
@@ -361,7 +367,7 @@ def test_newer_weights_and_the_end_are_told_to_all(tmp_path: Path) -> None:
         with here.worker("late") as late:
             assert late.hear()["type"] == "shutdown"
         a.socket.close()
-        draining.join(4)
+        draining.join(30)
         assert not draining.is_alive()
         assert here.server.status().state == "draining"
         assert here.server.status().queue.leased == 0
@@ -369,9 +375,11 @@ def test_newer_weights_and_the_end_are_told_to_all(tmp_path: Path) -> None:
 
 def test_a_drain_does_not_wait_for_ever(tmp_path: Path) -> None:
     with served(tmp_path) as here, here.worker():
-        began = time.monotonic()
-        here.server.drain("the end", 0.3)
-        assert 0.2 < time.monotonic() - began < 3
+        draining = threading.Thread(target=here.server.drain, args=("the end", 0.2), daemon=True)
+        draining.start()
+        draining.join(30)
+        assert not draining.is_alive()
+        assert here.server.status().clients[0].connected
 
 
 def test_without_workers_the_run_is_starved_and_says_so(tmp_path: Path) -> None:
@@ -397,7 +405,7 @@ def test_shutdown_is_passed_on(tmp_path: Path) -> None:
         assert client.get("/shutdown").status_code == 405
         assert not asked.is_set()
         assert client.post("/shutdown").status_code == 202
-        assert asked.wait(1)
+        assert asked.wait(20)
 
 
 def test_time_left_follows_the_last_steps() -> None:

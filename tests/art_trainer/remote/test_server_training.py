@@ -55,7 +55,7 @@ class Run:
             Path(self.config.output_dir) / "cache",
             capacity=capacity,
             device="cpu",
-            patience=20,
+            patience=60,
             say=lambda line: None,
         )
         thread = threading.Thread(target=worker.run, daemon=True)
@@ -67,7 +67,7 @@ class Run:
         self.trainer.close()
         for worker, thread in self.workers:
             worker.stop()
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()
 
 
@@ -209,6 +209,8 @@ def test_a_worker_that_vanishes_costs_time_alone(tmp_path: Path) -> None:
 
 def test_workers_play_ahead_as_far_as_they_may(tmp_path: Path) -> None:
     with running(tmp_path / "run", **STALE) as run:
+        ahead = At(step=1, do=lambda: until(lambda: run.backend.status().queue.finished > 0))
+        run.trainer.callbacks = (ahead,)
         run.trainer.train()
     ages = [
         step - 1 - span.policy_version

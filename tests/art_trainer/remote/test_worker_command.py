@@ -150,7 +150,7 @@ def test_sigterm_is_passed_on_and_waited_for(tmp_path):
     starts = tmp_path / "starts"
     script = (
         "import signal, sys, time\n"
-        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n" + COUNTED + "time.sleep(30)"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n" + COUNTED + "time.sleep(600)"
     )
     supervisor, _ = supervised(script, count=2, STARTS=str(starts))
 
@@ -162,9 +162,7 @@ def test_sigterm_is_passed_on_and_waited_for(tmp_path):
     thread = threading.Thread(target=end)
     thread.start()
     before = signal.getsignal(signal.SIGTERM)
-    began = time.monotonic()
     assert supervisor.run() == 0
     thread.join()
-    assert time.monotonic() - began < 20
     assert signal.getsignal(signal.SIGTERM) is before
     assert all(place.process.returncode == 0 for place in supervisor._places)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from functools import partial
 
 import pytest
 import torch
@@ -12,11 +13,13 @@ from art_trainer.commands.worker_processes import PARENT_VARIABLE
 from art_trainer.config import GRPOConfig
 from art_trainer.episodes import Group
 from art_trainer.remote.backend import RemoteBackend
+from art_trainer.remote.ledger import Ledger
+from art_trainer.remote.limits import Limits
 from art_trainer.rollout import rollout_tasks
 from art_trainer.starts import GroupTask
 from tests.art_trainer.guess import GuessEnv, guess_policy
 from tests.art_trainer.remote.fake_server import until
-from tests.art_trainer.remote.fault_envs import DELAY, ENV
+from tests.art_trainer.remote.fault_envs import ENV, GATE
 from tests.art_trainer.remote.nursery import nursery as started_nursery
 
 TOKEN = "a-token-that-nobody-guesses"
@@ -38,19 +41,24 @@ def nursery(one_nursery):
 
 
 class Hall:
-    """A training server, and workers that are sent to it."""
+    """A training server whose leases run out when a test says so, and workers that are sent to it."""
 
-    def __init__(self, tmp_path, nursery) -> None:
+    def __init__(self, tmp_path, nursery, monkeypatch) -> None:
+        self.now = 0.0
+        self.gate = tmp_path / "gate"
         self._tmp_path = tmp_path
         self._nursery = nursery
         self.policy = guess_policy(hidden=16)
         config = GRPOConfig(num_generations=SIZE, groups_per_step=GROUPS, max_completion_length=2)
+        ledger = partial(Ledger, clock=lambda: self.now)
+        monkeypatch.setattr("art_trainer.remote.backend.Ledger", ledger)
         self.backend = RemoteBackend(
-            self.policy, ENV, {}, config, tmp_path / "run", token=TOKEN, lease_seconds=LEASE_SECONDS
-        )
+            self.policy, ENV, {}, config, tmp_path / "run", token=TOKEN, lease_seconds=LEASE_SECONDS,
+            limits=Limits(ping_seconds=600),
+        )  # fmt: skip
         self.backend.publish(0)
 
-    def worker(self, name, *flags, delay=0.0, token=TOKEN, allowed=True, parent=None):
+    def worker(self, name, *flags, gated=False, token=TOKEN, allowed=True, parent=None):
         module = ["--allow-module", ENV.partition(":")[0]] if allowed else []
         return self._nursery.start(
             [
@@ -58,7 +66,8 @@ class Hall:
                 *("--cache", str(self._tmp_path / "cache"), *module, *flags),
             ],
             self._tmp_path / f"{name}.log",
-            **{"ART_SERVER_TOKEN": token, DELAY: str(delay)},
+            ART_SERVER_TOKEN=token,
+            **({GATE: str(self.gate)} if gated else {}),
             **({} if parent is None else {PARENT_VARIABLE: str(parent)}),
         )
 
@@ -72,7 +81,7 @@ class Hall:
         thread.start()
 
         def end():
-            thread.join(30)
+            thread.join(60)
             assert not thread.is_alive()
             return tasks, groups
 
@@ -96,8 +105,8 @@ class Hall:
 
 
 @pytest.fixture
-def hall(tmp_path, nursery):
-    found = Hall(tmp_path, nursery)
+def hall(tmp_path, nursery, monkeypatch):
+    found = Hall(tmp_path, nursery, monkeypatch)
     yield found
     nursery.clear()
     found.backend.close()
@@ -105,10 +114,11 @@ def hall(tmp_path, nursery):
 
 def test_a_worker_that_is_killed_loses_nothing(hall):
     end = hall.begin()
-    killed = hall.worker("killed", delay=60)
+    killed = hall.worker("killed", gated=True)
     until(lambda: hall.held("killed") == ALL)
     killed.signal(signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL
+    hall.now += 2 * LEASE_SECONDS
     hall.worker("heir")
     hall.check(*end())
     assert hall.results == {"leased": 2 * ALL, "expired": ALL, "accepted": ALL}
@@ -116,16 +126,16 @@ def test_a_worker_that_is_killed_loses_nothing(hall):
 
 def test_a_worker_that_is_stopped_comes_too_late_and_works_on(hall):
     end = hall.begin()
-    stopped = hall.worker("stopped", delay=0.05)
+    stopped = hall.worker("stopped", gated=True)
     until(lambda: hall.held("stopped") == ALL)
     stopped.signal(signal.SIGSTOP)
-    before = hall.results.get("accepted", 0)
+    hall.now += 2 * LEASE_SECONDS
     hall.worker("heir")
     hall.check(*end())
+    hall.gate.touch()
     stopped.signal(signal.SIGCONT)
-    late = ALL - before
-    until(lambda: hall.results.get("late", 0) + hall.results.get("duplicate", 0) >= late)
-    assert hall.results["expired"] == late
+    until(lambda: hall.results.get("late", 0) + hall.results.get("duplicate", 0) == ALL)
+    assert hall.results["expired"] == ALL
     assert hall.results["accepted"] == ALL
     end = hall.begin(batch=1)
     hall.check(*end())
@@ -134,24 +144,28 @@ def test_a_worker_that_is_stopped_comes_too_late_and_works_on(hall):
 
 def test_a_slow_worker_keeps_its_leases(hall):
     end = hall.begin()
-    hall.worker("slow", delay=1.5 * LEASE_SECONDS / ALL)
+    hall.worker("slow", gated=True)
+    until(lambda: hall.held("slow") == ALL)
+    for _ in range(3):
+        hall.now += 0.7 * LEASE_SECONDS
+        until(lambda: {lease.seconds_left for lease in hall.backend.status().leases} == {LEASE_SECONDS})
+    hall.gate.touch()
     hall.check(*end())
     assert hall.results == {"leased": ALL, "accepted": ALL}
 
 
 def test_sigterm_gives_the_leases_back_and_ends_well(hall):
     end = hall.begin()
-    asked = hall.worker("asked", delay=0.5)
+    asked = hall.worker("asked", gated=True)
     until(lambda: hall.held("asked") == ALL)
     asked.signal(signal.SIGTERM)
+    until(lambda: hall.results.get("released") == ALL)
+    hall.gate.touch()
     hall.worker("heir")
     assert asked.wait() == 0
     assert "done: it got SIGTERM" in asked.words
     hall.check(*end())
-    assert hall.results["accepted"] == ALL
-    assert hall.results["released"] >= ALL - 1
-    assert "expired" not in hall.results
-    assert "failed" not in hall.results
+    assert hall.results == {"leased": 2 * ALL, "released": ALL, "accepted": ALL}
 
 
 def test_a_worker_whose_supervisor_is_gone_ends_itself(hall):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 
 import pytest
@@ -57,6 +58,60 @@ def test_the_server_samples_and_each_token_has_its_version(tmp_path):
     assert ended == [0], said
     kept = {file.stat().st_size for file in (tmp_path / "cache" / "files").iterdir()}
     assert max(kept) < 10_000, "no weights were fetched"
+
+
+class HeldEnv(GuessEnv):
+    """Three turns, whatever is said; the first stands still until it is let go."""
+
+    begun = threading.Event()
+    go_on = threading.Event()
+
+    def step(self, action):
+        self.turn += 1
+        HeldEnv.begun.set()
+        assert HeldEnv.go_on.wait(60)
+        return "LOW", 0.0, self.turn == 3, False, {}
+
+
+@pytest.mark.parametrize("past_versions", [0, 1])
+def test_an_episode_ends_with_the_weights_it_began_with_while_those_may_be_used(tmp_path, past_versions):
+    HeldEnv.begun.clear()
+    HeldEnv.go_on.clear()
+    policy = guess_policy(hidden=16)
+    config = dataclasses.replace(CONFIG, max_staleness=1, importance_sampling_correction=True)
+    ended, said = [], []
+    with ServedPolicy(policy, past_versions=past_versions) as served:
+        backend = RemoteBackend(
+            policy, "toy", {}, config, tmp_path / "run", token=TOKEN,
+            routers=[openai_router(served)], on_publish=[served.update],
+        )  # fmt: skip
+        worker = Worker(
+            backend.url, lambda env_id, env_args: HeldEnv, tmp_path / "cache",
+            token=TOKEN, capacity=8, inference="server", say=said.append,
+        )  # fmt: skip
+        backend.publish(0)
+        tasks = [GroupTask(seed, 4, (0, seed)) for seed in range(2)]
+        backend.prefetch(tasks)
+        thread = begin(worker, ended)
+        assert HeldEnv.begun.wait(60), said
+        policy.version = 1
+        backend.publish(1)
+        HeldEnv.go_on.set()
+        groups = backend.collect(tasks, on_episode=lambda episode: None)
+        results = backend.status().results
+        backend.close()
+        thread.join(20)
+    assert ended == [0], said
+    episodes = [episode for group in groups for episode in group.episodes]
+    assert [len(episode.turns) for episode in episodes] == [3] * 8
+    spans = [span for episode in episodes for history in episode.histories for span in history.spans]
+    if past_versions:
+        assert {span.policy_version for span in spans} == {0}
+        assert (results["leased"], results["accepted"], results.get("released", 0)) == (8, 8, 0)
+    else:  # all of it is played again
+        assert {span.policy_version for span in spans} == {1}
+        assert (results["leased"], results["accepted"]) == (16, 8)
+        assert results.get("released", 0) + results.get("failed", 0) == 8
 
 
 def test_a_server_that_samples_for_nobody_is_said_so(tmp_path):

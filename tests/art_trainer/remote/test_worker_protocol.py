@@ -52,7 +52,7 @@ class Gate:
             def step(self, action):
                 if not gate.open.is_set():
                     gate.waiting.set()
-                assert gate.open.wait(20)
+                assert gate.open.wait(60)
                 return super().step(action)
 
         return GatedEnv()
@@ -92,7 +92,7 @@ class Scene:
         self.running = asyncio.get_running_loop().run_in_executor(None, self.worker.run)
 
     async def ends(self):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await asyncio.shield(self.running)
 
     def learn(self, version):
@@ -203,7 +203,7 @@ def test_a_worker_that_is_stopped_gives_its_leases_back(scene):
             await line.hear(LeaseRequest)
             granted = scene.server.leases(3)
             await line.say(granted)
-            await asyncio.to_thread(scene.gate.waiting.wait, 20)
+            await asyncio.to_thread(scene.gate.waiting.wait, 60)
             scene.worker.stop("enough")
             release = await line.hear(ReleaseLeases)
             assert sorted(release.leases) == sorted(lease.lease for lease in granted.leases)
@@ -233,7 +233,7 @@ def test_shutdown_gives_leases_back_and_ends_well(scene):
         async with scene.begun() as line:
             await line.hear(LeaseRequest)
             await line.say(scene.server.leases(1))
-            await asyncio.to_thread(scene.gate.waiting.wait, 20)
+            await asyncio.to_thread(scene.gate.waiting.wait, 60)
             await line.say(Shutdown(reason="training is over"))
             release = await line.hear(ReleaseLeases)
             assert (len(release.leases), release.failed) == (1, False)
@@ -266,7 +266,7 @@ def test_new_weights_are_fetched_while_the_old_ones_play(scene):
         async with scene.begun() as line:
             await line.hear(LeaseRequest)
             await line.say(scene.server.leases(2))
-            await asyncio.to_thread(scene.gate.waiting.wait, 20)
+            await asyncio.to_thread(scene.gate.waiting.wait, 60)
             scene.learn(1)
             scene.server.version = 1
             await line.say(UpdateModel(policy_version=1))
@@ -421,7 +421,7 @@ def test_a_worker_that_computes_says_that_it_is_alive(scene, monkeypatch):
         async with scene.begun() as line:
             await line.hear(LeaseRequest)
             await line.say(scene.server.leases(2))
-            await asyncio.to_thread(computing.wait, 20)
+            await asyncio.to_thread(computing.wait, 60)
             for _ in range(4):
                 status = await line.hear(StatusUpdate, lambda status: len(status.leases) == 2)
                 assert status.episodes_played == 0
@@ -441,7 +441,7 @@ def test_a_server_that_comes_back_without_the_leases_gets_no_results_of_them(sce
             await line.hear(LeaseRequest)
             lost = scene.server.leases(2)
             await line.say(lost)
-            await asyncio.to_thread(scene.gate.waiting.wait, 20)
+            await asyncio.to_thread(scene.gate.waiting.wait, 60)
             await scene.server.shut()
             scene.server.asked = []
             await asyncio.sleep(0.1)

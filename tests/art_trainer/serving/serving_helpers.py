@@ -108,7 +108,7 @@ class Puppet(LiveSampler):
 def puppet_client(*texts: str) -> Iterator[tuple[Puppet, str, openai.OpenAI]]:
     """A served policy that says prepared texts, its address, and OpenAI's client."""
     served = ServedPolicy(tiny_policy(), rng_seed=0)
-    served._sampler.close()
-    puppet = served._sampler = Puppet(served._own, texts)
+    served._newest.sampler.close()
+    puppet = served._newest.sampler = Puppet(served._newest.policy, texts)
     with serving(served) as url, client_of(url) as client:
         yield puppet, url, client

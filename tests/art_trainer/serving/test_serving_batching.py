@@ -18,6 +18,7 @@ from art_trainer.transformers_policy import TransformersPolicy
 from tests.art_trainer.agent_server.agent_helpers import tiny_policy, user
 from tests.art_trainer.serving.serving_helpers import client_of, counted_steps, served_client, serving
 from tests.art_trainer.tiny_models import CHATML, byte_tokenizer, full_logprobs, tiny_model
+from tests.art_trainer.waiting import until
 
 IDS = {"return_token_ids": True}
 WAYS: list[dict[str, Any]] = [{}, {"temperature": 0}, {"temperature": 0.6, "top_p": 0.8}, {"max_tokens": 7}]
@@ -57,7 +58,7 @@ def test_many_clients_share_a_batch_and_get_what_each_gets_alone(monkeypatch: py
     hold = threading.Event()
 
     def held(self: SlotDecoder, sequences: Any) -> None:
-        hold.wait(20)
+        hold.wait(60)
         start(self, sequences)
 
     with served_client(tiny_policy(max_new_tokens=20)) as (served, client):
@@ -71,9 +72,9 @@ def test_many_clients_share_a_batch_and_get_what_each_gets_alone(monkeypatch: py
         monkeypatch.setattr(SlotDecoder, "start", held)
         with ThreadPoolExecutor(17) as pool:
             first = pool.submit(ask, 0)
-            assert wait_until(lambda: served._sampler._busy)
+            until(lambda: served._newest.sampler._busy)
             asked = [pool.submit(ask, who) for who in range(16)]
-            assert wait_until(lambda: served._sampler.waiting == 16)
+            until(lambda: served._newest.sampler.waiting == 16)
             hold.set()
             together = [future.result() for future in asked]
         assert content(first.result()) == content(alone[0])
@@ -83,15 +84,6 @@ def test_many_clients_share_a_batch_and_get_what_each_gets_alone(monkeypatch: py
     assert alone_steps > 200
     assert len(steps) <= 20
     assert max(steps) >= 16
-
-
-def wait_until(true: Any, seconds: float = 20) -> bool:
-    pause = threading.Event()
-    for _ in range(int(seconds * 200)):
-        if true():
-            return True
-        pause.wait(0.005)
-    return False
 
 
 def test_replies_beyond_the_batch_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +106,7 @@ def test_models_whose_cache_is_not_kept_are_sampled_in_as_many_ways() -> None:
     with served_client(policy) as (served, client), ThreadPoolExecutor(4) as pool:
         alone = [chat(client, seed=who, **WAYS[who]) for who in range(4)]
         together = list(pool.map(lambda who: chat(client, seed=who, **WAYS[who]), range(4)))
-        assert isinstance(served._sampler._decoder, RecomputeDecoder)
+        assert isinstance(served._newest.sampler._decoder, RecomputeDecoder)
     assert [content(answer) for answer in together] == [content(answer) for answer in alone]
     for answer in (alone[0], alone[1]):
         assert np.allclose(logprobs(answer), own_logprobs(policy.model, answer), atol=1e-4)
@@ -177,18 +169,18 @@ def test_a_request_ends_with_the_weights_it_began_with_and_others_wait(
         step(self, sequences)
         if len(sequences[0].logprobs) == 10:
             sampled.set()
-            go_on.wait(20)
+            go_on.wait(60)
 
     with served_client(policy, max_batch=2) as (served, client), ThreadPoolExecutor(3) as pool:
         before = [choice.message.content for choice in chat(client, seed=1, n=5).choices]
         monkeypatch.setattr(SlotDecoder, "step", stopping)
         first = pool.submit(chat, client, seed=1, n=5)
-        assert sampled.wait(20)
+        assert sampled.wait(60)
         change(policy.model)
         updating = pool.submit(served.update, 1)
-        assert wait_until(lambda: served._sampler._holding)
+        until(lambda: served._newest.sampler._holding)
         pinned = pool.submit(chat, client, seed=1, model="tiny@0")
-        assert wait_until(lambda: served._sampler.waiting >= 1)
+        until(lambda: served._newest.sampler.waiting >= 1)
         assert not updating.done()
         go_on.set()
         late = chat(client, seed=1)
@@ -208,7 +200,7 @@ def test_frozen_weights_are_shared_and_only_adapters_are_copied() -> None:
     model = get_peft_model(base.model, LoraConfig(r=2, init_lora_weights=False))
     policy = TransformersPolicy(model, base.tokenizer, sampling=base.sampling, name="tiny")
     with served_client(policy) as (served, client):
-        own = dict(served._own.model.named_parameters())
+        own = dict(served._newest.policy.model.named_parameters())
         for name, weight in model.named_parameters():
             assert (own[name] is weight) == ("lora" not in name)
         old = chat(client, seed=1)

@@ -1,0 +1,269 @@
+"""Makes what the models say of the server's protocol: tables and examples in its page, and an AsyncAPI file.
+
+python docs/generate_protocol.py writes both; a test compares them with what the models say now.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+# The documentation is of this checkout, not of one installed elsewhere.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import protocol_examples
+import yaml
+from generate_reference import markdown
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from art_trainer.remote.fields import CLIENT_ID, Message
+from art_trainer.remote.limits import Limits
+from art_trainer.remote.messages import PROTOCOL_VERSION
+
+PAGE = Path(__file__).parent / "protocol.md"
+ASYNCAPI = Path(__file__).parent / "protocol" / "asyncapi.yaml"
+_LINE = 90
+_REF = "#/components/schemas/{model}"
+_ANSWERS = {"hello": "welcome", "lease_request": "train_episodes", "episode_result": "result_receipt"}
+_INTRO = "Workers play episodes for a training server; docs/protocol.md says what stands around the messages."
+Schema = dict[str, Any]
+
+
+def page(text: str) -> str:
+    """The page with its made parts as the models say them.
+
+    Args:
+        text: The page as it is.
+
+    Raises:
+        ValueError: Where it has no place for one.
+    """
+    schemas = _schemas()
+    parts = {
+        "client": _messages(protocol_examples.CLIENT, schemas),
+        "server": _messages(protocol_examples.SERVER, schemas),
+        "http": _messages(protocol_examples.HTTP, schemas),
+        "parts": "\n\n".join(_described(name, schemas) for name in _parts(schemas)),
+        "limits": _limits(),
+    }
+    for name, made in parts.items():
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        if text.count(begin) != 1 or text.count(end) != 1:
+            raise ValueError(f"{PAGE} has no place for the part {name}: write {begin} and {end}")
+        head, _, rest = text.partition(begin)
+        text = f"{head}{begin}\n\n{made}\n\n{end}{rest.partition(end)[2]}"
+    return text
+
+
+def asyncapi() -> str:
+    """The sockets' messages as AsyncAPI 3.0 has them, from the server's point of view, in YAML."""
+    schemas = {name: _draft_07(schema) for name, schema in _schemas().items()}
+    said = {_kind(one): one for one in (*protocol_examples.CLIENT, *protocol_examples.SERVER)}
+    heard = {_kind(one) for one in protocol_examples.CLIENT}
+    channel = "#/channels/worker"
+    operations: dict[str, Any] = {}
+    for kind in said:
+        operation = {
+            "action": "receive" if kind in heard else "send",
+            "channel": {"$ref": channel},
+            "messages": [{"$ref": f"{channel}/messages/{kind}"}],
+        }
+        if kind in _ANSWERS:
+            reply = {"$ref": f"{channel}/messages/{_ANSWERS[kind]}"}
+            operation["reply"] = {"channel": {"$ref": channel}, "messages": [reply]}
+        operations[kind] = operation
+    document = {
+        "asyncapi": "3.0.0",
+        "info": {"title": "ART training server", "version": str(PROTOCOL_VERSION), "description": _INTRO},
+        "defaultContentType": "application/json",
+        "servers": {
+            "training": {
+                "host": "127.0.0.1:8270",
+                "protocol": "ws",
+                "security": [{"$ref": "#/components/securitySchemes/token"}],
+            }
+        },
+        "channels": {
+            "worker": {
+                "address": "/ws/{client_id}",
+                "description": "One WebSocket for each worker; one JSON object in each text frame.",
+                "parameters": {"client_id": {"description": f"The worker's name: {CLIENT_ID}"}},
+                "messages": {kind: {"$ref": f"#/components/messages/{kind}"} for kind in said},
+            }
+        },
+        "operations": operations,
+        "components": {
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            "messages": {kind: _asyncapi_message(kind, message) for kind, message in said.items()},
+            "schemas": schemas,
+        },
+    }
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)
+
+
+def main() -> None:
+    """Write both files."""
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    ASYNCAPI.parent.mkdir(exist_ok=True)
+    ASYNCAPI.write_text(asyncapi(), encoding="utf-8")
+
+
+def _schemas() -> dict[str, Schema]:
+    """The JSON schema of each model, by its name; those that are shown, then what they are made of."""
+    shown = (*protocol_examples.CLIENT, *protocol_examples.SERVER, *protocol_examples.HTTP)
+    models: list[tuple[type[BaseModel], Any]] = [(type(one), "validation") for one in shown]
+    found: dict[str, Schema] = models_json_schema(models, ref_template=_REF)[1]["$defs"]
+    first = [type(one).__name__ for one in shown]
+    return {name: found[name] for name in (*first, *sorted(found.keys() - set(first)))}
+
+
+def _parts(schemas: dict[str, Schema]) -> list[str]:
+    """What messages are made of, in the order in which they name it."""
+    shown = (*protocol_examples.CLIENT, *protocol_examples.SERVER, *protocol_examples.HTTP)
+    found: dict[str, None] = {}
+    waiting = [type(one).__name__ for one in shown]
+    messages = set(waiting)
+    while waiting:
+        named = re.findall(r'"#/components/schemas/(\w+)"', json.dumps(schemas[waiting.pop(0)]))
+        fresh = [name for name in named if name not in found and "properties" in schemas[name]]
+        found |= dict.fromkeys(fresh)
+        waiting += fresh
+    return [name for name in found if name not in messages]
+
+
+def _messages(messages: Sequence[Message], schemas: dict[str, Schema]) -> str:
+    parts = []
+    for message in messages:
+        name = type(message).__name__
+        example = json.dumps(json.loads(message.model_dump_json()), ensure_ascii=False, indent=2)
+        parts += [_described(name, schemas, _kind(message)), f"```json\n{_compact(example)}\n```"]
+    return "\n\n".join(parts)
+
+
+def _kind(message: Message) -> str:
+    """A message's ``type``; for what has none, the model's name."""
+    return str(getattr(message, "type", type(message).__name__))
+
+
+def _compact(text: str) -> str:
+    """JSON with its short lists and objects on one line each."""
+
+    def fold(match: re.Match[str]) -> str:
+        line = match[0][0] + re.sub(r"\s*\n\s*", " ", match[1]) + match[0][-1]
+        return line if len(line) <= _LINE else match[0]
+
+    return re.sub(r"[\[{]\s*((?:[^\[\]{}\"]|\"[^\"\n]*\")*?)\s*[\]}]", fold, text)
+
+
+def _described(name: str, schemas: dict[str, Schema], kind: str | None = None) -> str:
+    """A heading, what it is, and a table of its fields."""
+    schema = schemas[name]
+    rows = list(_rows(schema))
+    heading = f"### {name}" if kind in (None, name) else f"### `{kind}`"
+    table = ["| field | type | meaning |", "|---|---|---|", *rows]
+    return "\n\n".join([heading, _line(schema["description"]), "\n".join(table)])
+
+
+def _rows(schema: Schema) -> Iterator[str]:
+    required = schema.get("required", [])
+    for name, field in schema["properties"].items():
+        if name == "type" and "const" in field:
+            yield f'| `type` | `"{field["const"]}"` | |'
+            continue
+        left_out = "" if name in required else f" May be left out: {_default(field)}."
+        meaning = field.get("description", "") + left_out
+        yield f"| `{name}` | {_type(field)} | {_line(meaning).replace('|', chr(92) + '|')} |"
+
+
+def _default(field: Schema) -> str:
+    if "default" in field:
+        return f"`{json.dumps(field['default'])}`"
+    return "`{}`" if field["type"] == "object" else "`[]`"
+
+
+def _type(schema: Schema) -> str:
+    """A schema in words."""
+    if "anyOf" in schema:
+        return " or ".join(_type(one) for one in schema["anyOf"])
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return "any" if name == "JsonValue" else f"[{name}](#{name.lower()})"
+    if "enum" in schema:
+        return ", ".join(f"`{json.dumps(one)}`" for one in schema["enum"])
+    if "prefixItems" in schema:
+        return f"[{', '.join(_type(one) for one in schema['prefixItems'])}]"
+    kind = schema.get("type")
+    if kind == "array":
+        return f"array{_bounds(schema)} of {_type(schema['items'])}"
+    if kind == "object":
+        values = _type(schema.get("additionalProperties", {}))
+        return f"object{_bounds(schema)}{'' if values == 'any' else f' of {values}'}"
+    return f"{'any' if kind is None else kind}{_bounds(schema)}"
+
+
+def _bounds(schema: Schema) -> str:
+    """What a schema says of sizes, in brackets."""
+    low, high = schema.get("minimum"), schema.get("maximum")
+    words = [f"`{schema['pattern']}`"] if "pattern" in schema else []
+    if low is not None and high is not None:
+        words.append(f"{_number(low)} to {_number(high)}")
+    elif low is not None or high is not None:
+        words.append(f"at least {_number(low)}" if low is not None else f"at most {_number(high)}")
+    sizes = {"maxLength": "characters", "maxItems": "", "maxProperties": "entries"}
+    for key, unit in sizes.items():
+        if key in schema:
+            words.append("empty" if schema[key] == 0 else f"at most {schema[key]:,} {unit}".rstrip())
+    return f" ({', '.join(words)})" if words else ""
+
+
+def _number(value: float) -> str:
+    powers = {2**31: "2³¹", 2**53: "2⁵³"}
+    return powers.get(int(value), f"{value:,}" if isinstance(value, int) else f"{value:g}")
+
+
+def _limits() -> str:
+    """The server's limits with their defaults."""
+    text = (Limits.__doc__ or "").partition("Attributes:")[2]
+    meanings = dict(re.findall(r"^\s+(\w+): (.+)$", text, re.MULTILINE))
+    rows = [
+        f"| `{field.name}` | {_number(field.default)} | {meanings[field.name]} |"
+        for field in dataclasses.fields(Limits)
+    ]
+    return "\n".join(["| limit | | |", "|---|---|---|", *rows])
+
+
+def _asyncapi_message(kind: str, message: Message) -> dict[str, Any]:
+    name = type(message).__name__
+    return {
+        "name": kind,
+        "summary": _line(type(message).__doc__ or ""),
+        "payload": {"$ref": _REF.format(model=name)},
+        "examples": [{"payload": json.loads(message.model_dump_json())}],
+    }
+
+
+def _draft_07(schema: Any) -> Any:
+    """A schema in the words of the draft that AsyncAPI's own schemas extend."""
+    if isinstance(schema, list):
+        return [_draft_07(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    changed = {name: _draft_07(value) for name, value in schema.items()}
+    if "prefixItems" in changed:
+        changed["items"] = changed.pop("prefixItems")
+        changed["additionalItems"] = False
+    return changed
+
+
+def _line(text: str) -> str:
+    return " ".join(markdown(text).replace("``", "`").split())
+
+
+if __name__ == "__main__":
+    main()
