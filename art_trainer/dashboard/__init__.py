@@ -7,6 +7,7 @@ training itself.
 How it is put together::
 
     growing, growing_frames     files that another process writes, followed
+    old_steps                   records of earlier versions, as today's
     metric_table, episode_index what is kept of them in memory, bounded
     episode_query, episode_view what a reader asks for
     run_files, runs_source      a run's folder; all of them

@@ -28,9 +28,8 @@ from art_trainer.dashboard.episode_query import (
     ordered,
 )
 from art_trainer.dashboard.episode_rows import preview_of, raw_needle, row_of, said_in
-from art_trainer.dashboard.growing_frames import GrowingFrames
+from art_trainer.dashboard.growing_frames import GrowingFrames, RecordedStep
 from art_trainer.errors import RecordError
-from art_trainer.records.frames import Frame
 
 MAX_EPISODES = 500_000
 """Rows kept in memory; the oldest steps go first."""
@@ -109,7 +108,7 @@ class EpisodeIndex:
             self._follow()
             return _episodes(self._frames.steps)
 
-    def frame(self, step: int) -> Frame | None:
+    def frame(self, step: int) -> RecordedStep | None:
         """Where a step's episodes lie; ``None`` where it has none.
 
         Raises:
@@ -240,11 +239,11 @@ class EpisodeIndex:
         }
 
 
-def _episodes(frames: list[Frame]) -> int:
+def _episodes(frames: list[RecordedStep]) -> int:
     return sum(int(frame.header["episodes"]) for frame in frames)
 
 
-def _places(frame: Frame, words: str, needle: bytes | None) -> list[int]:
+def _places(frame: RecordedStep, words: str, needle: bytes | None) -> list[int]:
     """Return the places of a frame's episodes that hold a text."""
     return [
         place

@@ -7,15 +7,15 @@ import math
 from pathlib import Path
 from typing import Any
 
+from art_trainer.dashboard.growing_frames import RecordedStep
 from art_trainer.dashboard.json_values import finite
 from art_trainer.dashboard.token_texts import token_texts
 from art_trainer.episodes import Episode
 from art_trainer.errors import RecordError
 from art_trainer.records.encoding import decode_episode
-from art_trainer.records.frames import Frame
 
 
-def episode_view(run: Path, frame: Frame, place: int) -> dict[str, Any] | None:
+def episode_view(run: Path, frame: RecordedStep, place: int) -> dict[str, Any] | None:
     """Return an episode with its place among the attempts of its group.
 
     Args:
@@ -67,7 +67,7 @@ def episode_view(run: Path, frame: Frame, place: int) -> dict[str, Any] | None:
     return view
 
 
-def _group_of(frame: Frame, place: int) -> dict[int, dict[str, Any]]:
+def _group_of(frame: RecordedStep, place: int) -> dict[int, dict[str, Any]]:
     """Return the lines of the attempts of a group, which follow each other, by place; none where it ends."""
     found: dict[int, dict[str, Any]] = {}
     group: tuple[Any, Any] | None = None

@@ -23,6 +23,7 @@ _SCRIPTS = tuple(
         "api",
         "store",
         "series",
+        "zoom",
         "plots",
         "overview",
         "findings",

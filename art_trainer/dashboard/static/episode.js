@@ -1,6 +1,7 @@
 // One episode as a conversation, alone or beside another attempt of its group.
 
-const LONG = 900; // characters of an observation beyond which it is folded
+const LONG = 1200; // characters of an observation that are shown at first
+const [HEAD_LINES, TAIL_LINES] = [8, 9]; // and lines
 
 const shown = { run: 0, step: 0, place: 0, other: null, key: "" };
 const views = new Map(); // by address: an episode that was asked for
@@ -41,11 +42,19 @@ function back() {
 }
 
 function drawEpisode(page, episode, other) {
-  const shade = h("button", { type: "button", class: "toggle", "aria-pressed": String(prefs.shading), onclick: () => setPref("shading", !prefs.shading) }, "Shade tokens");
+  const sampled = [episode, other].some((one) => one?.turns.some((turn) => turn.logprobs.length));
+  const shade = h(
+    "button",
+    {
+      type: "button", class: "toggle", "aria-pressed": String(prefs.shading), disabled: !sampled,
+      title: sampled ? null : "This episode was recorded without its tokens", onclick: () => setPref("shading", !prefs.shading),
+    },
+    "Shade tokens",
+  );
   const beside = h("button", { type: "button", class: "toggle", "aria-pressed": String(other !== null), disabled: episode.attempts.length < 2, onclick: () => toggleCompare() }, "Side by side");
   put(
     page,
-    h("div", { class: "tools" }, back(), h("span", { class: "grow" }), legendOfShades(), shade, beside),
+    h("div", { class: "tools" }, back(), h("span", { class: "grow" }), sampled ? legendOfShades() : null, shade, beside),
     h(
       "div",
       { class: "title line" },
@@ -122,7 +131,7 @@ function turnsOf(episode, parting) {
       said("agent", `Turn ${i + 1}`, turnChips(turn), replyText(turn), turn.error ? h("p", { class: "wrong" }, turn.error.message ?? turn.error.kind) : null),
       turn.observation ? said("world", "Environment", [], folded(turn.observation)) : null,
     ]),
-    h("p", { class: "ending" }, `The episode ended: ${OUTCOME_WORDS[episode.ending] ?? episode.ending}`, episode.error ? h("span", { class: "wrong" }, ` (${episode.error})`) : null),
+    h("p", { class: "ending" }, ENDING_WORDS[episode.ending] ?? episode.ending, episode.error ? h("span", { class: "wrong" }, `: ${episode.error}`) : null),
   ];
 }
 
@@ -142,17 +151,32 @@ function turnChips(turn) {
   ];
 }
 
-/** Words, of which long ones are folded up at first. */
+/** Words; of long ones the middle is folded up at first: a task often ends with what is asked. */
 function folded(text) {
-  const words = h("div", { class: "words" }, text);
-  if (text.length <= LONG && text.split("\n").length <= 16) return words;
-  words.classList.add("folded");
+  const [from, to] = middleOf(text);
+  if (from === to) return h("div", { class: "words" }, text);
+  const hidden = text.slice(from, to);
+  const lines = hidden.split("\n").length - 1;
+  const show = lines > 1 ? `Show ${count(lines)} lines more` : `Show ${count(hidden.length)} letters more`;
+  const middle = h("span", { hidden: true }, hidden);
   const more = h("button", { type: "button", class: "more", "aria-expanded": "false", onclick: () => {
-    const open = words.classList.toggle("folded");
-    more.setAttribute("aria-expanded", String(!open));
-    put(more, open ? "Show all" : "Show less");
-  } }, "Show all");
-  return [words, more];
+    middle.hidden = !middle.hidden;
+    more.setAttribute("aria-expanded", String(!middle.hidden));
+    put(more, middle.hidden ? show : "Show less");
+  } }, show);
+  return h("div", { class: "words" }, text.slice(0, from), middle, more, text.slice(to));
+}
+
+/** From where to where a long text is folded, at the ends of lines where they are short enough. */
+function middleOf(text) {
+  const ends = [...text.matchAll(/\n/g)].map(({ index }) => index + 1);
+  const [half, size] = [LONG / 2, text.length];
+  const from = ends.slice(0, HEAD_LINES).findLast((end) => end > half / 3 && end <= half) ?? ends[HEAD_LINES - 1] ?? half;
+  const to = ends.slice(-TAIL_LINES).find((end) => size - end <= half && size - end > half / 3) ?? ends[ends.length - TAIL_LINES] ?? size - half;
+  const head = Math.min(from, half);
+  const tail = Math.max(to, size - half);
+  const lines = ends.filter((end) => end > head && end <= tail).length;
+  return tail - head > LONG / 4 || (tail > head && lines > TAIL_LINES) ? [head, tail] : [0, 0];
 }
 
 /** What the episode was worth, and why. */

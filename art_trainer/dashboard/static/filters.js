@@ -31,7 +31,7 @@ function filterBar(onChange) {
       "form",
       { role: "search", "aria-label": "Filters", onsubmit: (event) => event.preventDefault() },
       bar.runField,
-      field("text", { type: "search", id: "search", placeholder: "words in replies, observations, judgements", class: "wide" }, "Search"),
+      field("text", { type: "search", id: "search", placeholder: "words said or shown", title: "Words in tasks, replies, observations, faults and judgements", class: "wide" }, "Search"),
       field("task", { type: "search", placeholder: "part of its name" }, "Task"),
       h("label", { class: "field" }, h("span", {}, "Outcome"), bar.outcome),
       h("fieldset", { class: "range" }, h("legend", {}, "Reward"), range("reward_min", "from", "any", soon), range("reward_max", "to", "any", soon)),

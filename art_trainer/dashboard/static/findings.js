@@ -53,7 +53,7 @@ function evaluationTable(runs, several) {
     { class: "card scroll" },
     h(
       "table",
-      { class: "evaluations" },
+      { class: "evaluations stack" },
       h("caption", { class: "off" }, "Evaluations"),
       h("thead", {}, h("tr", {}, ["Policy", labelOf(measure)[0], "95% interval", "Episodes"].map((name) => h("th", { scope: "col" }, name)))),
       h("tbody", {}, rows.map((row) => evaluationRow(row, several, measure, low, high))),
@@ -77,9 +77,9 @@ function evaluationRow({ run, one }, several, measure, low, high) {
     "tr",
     { class: one.name === "after" ? "after" : "" },
     name,
-    h("td", { class: "num" }, h("b", {}, valueOf(measure, range.value))),
+    h("td", { class: "num", "data-label": labelOf(measure)[0] }, h("b", {}, valueOf(measure, range.value))),
     h("td", {}, interval(range, low, high), h("span", { class: "soft" }, `${valueOf(measure, range.low)} to ${valueOf(measure, range.high)}`)),
-    h("td", { class: "num soft" }, count(one.episodes), one.faults ? ` + ${plural(one.faults, "fault")}` : ""),
+    h("td", { class: "num soft", "data-label": "Episodes" }, count(one.episodes), one.faults ? ` + ${plural(one.faults, "fault")}` : ""),
   );
 }
 

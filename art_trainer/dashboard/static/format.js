@@ -64,6 +64,14 @@ const OUTCOME_WORDS = {
   replaced: "replaced, not learned from",
 };
 
+const ENDING_WORDS = {
+  terminated: "The environment ended the episode here.",
+  truncated: "The limit of turns ended the episode.",
+  context_full: "No room was left in the model's context.",
+  env_error: "The environment failed here",
+  policy_error: "The policy failed here",
+};
+
 /** How an episode ended, as a chip. */
 function outcomeChip(episode) {
   const fault = ["env_error", "policy_error", "unjudged"].includes(episode.ending);

@@ -16,9 +16,16 @@ const KEYS = {
   p: () => setPref("shading", !prefs.shading),
   l: () => setPref("log", !prefs.log),
   r: () => zoomTo(null),
+  "+": () => isOpen("overview") && zoomBy(1 / 2),
+  "-": () => isOpen("overview") && zoomBy(2),
   t: () => nextTheme(),
   "?": () => byId("help").showModal(),
   Escape: () => leave(),
+};
+
+const CURVE_KEYS = {
+  ArrowLeft: () => zoomBy(1, -1 / 4),
+  ArrowRight: () => zoomBy(1, 1 / 4),
 };
 
 const LIST_KEYS = {
@@ -53,7 +60,9 @@ function onKey(event) {
     if (event.key === "Enter" && writing.id === "search") table.view.focus();
     return;
   }
-  const listed = isOpen("episodes") && !event.target.closest("button, a, summary") ? LIST_KEYS[event.key] : undefined;
+  const free = !event.target.closest("button, a, summary, input");
+  const own = isOpen("episodes") ? LIST_KEYS : isOpen("overview") && store.zoom ? CURVE_KEYS : {};
+  const listed = free ? own[event.key] : undefined;
   // Enter on a button or a link is the button's.
   if (event.key === "Enter" && event.target.closest("button, a, summary")) return;
   const work = listed ?? KEYS[event.key];

@@ -74,6 +74,12 @@ function showLine(state) {
   byId("link").dataset.state = state;
   byId("link").textContent = words[state];
   document.body.classList.toggle("cut-off", state === "lost");
+  byId("lost").hidden = state !== "lost";
+  if (store.line === state) return;
+  store.line = state;
+  tell("line");
+  // An episode that could not be asked for is asked for again.
+  if (state === "live" && isOpen("episode") && pages.episode.querySelector(".empty.fault")) route();
 }
 
 function onEvent(name, data) {

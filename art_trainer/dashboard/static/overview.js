@@ -73,6 +73,7 @@ function factsOf(run) {
   const state = own ? own.state : run.state;
   const heard = store.heard.get(run.id);
   const quiet = heard === undefined ? null : (Date.now() - heard) / 1000;
+  const ago = quiet === null ? null : quiet < 5 ? "just now" : `${duration(Math.round(quiet / 5) * 5)} ago`;
   const left = own ? own.seconds_left : run.seconds_left;
   return {
     run,
@@ -81,8 +82,9 @@ function factsOf(run) {
     word: own ? state : STATE_WORDS[state],
     step: own ? own.step : run.step,
     wanted: own ? own.max_steps : run.max_steps,
-    left: left === null ? null : `${duration(left)} left`,
-    age: quiet === null ? null : quiet < 5 ? "written just now" : `last written ${duration(Math.round(quiet / 5) * 5)} ago`,
+    left: state === "starved" ? "waiting for a worker" : left === null ? null : `${duration(left)} left`,
+    ago,
+    age: ago && (quiet < 5 ? "written just now" : `last written ${ago}`),
   };
 }
 
@@ -144,7 +146,7 @@ function runTable(facts) {
     { class: "card scroll" },
     h(
       "table",
-      { class: "runs" },
+      { class: "runs stack" },
       h("caption", {}, "Runs"),
       h(
         "thead",
@@ -156,7 +158,7 @@ function runTable(facts) {
   );
 }
 
-function runRow({ run, word, kind, step, wanted, left, age }, successes) {
+function runRow({ run, word, kind, step, wanted, left, ago }, successes) {
   const shown = !store.hidden.has(run.id);
   const rewards = (store.metrics.get(run.id)?.columns.reward ?? []).filter((value) => value !== null);
   return h(
@@ -176,9 +178,9 @@ function runRow({ run, word, kind, step, wanted, left, age }, successes) {
     ),
     h("td", {}, chip(word, kind)),
     h("td", { class: "steps" }, progressBar(step, wanted, `Progress of ${run.name}`), h("span", {}, wanted ? `${count(step)} / ${count(wanted)}` : count(step))),
-    h("td", { class: "num" }, sparkline(rewards.slice(-200), 72, 20), h("b", {}, short(run.latest.reward))),
-    successes ? h("td", { class: "num" }, percent(run.latest.success, 1)) : null,
-    h("td", { class: "soft" }, left ?? age ?? ""),
+    h("td", { class: "num", "data-label": "Reward" }, h("span", { class: `line-${run.id % RUN_COLOURS}` }, sparkline(rewards.slice(-200), 72, 20)), h("b", {}, short(run.latest.reward))),
+    successes ? h("td", { class: "num", "data-label": "Success" }, percent(run.latest.success, 1)) : null,
+    h("td", { class: "soft", title: left ? null : "when it was last written" }, left ?? ago ?? ""),
   );
 }
 

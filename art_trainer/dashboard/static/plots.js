@@ -1,4 +1,4 @@
-// Curves: one card a metric, drawn by uPlot; all share cursor and zoom.
+// Curves: one card a metric, drawn by uPlot; all share the cursor, and the zoom (see zoom.js).
 
 const HEIGHT = 188;
 const MANY_RUNS = 3; // beyond, values are shown where the cursor is, and only then
@@ -63,6 +63,7 @@ function drawPlot(metric) {
     drawn.plot?.destroy();
     put(drawn.stage);
     drawn.plot = new uPlot(optionsOf(metric, drawn, points), data, drawn.stage);
+    listenForFingers(drawn.plot);
     drawn.key = key;
     if (store.zoom) drawn.plot.setScale("x", store.zoom);
   } else {
@@ -91,10 +92,10 @@ function optionsOf(metric, drawn, points) {
     height: HEIGHT,
     padding: [10, 14, 0, 0],
     legend: { show: false },
-    scales: { x: { time: false }, y: { distr: prefs.log ? 3 : 1, range: prefs.log ? undefined : roomy } },
+    scales: { x: { time: false }, y: { distr: prefs.log ? 3 : 1, range: prefs.log ? roomyLog : roomy } },
     axes: [
       { ...axis, size: 26, values: (_, marks) => marks.map((mark) => (prefs.axis === "time" ? `${short(mark)} h` : Number.isInteger(mark) ? short(mark) : "")) },
-      { ...axis, size: 52, values: (_, marks) => marks.map((mark) => (mark === null ? "" : valueOf(metric, mark).replace(/\.0%$/, "%"))) },
+      { ...axis, ...(prefs.log ? { splits: (_, side, low, high) => logMarks(low, high), filter: (_, marks) => marks } : {}), size: 52, values: (_, marks) => marks.map((mark) => (mark === null ? "" : valueOf(metric, mark).replace(/\.0%$/, "%"))) },
     ],
     series: [{}, ...series],
     cursor: {
@@ -117,25 +118,6 @@ function roomy(_, low, high) {
   if (low === null) return [0, 1];
   const room = (high - low) * 0.06 || Math.abs(high) * 0.05 || 1;
   return [low - (low >= 0 && low - room < 0 ? low : room), high + room];
-}
-
-function selected(plot) {
-  if (plot.select.width < 6) return;
-  const from = plot.posToVal(plot.select.left, "x");
-  const to = plot.posToVal(plot.select.left + plot.select.width, "x");
-  plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
-  zoomTo({ min: from, max: to });
-}
-
-/** Shows a stretch of steps in all curves; `null` shows all. */
-function zoomTo(range) {
-  store.zoom = range;
-  for (const { plot } of plots.values()) {
-    if (!plot) continue;
-    if (range) plot.setScale("x", range);
-    else plot.setData(plot.data, true);
-  }
-  tell("zoom");
 }
 
 /** Marks where a warning was given about this metric. */
@@ -170,7 +152,7 @@ function describe(metric, drawn) {
   const hovering = at !== null && at !== undefined && plot.cursor.left >= 0;
   const items = runs.map((run, i) => {
     const values = plot.data[2 * i + 2];
-    const place = hovering ? nearest(values, at) : lastOf(values);
+    const place = hovering ? knownAt(values, at) : lastOf(values);
     return { run, value: place < 0 ? null : values[place], place };
   });
   legend.classList.toggle("over", runs.length > MANY_RUNS);
@@ -200,12 +182,10 @@ function lastOf(values) {
   return place;
 }
 
-function nearest(values, at) {
-  for (let away = 0; away < values.length; away++) {
-    if (values[at - away] !== null && values[at - away] !== undefined) return at - away;
-    if (values[at + away] !== null && values[at + away] !== undefined) return at + away;
-  }
-  return -1;
+/** The place of the newest value up to `at`; -1 where there is none, or no later one either. */
+function knownAt(values, at) {
+  if (at > lastOf(values)) return -1;
+  return lastOf(values.slice(0, at + 1));
 }
 
 /** Forgets all drawings, which are made again with other colours or scales. */

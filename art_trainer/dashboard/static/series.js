@@ -1,10 +1,10 @@
 // From columns of metrics to what is drawn. Pure functions.
 
 const KNOWN = {
-  reward: ["Reward", "mean of the sampled episodes"],
-  success: ["Success", "share of the sampled episodes"],
-  eval_success: ["Held-out success", "share of the evaluated episodes"],
-  eval_reward: ["Held-out reward", "mean of the evaluated episodes"],
+  reward: ["Reward", "mean of sampled episodes"],
+  success: ["Success", "share of sampled episodes"],
+  eval_success: ["Held-out success", "share of evaluated episodes"],
+  eval_reward: ["Held-out reward", "mean of evaluated episodes"],
   independent_reward: ["Environment's reward", "what it paid itself"],
   kl: ["KL", "nats a token"],
   sampling_kl: ["KL to the sampler", "nats a token"],
@@ -91,6 +91,25 @@ function smoothed(values, weight) {
     known = weight * known + (1 - weight);
     return mean / known;
   });
+}
+
+const DECADES = 8; // of a log scale; smaller values, mostly zeros with noise, lie below it
+const MOST_MARKS = 6;
+
+/** The range of a log scale, with some room. */
+function roomyLog(_, low, high) {
+  if (!(high > 0)) return [0.1, 1];
+  return [Math.max(low > 0 ? low : 0, high / 10 ** DECADES) / 1.15, high * 1.15];
+}
+
+/** Where a log scale has marks: at powers of ten, fewer or more of them as there is room. */
+function logMarks(low, high) {
+  const [from, to] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))];
+  const apart = Math.ceil((to - from) / MOST_MARKS);
+  const steps = high / low < 20 ? [1, 1.5, 2, 3, 5, 7] : high / low < 1000 ? [1, 3] : [1];
+  const marks = [];
+  for (let power = from; power <= to; power += apart) marks.push(...steps.map((step) => Number(`${step}e${power}`)));
+  return marks.filter((mark) => mark >= low && mark <= high);
 }
 
 /** The rows of several runs in one table: places, then raw and smooth of each run. */

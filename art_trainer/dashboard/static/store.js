@@ -6,7 +6,7 @@ const SHOWN_AT_FIRST = 8;
 const store = {
   runs: null, // null: nothing heard yet
   status: null,
-  fault: null,
+  line: "waiting", // to the server: waiting, live, or lost
   metrics: new Map(), // by run: { cursor, columns, rows }
   events: new Map(), // by run: { warnings, list }
   evaluations: new Map(), // by run: { key, list }

@@ -31,6 +31,7 @@ function buildTable(page) {
   new ResizeObserver(() => later(drawRows)).observe(table.view);
   on("episodes", () => isOpen("episodes") && freshen());
   on("runs", () => offerRuns(store.runs));
+  on("line", () => store.line === "live" && table.fault !== null && isOpen("episodes") && freshen());
 }
 
 function headCell([key, words]) {
@@ -66,6 +67,7 @@ function askAnew() {
 /** Asks again for what is in sight: there is something new. What is shown stays until the answer. */
 function freshen() {
   table.fresh.clear();
+  table.fault = null;
   if (table.last === null) askAnew();
   else askPages(pagesInSight());
 }
@@ -163,7 +165,8 @@ function drawRows() {
     putIfNew(element, row ?? "…", () => (row ? cells(row) : h("span", { class: "skeleton-line" })));
   }
   table.view.setAttribute("aria-activedescendant", `row-${table.selected}`);
-  if (pagesInSight().some((number) => !table.fresh.has(number))) askSoon();
+  // Without an answer to the last question, the next one waits until the line is there again.
+  if (table.fault === null && pagesInSight().some((number) => !table.fresh.has(number))) askSoon();
 }
 
 let askTimer = 0;

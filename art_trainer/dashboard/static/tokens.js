@@ -53,13 +53,17 @@ function meanOf(logprobs) {
   return known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : null;
 }
 
+/** What the shades mean: how likely the token was when it was sampled. */
 function legendOfShades() {
+  const chances = STEPS.map((limit) => percent(Math.exp(-limit)));
+  const words = (i) => (i === 0 ? `${chances[0]} or more` : i === STEPS.length ? `under ${chances[i - 1]}` : `${chances[i]} to ${chances[i - 1]}`);
+  const label = `Shade of a token: how likely it was when it was sampled, from ${words(0)}, without shade, to ${words(STEPS.length)}`;
   return h(
     "span",
-    { class: "shades soft", "aria-hidden": "true" },
-    "likely",
-    STEPS.concat(0).map((_, i) => h("i", { class: `t s${i}` })),
-    "unlikely",
+    { class: "shades soft", role: "img", "aria-label": label, title: label },
+    `token probability ${chances[0]}`,
+    [...chances, ""].map((_, i) => h("i", { class: `t s${i}`, title: words(i) })),
+    chances[STEPS.length - 1],
   );
 }
 

@@ -11,7 +11,7 @@ function health(client) {
 }
 
 function clientSpeed(status) {
-  return status.clients.reduce((sum, client) => sum + client.episodes_per_second, 0);
+  return status.clients.filter((client) => client.connected).reduce((sum, client) => sum + client.episodes_per_second, 0);
 }
 
 /** A line of numbers for the overview. */
@@ -23,7 +23,7 @@ function drawServerStrip(place) {
   const facts = [
     ["Workers", `${connected} of ${status.clients.length}`],
     ["Episodes a second", short(clientSpeed(status))],
-    ["Waiting", count(status.queue.waiting)],
+    ["Episodes waiting", count(status.queue.waiting)],
     ["Being played", count(status.queue.leased)],
     ["Weights", `version ${status.policy_version}`],
   ];
@@ -78,13 +78,13 @@ function queueTiles({ queue, clients, policy_version: version }) {
 }
 
 function clientTable(clients) {
-  const names = ["Worker", "Health", "Weights", "Leases", "Episodes", "A second", "Last word", "Last error"];
+  const names = ["Worker", "Health", "Weights", "Leases", "Episodes", "Episodes / s", "Last word", "Last error"];
   return h(
     "div",
     { class: "card scroll" },
     h(
       "table",
-      { class: "clients" },
+      { class: "clients stack" },
       h("caption", { class: "off" }, "Workers"),
       h("thead", {}, h("tr", {}, names.map((name) => h("th", { scope: "col" }, name)))),
       h("tbody", {}, clients.map(clientRow)),
@@ -101,16 +101,40 @@ function clientRow(client) {
     {},
     h("th", { scope: "row", title: software }, client.id),
     h("td", {}, chip(word, kind)),
-    h("td", { class: "num" }, client.policy_version ?? "–", client.policy_version !== null && stale > 0 ? h("span", { class: "soft" }, ` (${MINUS}${stale})`) : null),
-    h("td", { class: "num" }, count(client.leases)),
-    h("td", { class: "num" }, count(client.episodes_played)),
-    h("td", { class: "num" }, short(client.episodes_per_second)),
-    h("td", { class: "num soft" }, `${duration(client.last_seen_seconds)} ago`),
-    h("td", { class: client.last_error ? "wrong words" : "soft" }, client.last_error ?? "none"),
+    h("td", { class: "num", "data-label": "Weights" }, client.policy_version ?? "–", client.policy_version !== null && stale > 0 ? h("span", { class: "soft", title: `${plural(stale, "version")} older than the newest` }, ` (${MINUS}${stale})`) : null),
+    h("td", { class: "num", "data-label": "Leases" }, count(client.leases)),
+    h("td", { class: "num", "data-label": "Episodes" }, count(client.episodes_played)),
+    h("td", { class: "num", "data-label": "Episodes / s" }, client.connected ? short(client.episodes_per_second) : "–"),
+    h("td", { class: "num soft", "data-label": "Last word" }, client.last_seen_seconds < 1.5 ? "now" : `${duration(client.last_seen_seconds)} ago`),
+    h("td", { class: client.last_error ? "wrong words" : "soft", "data-label": "Last error" }, client.last_error ?? "none"),
+  );
+}
+
+/** Leases of one worker on one group in one row, those that run out first in front. */
+function leaseRows(leases) {
+  const rows = new Map();
+  for (const { client, group, attempt, seconds_left: left } of leases) {
+    const key = JSON.stringify([client, group, attempt]);
+    const row = rows.get(key) ?? { client, group, attempt, episodes: 0, left };
+    rows.set(key, { ...row, episodes: row.episodes + 1, left: Math.min(row.left, left) });
+  }
+  return [...rows.values()].sort((a, b) => a.left - b.left);
+}
+
+function leaseRow({ client, group, attempt, episodes, left }) {
+  return h(
+    "tr",
+    {},
+    h("th", { scope: "row" }, client),
+    h("td", {}, group),
+    h("td", { class: "num" }, count(episodes)),
+    h("td", { class: "num" }, attempt, attempt > 1 ? [" ", chip("again", "warn")] : null),
+    h("td", { class: `num ${left < 5 ? "wrong" : ""}` }, left > 0 ? duration(left) : "now"),
   );
 }
 
 function leaseSection({ leases, queue }) {
+  const names = ["Worker", "Group", "Episodes", "Try", "Runs out in"];
   return h(
     "section",
     { "aria-labelledby": "leases-title" },
@@ -123,21 +147,12 @@ function leaseSection({ leases, queue }) {
             "table",
             { class: "leases" },
             h("caption", { class: "off" }, "Leases"),
-            h("thead", {}, h("tr", {}, ["Worker", "Group", "Try", "Runs out in"].map((name) => h("th", { scope: "col" }, name)))),
-            h("tbody", {}, leases.map((lease) =>
-              h(
-                "tr",
-                {},
-                h("th", { scope: "row" }, lease.client),
-                h("td", {}, lease.group),
-                h("td", { class: "num" }, lease.attempt, lease.attempt > 1 ? [" ", chip("again", "warn")] : null),
-                h("td", { class: `num ${lease.seconds_left < 5 ? "wrong" : ""}` }, duration(lease.seconds_left)),
-              ),
-            )),
+            h("thead", {}, h("tr", {}, names.map((name) => h("th", { scope: "col" }, name)))),
+            h("tbody", {}, leaseRows(leases).map(leaseRow)),
           ),
         )
       : h("p", { class: "card calm" }, "Nothing is being played."),
-    queue.leased > leases.length ? h("p", { class: "soft" }, `The ${leases.length} of ${count(queue.leased)} that run out first.`) : null,
+    queue.leased > leases.length ? h("p", { class: "soft" }, `The ${count(leases.length)} of ${plural(queue.leased, "episode")} that run out first.`) : null,
   );
 }
 

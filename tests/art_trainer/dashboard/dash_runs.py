@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -104,6 +105,18 @@ class DashRun:
         model = self.folder / "checkpoints" / "step-000002" / "model"
         model.mkdir(parents=True)
         shutil.copy(TOKENIZER, model / "tokenizer.json")
+
+
+def old_step(folder: Path, step: int, groups: Sequence[Group], *, shuffled: bool = False) -> Path:
+    """Record a step's transcripts as version 0 did, without tokens; ``shuffled``: as they were finished."""
+    episodes = [dataclasses.replace(one, histories=()) for group in groups for one in group.episodes]
+    lines = [
+        json.dumps(one.to_json()) + "\n" for one in (episodes[::2] + episodes[1::2] if shuffled else episodes)
+    ]
+    file = folder / "episodes" / f"step-{step:06d}.jsonl"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(lines), encoding="utf-8")
+    return file
 
 
 def judged(task: int) -> Episode:

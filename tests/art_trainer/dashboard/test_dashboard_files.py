@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from art_trainer.dashboard import RunsSource
 from art_trainer.dashboard.episode_index import EpisodeIndex
 from art_trainer.dashboard.episode_query import EpisodePage, EpisodeQuery
 from art_trainer.dashboard.growing import GrowingLines
 from art_trainer.dashboard.metric_table import PAGE, MetricTable
 from art_trainer.dashboard.token_texts import fitted, token_texts
 from art_trainer.records.frames import walk
-from tests.art_trainer.dashboard.dash_runs import REPLY, DashRun, group, many_episodes, tokens_of
+from tests.art_trainer.dashboard.dash_runs import REPLY, DashRun, group, many_episodes, old_step, tokens_of
 
 
 def append(file: Path, *records: object) -> None:
@@ -191,6 +192,45 @@ def test_damage_is_told_and_the_rest_is_shown(tmp_path):
     page = whole(EpisodeIndex(tmp_path), EpisodeQuery())
     assert {row["step"] for row in page.rows} == {1}
     assert "no frame begins there" in page.fault
+
+
+def test_records_of_the_version_before_are_shown_until_they_are_done_again(tmp_path):
+    DashRun(tmp_path)
+    for step in (2, 10, 1):
+        old_step(tmp_path, step, [group(step, (0.25, 1.0)), group(50, (1.5, 0.5))], shuffled=True)
+    index = EpisodeIndex(tmp_path)
+    page = whole(index, EpisodeQuery())
+    assert [row["step"] for row in page.rows] == [10] * 4 + [2] * 4 + [1] * 4
+    assert [(row["group"], row["task"], row["reward"]) for row in page.rows[:4]] == [
+        (0, "task-10", 0.25), (0, "task-10", 1.0), (1, "task-50", 1.5), (1, "task-50", 0.5),
+    ]  # fmt: skip
+    assert {row["tokens"] for row in page.rows} == {0}
+    assert whole(index, EpisodeQuery(text="TEA", task="task-2")).matches == 2
+    source = RunsSource([tmp_path])
+    shown = source.episode(0, 2, 3)
+    assert [attempt["reward"] for attempt in shown["attempts"]] == [1.5, 0.5]
+    assert (shown["task_id"], shown["turns"][0]["logprobs"], shown["turns"][0]["texts"]) == (
+        "task-50",
+        [],
+        None,
+    )
+    # Gone on with by this version after step 2: step 10 is done again.
+    DashRun(tmp_path, begin=False).step(3)
+    page = whole(index, EpisodeQuery())
+    assert [row["step"] for row in page.rows] == [3] * 4 + [2] * 4 + [1] * 4
+    assert (page.recorded, page.rows[0]["tokens"] > 0) == (12, True)
+
+
+def test_damage_in_records_of_the_version_before_is_told(tmp_path):
+    old_step(tmp_path, 1, [group(1, (1.0,))])
+    old_step(tmp_path, 2, [group(2, (1.0,))]).write_text('{"a": 1}\n')
+    gone = old_step(tmp_path, 3, [group(3, (1.0,))])
+    index = EpisodeIndex(tmp_path)
+    assert index.count() == 3
+    gone.unlink()
+    page = whole(index, EpisodeQuery())
+    assert [row["step"] for row in page.rows] == [1]
+    assert "step-000002.jsonl, line 1: not an episode" in str(page.fault)
 
 
 def test_the_index_works_in_portions_and_forgets_the_oldest_steps(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,12 +16,19 @@ from art_trainer.commands.dashboard import DashRequest, serving
 from art_trainer.dashboard import RunsSource, dashboard_router
 from art_trainer.remote.status import ClientStatus, LeaseStatus, QueueStatus, ServerStatus
 from art_trainer.web.thread import ServerThread, listen
+from tests.art_trainer.dashboard.dash_pages import (
+    PATIENCE,
+    Open,
+    expect,
+    expect_zoom_by_touch,
+    launched,
+    opening,
+)
 from tests.art_trainer.dashboard.dash_runs import DashRun, group, judged, many_episodes
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-_USUAL: dict[str, Any] = {"viewport": {"width": 1100, "height": 700}, "reduced_motion": "reduce"}
 CHROMIUM = Path("/usr/bin/chromium")
 TOKEN = "a-token-of-some-length"
 pytest.importorskip("playwright.sync_api", reason="the page is tested with Playwright")
@@ -30,13 +37,8 @@ pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"the page is test
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        arguments = ["--no-sandbox", "--disable-gpu"]  # as root in a container there is no sandbox
-        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=arguments)
+    with launched(CHROMIUM) as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -63,45 +65,10 @@ def url(runs: Path) -> Iterator[str]:
         yield url
 
 
-Open = Callable[..., "Page"]
-
-
 @pytest.fixture
 def open_page(browser: Browser) -> Iterator[Open]:
-    """Opens pages, and holds them to it: no errors, and no request to anybody else."""
-    contexts, faults, requests = [], [], []
-    allowed: set[str] = set()
-
-    def open_page(address: str, *, expect_fault: str = "", **options: Any) -> Page:
-        context = browser.new_context(**_USUAL | options)
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(8000)
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.on(
-            "console",
-            lambda message: (
-                message.type in ("error", "warning")
-                and not (expect_fault and expect_fault in message.text)
-                and faults.append(message.text)
-            ),
-        )
-        page.on("request", lambda request: requests.append(request.url))
-        allowed.add("/".join(address.split("/")[:3]))
-        page.goto(address)
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert faults == []
-    assert [one for one in requests if not one.startswith((*allowed, "data:"))] == []
-
-
-def expect(locator: Any) -> Any:
-    from playwright.sync_api import expect
-
-    return expect(locator)
+    with opening(browser) as open_page:
+        yield open_page
 
 
 def test_the_overview_shows_runs_curves_warnings_and_evaluations(open_page, url):
@@ -137,6 +104,11 @@ def test_dragging_zooms_all_curves_and_a_key_zooms_out(open_page, url):
     out = page.get_by_role("button", name="Zoom out")
     expect(out).to_be_visible()
     page.keyboard.press("r")
+    expect(out).to_be_hidden()
+    page.keyboard.press("+")
+    expect(out).to_be_visible()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("-")
     expect(out).to_be_hidden()
 
 
@@ -214,6 +186,10 @@ def test_the_table_sorts_and_filters(open_page, url):
     expect(page.get_by_text("No episode fits")).to_be_visible()
 
 
+_FAINT_TEXTS = Path(__file__).with_name("faint_texts.js").read_text(encoding="utf-8")
+"""Gives the number of texts in sight, and those of a contrast under WCAG's 4.5 (level AA)."""
+
+
 def test_colours_follow_the_system_and_the_switch(open_page, url):
     def paper(page: Page) -> str:
         return page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -221,6 +197,14 @@ def test_colours_follow_the_system_and_the_switch(open_page, url):
     dark = open_page(url, color_scheme="dark")
     light = open_page(url, color_scheme="light")
     assert (paper(dark), paper(light)) == ("rgb(18, 21, 24)", "rgb(247, 246, 242)")
+    for page in (dark, light):
+        for view in ("", "episodes", "episodes/0/6/0"):
+            page.evaluate("(hash) => { location.hash = hash; }", f"#/{view}")
+            expect(
+                page.locator("main :is(.warnings li, .row .chip, .reply .s6):visible").first
+            ).to_be_visible()
+            texts, *faint = page.evaluate(_FAINT_TEXTS)
+            assert (texts > 20, faint) == (True, []), view
     light.keyboard.press("t")
     light.keyboard.press("t")
     assert paper(light) == "rgb(18, 21, 24)"
@@ -234,6 +218,7 @@ def test_a_phone_needs_no_sideways_scrolling(open_page, url):
         page.evaluate("(hash) => { location.hash = hash; }", f"#/{view}")
         expect(page.locator("main :is(.card, .empty):visible").first).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, view
+    expect_zoom_by_touch(page)
 
 
 def test_a_live_run_draws_itself(open_page, tmp_path):
@@ -257,10 +242,23 @@ def test_a_lost_server_is_said_and_found_again(open_page, runs):
     with serving(DashRequest((runs,))) as url:
         page = open_page(url, expect_fault="ERR_")
         expect(page.locator("#link")).to_have_attribute("data-state", "live")
-    expect(page.locator("#link")).to_have_text("no connection")
+        page.keyboard.press("2")
+        expect(page.locator(".rows .row")).not_to_have_count(0)
+    expect(page.get_by_text("The server does not answer")).to_be_visible()
+    asked: list[str] = []
+    page.on("request", lambda request: "/episodes" in request.url and asked.append(request.url))
+    page.evaluate("location.hash = '#/episodes/0/1/0'")
+    expect(page.get_by_text("The episode cannot be shown")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator(".rows .row")).not_to_have_count(0)
+    page.wait_for_timeout(400)
+    assert len(asked) < 4, "a lost server is not asked again and again"
+    page.evaluate("location.hash = '#/episodes/0/1/0'")
     port = int(url.rstrip("/").rsplit(":", 1)[1])
     with serving(DashRequest((runs,), port=port)):
         expect(page.locator("#link")).to_have_text("live")
+        expect(page.locator(".said.agent")).to_have_count(2)
+        expect(page.locator("#lost")).to_be_hidden()
 
 
 def test_the_page_asks_for_the_token_and_keeps_it_in_the_tab(open_page, runs, tmp_path):
@@ -288,7 +286,7 @@ def test_a_hundred_thousand_episodes_scroll(open_page, tmp_path):
     many_episodes(tmp_path / "long", 100_000)
     with serving(DashRequest((tmp_path,))) as url:
         page = open_page(f"{url}#/episodes", expect_fault="ERR_")
-        expect(page.locator(".found")).to_have_text("100,000 episodes", timeout=15_000)
+        expect(page.locator(".found")).to_have_text("100,000 episodes", timeout=3 * PATIENCE)
         grid = page.locator(".grid")
         for share in (0.5, 0.25, 0.9):
             grid.evaluate("(grid, share) => { grid.scrollTop = share * grid.scrollHeight; }", share)
@@ -333,7 +331,10 @@ def test_workers_queue_and_leases(open_page, runs):
         state="training", run="first", env="toy/Mail-v0", step=6, max_steps=10, policy_version=5,
         uptime_seconds=60.0, seconds_left=600.0, clients=workers,
         queue=QueueStatus(waiting=3, leased=1, finished=0, groups_waiting=2),
-        leases=[LeaseStatus(lease="l", client="well", group="3.1.2", attempt=2, seconds_left=3.0)],
+        leases=[
+            LeaseStatus(lease=str(left), client="well", group="3.1.2", attempt=2, seconds_left=left)
+            for left in (40.0, 3.0)
+        ],
         results={"accepted": 18, "expired": 1},
     )  # fmt: skip
     with serving_status(runs, status) as url:
@@ -343,5 +344,6 @@ def test_workers_queue_and_leases(open_page, runs):
         page.keyboard.press("3")
         expect(page.locator("table.clients tbody tr")).to_have_count(2)
         expect(page.locator("table.clients")).to_contain_text("<b>out of memory</b>")
-        expect(page.locator("table.leases tbody tr")).to_contain_text("again")
+        expect(page.locator("table.leases tbody tr")).to_have_text("well3.1.222 again3 s")
+        expect(page.locator("table.clients tbody tr").last).to_contain_text("away")
         expect(page.locator(".results")).to_contain_text("18")
