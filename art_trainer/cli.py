@@ -38,6 +38,7 @@ from art_trainer.cli_monitoring import add_monitoring_commands
 from art_trainer.cli_records import add_records_commands
 from art_trainer.cli_serve import add_serve_command
 from art_trainer.cli_suites import add_suite_commands
+from art_trainer.cli_supervise import add_supervise_command
 from art_trainer.cli_worker import add_worker_command
 
 _TRAIN_EPILOG = (
@@ -135,6 +136,13 @@ def train(
     eval_steps: Annotated[int | None, typer.Option(help="Also evaluate every so many steps.")] = None,
     save_steps: SaveSteps = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
+    backend: Annotated[
+        str | None, typer.Option(help="Who plays: local, or ray for actors on a cluster. [default: local]")
+    ] = None,
+    ray_address: Annotated[
+        str | None, typer.Option(help="A Ray cluster's address. [default: one on this machine]")
+    ] = None,
+    ray_actors: Annotated[int | None, typer.Option(help="Ray actors that play. [default: 2]")] = None,
     output_dir: OutputDir = None,
     resume: Resume = None,
     resume_step: ResumeStep = None,
@@ -152,8 +160,9 @@ def train(
     values = dict(locals())
     for name in ("env_args", "train_env_args", "set_", "config", "resume", "resume_step", "dry_run"):
         del values[name]
+    from art_trainer.commands.gathering import TrainRequest, gather_settings
     from art_trainer.commands.settings import parse_pairs
-    from art_trainer.commands.training import TrainRequest, gather_settings, run_train
+    from art_trainer.commands.training import run_train
 
     flags = given(values, {"env_args": env_args, "train_env_args": train_env_args})
     request = TrainRequest(flags, parse_pairs(set_, "--set", as_yaml=True), config, resume, resume_step)
@@ -207,9 +216,9 @@ def self_play(
     Both sides of every game are learned from: each seat's attempts at one start are a group. The results of
     every seat stand beside those of the game's own players.
     """
+    from art_trainer.commands.gathering import TrainRequest
     from art_trainer.commands.self_play import SelfPlayRequest, run_self_play
     from art_trainer.commands.settings import parse_pairs
-    from art_trainer.commands.training import TrainRequest
 
     values = {
         "env": env,
@@ -226,6 +235,7 @@ def self_play(
 
 add_serve_command(app)
 add_worker_command(app)
+add_supervise_command(app)
 add_dash_command(app)
 add_eval_command(app)
 
@@ -309,7 +319,7 @@ def _run(arguments: list[str] | None) -> int:
         return 130
     except (ArtGymError, TrainerError, FileNotFoundError) as error:
         Console(stderr=True).print(f"art-trainer: {error}", markup=False, highlight=False, soft_wrap=True)
-        return 2
+        return getattr(error, "exit_code", 2)
 
 
 if __name__ == "__main__":

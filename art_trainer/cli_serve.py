@@ -100,9 +100,9 @@ def serve(
     with `art-trainer worker`. They may come and go; nothing they have played is lost. Ctrl-C, SIGTERM and
     `POST /shutdown` save a checkpoint.
     """
+    from art_trainer.commands.gathering import TrainRequest
     from art_trainer.commands.serving import DEFAULTS, ServeRequest, certificate_of, run_serve
     from art_trainer.commands.settings import parse_pairs
-    from art_trainer.commands.training import TrainRequest
 
     values = {
         "env": env,

@@ -38,6 +38,8 @@ ReferenceDtype = Literal["model", "bfloat16", "float32"]
 Sharding = Literal["none", "fsdp2"]
 Optim = Literal["adamw", "adamw_8bit"]
 """Which AdamW: PyTorch's, or bitsandbytes' with moments of 8 bits (arXiv:2110.02861)."""
+PROCESS_TIMEOUT = 1800.0
+"""Seconds that one of several processes waits for the others: more than a rollout or an evaluation takes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 
 class TrainerError(Exception):
-    """Any error this package raises on purpose."""
+    """Any error this package raises on purpose.
+
+    Attributes:
+        exit_code: What ``art-trainer`` ends with: 2 where it would fail again, 1 where it might not.
+    """
+
+    exit_code: ClassVar[int] = 2
 
 
 class ConfigError(TrainerError, ValueError):

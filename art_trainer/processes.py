@@ -19,7 +19,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,16 +29,17 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from art_gym.wrappers.judging import JudgeFailed
-from art_trainer.errors import TrainerError
+from art_trainer.config import PROCESS_TIMEOUT
+from art_trainer.errors import EngineError, TrainerError
 
 BUCKET = 2**24
 """Most numbers that are added up in one call."""
-DEFAULT_TIMEOUT = 1800.0
-"""Seconds that a process waits for the others: more than a rollout or an evaluation takes."""
 
 
 class ProcessLostError(TrainerError, ConnectionError):
     """Another process of this run is gone, or has not answered in time."""
+
+    exit_code = 1
 
 
 class Processes:
@@ -89,7 +90,7 @@ class Together(Processes):
         timeout: Seconds to wait for the others before giving them up.
     """
 
-    def __init__(self, timeout: float = DEFAULT_TIMEOUT) -> None:
+    def __init__(self, timeout: float = PROCESS_TIMEOUT) -> None:
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
         # Words go through main memory, whatever gradients go through.
@@ -160,8 +161,13 @@ def current_processes() -> Processes:
     return Together() if dist.is_available() and dist.is_initialized() else Processes()
 
 
+def is_main_to_be() -> bool:
+    """Whether this process is the main one, or alone: known before it has joined the others."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 @contextmanager
-def joined(timeout: float = DEFAULT_TIMEOUT) -> Iterator[Processes]:
+def joined(timeout: float = PROCESS_TIMEOUT) -> Iterator[Processes]:
     """Join the processes that a launcher started together; alone where none did.
 
     Launchers say in the environment who is who (``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``MASTER_ADDR``,
@@ -194,23 +200,31 @@ def jointly(processes: Processes, work: Callable[[], Any]) -> list[Any]:
     Raises:
         KeyboardInterrupt: Where any of them was interrupted; all are then, at the same place.
         JudgeFailed: Where the judge of any of them failed for good.
+        EngineError: Where what samples, or plays elsewhere, was lost to any of them.
     """
-    stop: KeyboardInterrupt | JudgeFailed | None = None
+    stop: KeyboardInterrupt | JudgeFailed | EngineError | None = None
     result = None
     try:
         result = work()
-    except (KeyboardInterrupt, JudgeFailed) as raised:
+    except (KeyboardInterrupt, JudgeFailed, EngineError) as raised:
         stop = raised
-    reason = stop.reason if isinstance(stop, JudgeFailed) else "interrupted" if stop else None
-    said = processes.gather({"result": result, "stopped": reason, "words": str(stop)})
+    kind = None if stop is None else type(stop).__name__
+    reason = stop.reason if isinstance(stop, JudgeFailed) else None
+    said = processes.gather({"result": result, "stopped": kind, "reason": reason, "words": str(stop)})
     if stop is not None:
         raise stop
     for rank, one in enumerate(said):
-        if one["stopped"] == "interrupted":
-            raise KeyboardInterrupt
         if one["stopped"] is not None:
-            raise JudgeFailed(one["stopped"], f"in process {rank}: {one['words']}")
+            raise _stop_of_another(rank, one)
     return [one["result"] for one in said]
+
+
+def _stop_of_another(rank: int, said: Mapping[str, str]) -> KeyboardInterrupt | JudgeFailed | EngineError:
+    """What stopped another process, to stop this one by."""
+    words = f"in process {rank}: {said['words']}"
+    if said["stopped"] == KeyboardInterrupt.__name__:
+        return KeyboardInterrupt()
+    return JudgeFailed(said["reason"], words) if said["reason"] else EngineError(words)
 
 
 def shares(costs: Sequence[float], size: int) -> list[list[int]]:

@@ -153,9 +153,7 @@ class GRPOTrainer:
         """
         start = time.perf_counter()
         self._timings.clear()
-        if self._has_backend:
-            self.backend.publish(self.policy.version)
-            self.backend.prefetch(self._coming_tasks())
+        jointly(self.processes, self._publish)
         groups = self._play(self._tasks(self.collected))
         rounds = itertools.count()
 
@@ -344,6 +342,12 @@ class GRPOTrainer:
     @property
     def _has_backend(self) -> bool:
         return self.backend.per_process or self.processes.is_main
+
+    def _publish(self) -> None:
+        """Let the backend play with the weights as they are now, and play ahead."""
+        if self._has_backend:
+            self.backend.publish(self.policy.version)
+            self.backend.prefetch(self._coming_tasks())
 
     def _tasks(self, batch: int) -> list[GroupTask]:
         """The groups of a batch."""

@@ -1,4 +1,4 @@
-"""``art-trainer train --set backend=ray``: actors of a Ray cluster play the groups of training."""
+"""``art-trainer train --backend ray``: actors of a Ray cluster play the groups of training."""
 
 from __future__ import annotations
 

@@ -15,12 +15,13 @@ from rich.console import Console
 from art_gym.errors import did_you_mean
 from art_gym.seats import players_of
 from art_trainer.checkpoint import checkpoint_to_resume, discard_checkpoints_after, verify_checkpoint
+from art_trainer.commands.gathering import TrainRequest, gather_settings, read_yaml_config
 from art_trainer.commands.policies import load_policy
 from art_trainer.commands.preparing import prepare_policy
 from art_trainer.commands.self_play_tables import difference_lines, match_table
 from art_trainer.commands.settings import LOCAL, Settings
 from art_trainer.commands.tables import episode_bar, settings_table
-from art_trainer.commands.training import INTERRUPTED, TrainRequest, gather_settings, read_yaml_config
+from art_trainer.commands.training import INTERRUPTED
 from art_trainer.errors import ConfigError
 from art_trainer.game_demonstrations import imitate_players
 from art_trainer.game_rollout import MakeGame, play_games

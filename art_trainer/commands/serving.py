@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _thread
 import os
-import shutil
 import signal
 import ssl
 import threading
@@ -19,12 +18,14 @@ import typer
 from rich.console import Console
 
 from art_trainer.backends.elsewhere import PlayedElsewhere
+from art_trainer.commands.gathering import TrainRequest
 from art_trainer.commands.settings import Settings
 from art_trainer.commands.tokens import TOKEN_VARIABLE, read_token
-from art_trainer.commands.training import INTERRUPTED, Hired, Players, TrainRequest, run_train
+from art_trainer.commands.training import INTERRUPTED, Hired, Players, run_train
 from art_trainer.dashboard import PAGE_HEADERS, RunsSource, dashboard_router, page
 from art_trainer.errors import ConfigError
-from art_trainer.processes import current_processes
+from art_trainer.processes import is_main_to_be
+from art_trainer.remote import journal
 from art_trainer.remote.backend import RemoteBackend
 from art_trainer.remote.progress import RunProgress
 from art_trainer.remote.server import open_socket
@@ -35,8 +36,9 @@ from art_trainer.web.access import check_access
 from art_trainer.web.hosts import in_url, is_loopback
 from art_trainer.web.thread import Certificate
 
-DEFAULTS: Mapping[str, Any] = {"save_steps": 10}
-"""A server that is lost costs the updates since its last checkpoint; what was played is in the journal."""
+DEFAULTS: Mapping[str, Any] = {"save_steps": 10, "process_timeout": 86400.0}
+"""A server that is lost costs the updates since its last checkpoint; what was played is in the journal. Of
+several processes the others wait for the main one, and that for workers, who may be long in coming."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +71,16 @@ class Stop:
     def __init__(self) -> None:
         self.asked = False
         self.then: Callable[[], None] = lambda: None
+        self._first = threading.Lock()
 
     def ask(self) -> None:
-        """End the run as Ctrl-C would, at the next moment at which no update is half done; any thread may."""
+        """End the run as Ctrl-C would, at the next moment at which no update is half done; any thread may.
+
+        To ask again changes nothing, as where a request comes and then SIGTERM: a second Ctrl-C would end the
+        run at once, without a checkpoint.
+        """
+        if not self._first.acquire(blocking=False):  # never released; a signal handler may not wait for it
+            return
         self.asked = True
         self.then()
         _thread.interrupt_main()
@@ -102,12 +111,16 @@ def run_serve(request: ServeRequest, console: Console) -> RunFolder:
     Raises:
         ConfigError: As :func:`~art_trainer.commands.training.run_train`; and for an address that others
             reach, without a token.
+        JournalError: Where another server trains the run that this one should go on with.
         typer.Exit: With code 130 after Ctrl-C, 0 after SIGTERM or a request to end; a checkpoint and a report
             were written.
     """
     token = read_token(request.token_file)
     check_access(request.host, token)
-    open_socket(request.host, request.port).close()  # to know it before anything is loaded or written
+    if is_main_to_be():  # to know it before anything is loaded or written
+        open_socket(request.host, request.port).close()
+        if request.training.resume is not None:
+            journal.require_unused(request.training.resume / "journal")
     stop = Stop()
 
     @contextmanager
@@ -117,7 +130,7 @@ def run_serve(request: ServeRequest, console: Console) -> RunFolder:
         _check_settings(settings)
         if request.training.resume_step is not None:
             # What was played after that step was played by weights that are given up now.
-            shutil.rmtree(folder.path / "journal", ignore_errors=True)
+            journal.discard(folder.path / "journal")
         with _players(request, token, stop, settings, folder, policy, console) as players:
             yield players
 
@@ -125,7 +138,8 @@ def run_serve(request: ServeRequest, console: Console) -> RunFolder:
         try:
             return run_train(request.training, console, Hired(find, lambda: Players(PlayedElsewhere())))
         except typer.Exit as end:
-            if end.exit_code == INTERRUPTED and stop.asked:
+            # How a run of several processes ended is for the main one to say: it alone knows of a request.
+            if end.exit_code == INTERRUPTED and (stop.asked or not is_main_to_be()):
                 raise typer.Exit(0) from None
             raise
 
@@ -140,12 +154,16 @@ def _players(
     policy: TransformersPolicy,
     console: Console,
 ) -> Iterator[Players]:
-    """A server that is up within, and told to stop at its end."""
+    """A server that is up within, and stopped at its end."""
     run, config = settings.run, settings.config
     progress = RunProgress(folder.path.name, config.max_steps)
     with ExitStack() as stack:
         routers, on_publish = [], []
-        served = stack.enter_context(ServedPolicy(policy)) if request.api else None
+        served = (
+            stack.enter_context(ServedPolicy(policy, past_versions=config.max_staleness))
+            if request.api
+            else None
+        )
         if served is not None:
             routers.append(openai_router(served))
             on_publish.append(served.update)
@@ -174,7 +192,7 @@ def _players(
             on_publish=on_publish,
             on_shutdown=stop.ask,
         )
-        stack.callback(backend.close)
+        stack.push(lambda kind, fault, trace: _end(backend, fault))
         stack.callback(closing.set)  # first: whoever watches is let go before the server waits for them
         stop.then = lambda: backend.dismiss("the server was asked to stop")
         _tell(request, backend.url, console)
@@ -184,6 +202,14 @@ def _players(
             on_evaluation=progress.evaluating,
             on_trained=lambda: backend.dismiss("training is over"),
         )
+
+
+def _end(backend: RemoteBackend, fault: BaseException | None) -> None:
+    """Send the workers away where the run is done or was asked to end; else let them wait for its return."""
+    if isinstance(fault, Exception):
+        backend.abandon()
+    else:
+        backend.close()
 
 
 def certificate_of(certificate: Path | None, key: Path | None) -> Certificate | None:
@@ -207,10 +233,6 @@ def _check_settings(settings: Settings) -> None:
     if settings.run.engine is not None:
         raise ConfigError(
             "engine is set, but the workers play: leave it out, or train with art-trainer train"
-        )
-    if settings.config.sharding != "none" and current_processes().size > 1:
-        raise ConfigError(
-            "sharding is set, but the server's process needs whole weights to publish: set sharding=none"
         )
 
 

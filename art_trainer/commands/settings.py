@@ -12,10 +12,9 @@ from typing import Any
 import yaml
 
 from art_gym.errors import did_you_mean
-from art_trainer.config import GRPOConfig
+from art_trainer.config import PROCESS_TIMEOUT, GRPOConfig
 from art_trainer.errors import ConfigError
 from art_trainer.monitoring.registry import sink_names
-from art_trainer.processes import DEFAULT_TIMEOUT
 
 DEFAULT = "default"
 """The source of a value that nobody set."""
@@ -220,7 +219,7 @@ class RunSettings:
     """Likewise; above 0 its model lives on a GPU, below 1 several share one."""
     threads: int | None = None
     """CPU threads; ``None``: 2 for small models, all cores for large ones, see :mod:`art_trainer.threads`."""
-    process_timeout: float = DEFAULT_TIMEOUT
+    process_timeout: float = PROCESS_TIMEOUT
     """Seconds that one of several processes (torchrun) waits for the others before it gives them up: more
     than a rollout takes, or an evaluation, which the main process plays alone."""
     device: str | None = None

@@ -5,12 +5,10 @@ Under torchrun or ``accelerate launch`` all processes train, and the main one do
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 import typer
@@ -22,21 +20,12 @@ from art_trainer.callbacks import TrainerCallback
 from art_trainer.checkpoint import checkpoint_to_resume, discard_checkpoints_after, verify_checkpoint
 from art_trainer.commands.engines import with_engine
 from art_trainer.commands.evaluating import evaluate_shown
+from art_trainer.commands.gathering import TrainRequest, gather_settings
 from art_trainer.commands.monitoring import make_monitor
 from art_trainer.commands.policies import MakeEnv, baseline_names, env_maker, player_names
 from art_trainer.commands.preparing import env_texts, prepare_policy, warm_up
 from art_trainer.commands.rewards import reward_model
-from art_trainer.commands.settings import (
-    DEFAULT,
-    LOCAL,
-    PRESETS,
-    RAY,
-    Layer,
-    RunSettings,
-    Settings,
-    default_model,
-    merge_settings,
-)
+from art_trainer.commands.settings import LOCAL, RAY, Layer, RunSettings, Settings, merge_settings
 from art_trainer.commands.tables import results_table, settings_table
 from art_trainer.display import number, percent
 from art_trainer.episodes import Episode
@@ -47,29 +36,13 @@ from art_trainer.policy import Policy
 from art_trainer.processes import Processes, joined
 from art_trainer.progress import ProgressWatcher, training_progress
 from art_trainer.report import headline, write_report
-from art_trainer.run_folder import AFTER, BASELINE, BEFORE, RunFolder, read_yaml
+from art_trainer.run_folder import AFTER, BASELINE, BEFORE, RunFolder
 from art_trainer.scripted_policy import ScriptedPolicy
 from art_trainer.trainer import GRPOTrainer
 from art_trainer.transformers_policy import TransformersPolicy
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells have it: 128 plus the signal's number."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrainRequest:
-    """What ``art-trainer train`` was asked for."""
-
-    flags: Mapping[str, Any]
-    """Settings given as flags of their own."""
-    overrides: Mapping[str, Any]
-    """Settings given with ``--set``."""
-    config_file: Path | None
-    resume: Path | None
-    resume_step: int | None = None
-    """Go on from this step's checkpoint, not from the newest; later ones are deleted."""
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    """What the command sets where nobody else does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +54,7 @@ class Players:
     on_evaluation: Callable[[], None] = lambda: None
     """Told before each evaluation before and after training."""
     on_trained: Callable[[], None] = lambda: None
-    """Told when training is over, whatever ended it."""
+    """Told when all steps are done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,69 +146,6 @@ def _hired_in_cluster(settings: Settings, hired: Hired | None) -> Hired:
     from art_trainer.commands.ray_players import ray_players
 
     return ray_players(settings)
-
-
-def gather_settings(request: TrainRequest) -> Settings:
-    """Merge the flags, the YAML file, the resumed run's settings and the model's preset.
-
-    Raises:
-        ConfigError: For a wrong setting, or a folder that already holds a run.
-    """
-    layers = []
-    if request.resume_step is not None and request.resume is None:
-        raise ConfigError("--resume-step says where to go on, but no run to go on with: add --resume RUN")
-    if request.resume is not None:
-        layers.append(Layer("the resumed run", _saved(request.resume)))
-    if request.config_file is not None:
-        layers.append(Layer(request.config_file.name, read_yaml_config(request.config_file)))
-    layers += [Layer("--set", request.overrides), Layer("flag", request.flags)]
-    if request.resume is not None:
-        layers.append(Layer("--resume", {"output_dir": str(request.resume)}))
-
-    def named(name: str, default: str) -> str:
-        found = [layer.values[name] for layer in layers if name in layer.values]
-        return str(found[-1]) if found else default
-
-    env = named("env", RunSettings().env)
-    model = named("model", default_model(env))
-    for name in (f"{model} on {env.split(':')[-1]}", model):
-        layers.insert(0, Layer(f"preset of {name}", PRESETS.get(name, {})))
-    defaults = {"model": model, "output_dir": str(free_folder(env, model)), **request.defaults}
-    layers.insert(0, Layer(DEFAULT, defaults))
-    settings = merge_settings(layers)
-    folder = RunFolder(Path(settings.config.output_dir))
-    if request.resume is None and (folder.settings_file.exists() or folder.metrics_file.exists()):
-        raise ConfigError(
-            f"{folder.path} already holds a run: go on with it by --resume {folder.path}, "
-            "or give another --output-dir"
-        )
-    return settings
-
-
-def read_yaml_config(file: Path) -> dict[str, Any]:
-    """The settings of a YAML file.
-
-    Raises:
-        ConfigError: Where the file is missing or is no mapping.
-    """
-    try:
-        return read_yaml(file)
-    except (ValueError, OSError) as error:
-        raise ConfigError(f"--config: {error}") from error
-
-
-def _saved(resume: Path) -> dict[str, Any]:
-    folder = RunFolder(resume)
-    if not folder.settings_file.exists():
-        raise ConfigError(f"--resume: {resume} holds no run (it has no {folder.settings_file.name})")
-    return folder.settings()
-
-
-def free_folder(env: str, model: str) -> Path:
-    """The first of ``runs/ENV-MODEL-1``, ``-2``, … that does not exist."""
-    stem = f"{env.split('/')[-1].split(':')[-1]}-{Path(model).name}"
-    candidates = (Path("runs") / f"{stem}-{number}" for number in itertools.count(1))
-    return next(path for path in candidates if not path.exists())
 
 
 class _Run:
@@ -352,11 +262,9 @@ class _Run:
         with training_progress(
             self._console, config.max_steps, done=trainer.step, episodes_per_step=episodes
         ) as watcher.progress:
-            try:
-                trainer.train()
-            finally:
-                if players is not None:
-                    players.on_trained()
+            trainer.train()
+        if players is not None:
+            players.on_trained()
 
     def conclude(self) -> None:
         """Print the table, the paired difference and where everything lies."""

@@ -7,8 +7,9 @@ What kills a run is null or one of
 - ``{"event": E, "path": P, "count": N}``: at the N-th change of kind E to a path that holds P;
 - ``{"call": "module:Class.method", "count": N}``: at the N-th call of a method.
 
-The process kills itself there with SIGKILL, so that nothing can tidy up. Prints a JSON list: of each run its
-exit status, the number of changed files, and what then lies among the checkpoints of the folder of its name.
+The process kills itself there with SIGKILL, so that nothing can tidy up. With ``"supervised": true`` that is
+the first start of a run under ``art-trainer supervise``. Prints a JSON list: of each run its exit status, the
+number of changed files, and what then lies among the checkpoints of the folder of its name.
 """
 
 from __future__ import annotations
@@ -19,15 +20,19 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+from unittest import mock
 
 import gymnasium as gym
+import typer
 
 from art_trainer import charts, trainer  # noqa: F401 (imported once, before the children part)
-from art_trainer.cli import main
+from art_trainer.cli import app, main
 from art_trainer.commands import models, training  # noqa: F401
+from art_trainer.commands.supervising import TrainingCommand
+from art_trainer.supervisor import Supervisor
 from tests.art_trainer.tiny_models import EchoEnv
 
 ENV = "toy/Words-v0"
@@ -80,23 +85,65 @@ def die_at_call(target: str, count: int) -> None:
     setattr(holder, method, counted)
 
 
+def work(arguments: Sequence[str], moment: Mapping[str, Any], folder: str, writer: int | None = None) -> None:
+    """Be the command: exit as it does, or die at the moment; tell how many files were changed."""
+    if "call" in moment:
+        die_at_call(moment["call"], moment["count"])
+    files = Files(folder, {} if "call" in moment else moment)
+    sys.addaudithook(files)
+    with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
+        try:
+            main(list(arguments))
+        except SystemExit as exit_:
+            status = int(exit_.code or 0)
+    if writer is not None:
+        os.write(writer, str(files.seen).encode())
+    os._exit(status)
+
+
+class Forked:
+    """In place of ``subprocess.Popen``: a child that need not import PyTorch. The first one is killed."""
+
+    moments: ClassVar[list[Mapping[str, Any]]] = []
+    folder = ""
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str], start_new_session: bool) -> None:
+        self.returncode: int | None = None
+        moment = Forked.moments.pop() if Forked.moments else {}
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.setsid()
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            work(command[1:], moment, Forked.folder)
+
+    def poll(self, options: int = os.WNOHANG) -> int | None:
+        if self.returncode is None:
+            found, status = os.waitpid(self.pid, options)
+            self.returncode = os.waitstatus_to_exitcode(status) if found else None
+        return self.returncode
+
+    def wait(self) -> int | None:
+        return self.poll(0)
+
+
+def supervise(run: Mapping[str, Any], folder: str) -> int:
+    """Run the command under supervision; return what that comes to."""
+    Forked.moments, Forked.folder = [run["kill"]], folder
+    commands: Any = typer.main.get_command(app)
+    command = TrainingCommand(["art-trainer", *run["arguments"]], commands.commands)
+    with mock.patch("subprocess.Popen", Forked):
+        return Supervisor(command.folder, command, lambda line: None, first_pause=0.001).run()
+
+
 def play(run: Mapping[str, Any], folder: str) -> tuple[int, int]:
     """Run the command in a child; return its exit status and how many files it changed."""
+    if run.get("supervised"):
+        return supervise(run, folder), 0
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        moment = run["kill"] or {}
-        if "call" in moment:
-            die_at_call(moment["call"], moment["count"])
-        files = Files(folder, {} if "call" in moment else moment)
-        sys.addaudithook(files)
-        with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
-            try:
-                main(run["arguments"])
-            except SystemExit as exit_:
-                status = int(exit_.code or 0)
-        os.write(writer, str(files.seen).encode())
-        os._exit(status)
+        work(run["arguments"], run["kill"] or {}, folder, writer)
     os.close(writer)
     with os.fdopen(reader) as stream:
         seen = stream.read()

@@ -1,8 +1,10 @@
 """What each of several processes does in ``test_processes.py``.
 
 Called with the path of a JSON file, a list of ``{"folder": …, "jobs": [{"job": …, "name": …}]}``. For each,
-two processes do the jobs one after the other and write what a job came to as ``NAME-RANK.pt``. Prints the
-exit codes. PyTorch is imported once, before the processes part: that is most of their cost.
+two processes do the jobs one after the other and write what a job came to as ``NAME-RANK.pt``. With
+``{"folder": …, "arguments": […], "beside": […]}`` both are ``art-trainer`` with the first arguments, and a
+third process is with the others. Prints the exit codes. PyTorch is imported once, before the processes part:
+that is most of their cost.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ import torch
 from art_trainer import cli
 from art_trainer.config import GRPOConfig
 from art_trainer.episodes import Episode
+from art_trainer.errors import EngineError
 from art_trainer.learner import Learner
 from art_trainer.loading import with_adapter
 from art_trainer.processes import Processes, joined
@@ -128,11 +132,15 @@ def train(options: Mapping[str, Any], processes: Processes) -> dict[str, Any]:
     interrupted = options.get("interrupt") == processes.rank
     Reached.games, Reached.at = 0, options.get("at", 0) if interrupted else -1
     trainer, watcher = make_trainer(options, processes, Interrupted if interrupted else GuessEnv)
-    stopped = False
+    if "full_at" in options and processes.is_main:
+        trainer.backend.publish = partial(publish_to_full_disk, at=options["full_at"])  # type: ignore[method-assign]
+    stopped, fault = False, ""
     try:
         trainer.train()
     except KeyboardInterrupt:
         stopped = True
+    except EngineError as error:
+        fault = str(error)
     trainer.close()
     return {
         "weights": weights_of(trainer.policy.model),
@@ -140,7 +148,14 @@ def train(options: Mapping[str, Any], processes: Processes) -> dict[str, Any]:
         "steps": watcher.steps,
         "step": trainer.step,
         "stopped": stopped,
+        "fault": fault,
     }
+
+
+def publish_to_full_disk(version: int, at: int) -> None:
+    """Fail at a version, as a server does whose disk is full."""
+    if version == at:
+        raise EngineError("no room")
 
 
 def die(options: Mapping[str, Any], processes: Processes) -> None:
@@ -169,23 +184,30 @@ def work(jobs: Sequence[Mapping[str, Any]], folder: Path) -> None:
             torch.save(result, folder / f"{options['name']}-{processes.rank}.pt")
 
 
-def launch(jobs: Sequence[Mapping[str, Any]], folder: Path, size: int = 2) -> list[int]:
+def launch(one: Mapping[str, Any], size: int = 2) -> list[int]:
     """Do jobs in so many children of this process, as a launcher would; return their exit codes."""
+    folder = Path(one["folder"])
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size)}
     children = []
-    for rank in range(size):
+    for rank in range(size + ("beside" in one)):
         child = os.fork()
         if not child:
-            os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            if rank < size:
+                os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            else:
+                del os.environ["WORLD_SIZE"]
             words = os.open(folder / f"words-{rank}.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.dup2(words, sys.stderr.fileno())
             os.dup2(words, sys.stdout.fileno())
             code = 1
             try:
-                work(jobs, folder)
-                code = 0
+                if "jobs" in one:
+                    work(one["jobs"], folder)
+                    code = 0
+                else:
+                    code = cli._run(one["arguments" if rank < size else "beside"])
             except BaseException:  # a forked child must not return into its parent's code
                 traceback.print_exc()
             finally:
@@ -205,5 +227,5 @@ JOBS: dict[str, Callable[[Mapping[str, Any], Processes], Any]] = {
 
 
 if __name__ == "__main__":
-    codes = [launch(one["jobs"], Path(one["folder"])) for one in json.loads(Path(sys.argv[1]).read_text())]
+    codes = [launch(one) for one in json.loads(Path(sys.argv[1]).read_text())]
     print(json.dumps(codes))

@@ -61,6 +61,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ("killed", False, None),
         )
     ]
+    kill = MOMENTS["between the optimizer steps of step 2"]
+    given = arguments(folder, "supervised", True)
+    runs.append({"name": "supervised", "arguments": given, "kill": kill, "supervised": True})
     (folder / "runs.json").write_text(json.dumps({"folder": str(folder), "runs": runs}))
     command = [sys.executable, "-m", "tests.art_trainer.killed_runs", str(folder / "runs.json")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -79,8 +82,9 @@ def arguments(folder: Path, name: str, start: bool) -> list[str]:
 
 
 def told(folder: Path) -> list[dict[str, Any]]:
+    """What was told of the run that was never killed, and of the one that was, time after time."""
     found: list[dict[str, Any]] = json.loads((folder / "told.json").read_text())
-    return found
+    return found[:-1]
 
 
 def metrics(run: Path) -> list[dict[str, float]]:
@@ -149,3 +153,13 @@ def test_steps_that_were_saved_are_not_done_again(folder: Path) -> None:
     killed = folder / "killed"
     started = (killed / "config.json").stat().st_mtime_ns
     assert (killed / "episodes.jsonl.zst").stat().st_mtime_ns < started
+
+
+def test_a_supervised_run_is_killed_between_two_steps_and_ends_as_the_whole_run(folder: Path) -> None:
+    assert json.loads((folder / "told.json").read_text())[-1]["status"] == 0
+    supervised, whole = folder / "supervised", folder / "whole"
+    (restart,) = (json.loads(line) for line in (supervised / "restarts.jsonl").read_text().splitlines())
+    assert (restart["code"], restart["step"], restart["checkpoint"]) == (-signal.SIGKILL, 1, 1)
+    assert metrics(supervised) == metrics(whole)
+    for file in ("episodes.jsonl.zst", "checkpoints/step-000003/model/model.safetensors"):
+        assert (supervised / file).read_bytes() == (whole / file).read_bytes(), file

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -15,9 +16,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 
 from art_gym.wrappers.judging import JudgeFailed
 from art_trainer.checkpoint import list_checkpoints
+from art_trainer.errors import EngineError
 from art_trainer.learner import Learner
 from art_trainer.processes import Processes, jointly, shares
 from art_trainer.run_folder import RunFolder
@@ -61,6 +64,8 @@ COMMAND = [
     "--groups-per-step", "3", "--num-generations", "4", "--eval-episodes", "4", "--threads", "1",
     "--set", "baselines=[]", "--set", "warm_start=random", "--set", "warm_start_episodes=24",
     "--set", "scratch={\"layers\": 1, \"hidden_size\": 32}", "--set", "max_completion_length=6",
+    # Whatever the rewards are, there is something to learn from each group.
+    "--set", "drop_zero_variance_groups=false", "--set", "entropy_coef=0.1", "--set", "adam_epsilon=0.001",
 ]  # fmt: skip
 
 
@@ -104,6 +109,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"job": "train", "name": "resumed-sharded", "resume": first, "config": {"sharding": "fsdp2"}},
         {"job": "train", "name": "dynamic", "config": {"dynamic_sampling": True, "groups_per_step": 5}},
         {"job": "train", "name": "interrupted", "interrupt": 1, "at": 8},
+        {"job": "train", "name": "full-disk", "full_at": 1, "config": {"sharding": "fsdp2"}},
     ]
     jobs = [{"folder": str(folder / job["name"]), **job} for job in jobs]
     arguments = [*COMMAND, "--output-dir", str(folder / "command")]
@@ -119,11 +125,32 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     launches = [
         {"folder": str(folder), "jobs": jobs},
         {"folder": str(folder / "killed"), "jobs": [{**dying, "folder": str(folder / "killed")}]},
+        serving(folder / "served"),
     ]
-    well, killed = start(launches, folder / "launches.json")
+    well, killed, served = start(launches, folder / "launches.json")
     assert well == [0, 0], words(folder, 0) + words(folder, 1)
     assert killed == [1, -signal.SIGKILL]
+    assert served == [0, 0, 0], "".join(words(folder / "served", rank) for rank in range(3))
     return folder
+
+
+def serving(folder: Path) -> dict[str, Any]:
+    """A launch of a server of two processes, with sharded weights, and of a worker."""
+    folder.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    threads = COMMAND.index("--threads")
+    flags = [*COMMAND[1:threads], *COMMAND[threads + 2 :]]
+    for name in ("--groups-per-step", "--num-generations"):  # flags of train alone
+        place = flags.index(name)
+        flags[place : place + 2] = ["--set", f"{name[2:].replace('-', '_')}={flags[place + 1]}"]
+    flags += ["--set", "threads=1", "--set", "sharding=fsdp2", "--save-steps", "1", "--no-api"]
+    worker = ["worker", "--server", f"http://127.0.0.1:{port}", "--cache", str(folder / "cache")]
+    return {
+        "folder": str(folder),
+        "arguments": ["serve", *flags, "--port", port, "--output-dir", str(folder / "run")],
+        "beside": [*worker, "--allow-module", "tests.art_trainer.toy_envs"],
+    }
 
 
 @pytest.mark.parametrize("name", UPDATES)
@@ -222,6 +249,35 @@ def test_the_command_trains_in_all_processes_and_prints_in_one(runs: Path) -> No
     assert folder.evaluation("after") is not None
 
 
+def test_a_server_of_two_processes_publishes_whole_weights_and_learns_as_they_do(runs: Path) -> None:
+    run = runs / "served" / "run"
+    found, trained = metrics_of(run), metrics_of(runs / "command")
+    assert [line["step"] for line in found] == [1, 2]
+    for ours, theirs in zip(trained, found, strict=True):
+        assert theirs == pytest.approx(ours, rel=1e-4, abs=1e-5)
+    # What workers played step 2 with is what step 1 taught, though no process trains whole weights.
+    before, published = map(load_file, sorted((run / "weights").glob("weights-*.safetensors")))
+    saved = load_file(run / "checkpoints" / "step-000001" / "model" / "model.safetensors")
+    assert all(torch.equal(published[name], value) for name, value in saved.items())
+    assert any(not torch.equal(before[name], value) for name, value in saved.items())
+    main, other, worker = (words(runs / "served", rank) for rank in range(3))
+    assert "Server: http" in main
+    assert other == ""
+    assert "done: training is over" in worker
+
+
+def test_what_only_the_main_process_can_be_short_of_stops_all_with_a_checkpoint(
+    runs: Path, tmp_path: Path
+) -> None:
+    main, other = results("full-disk", runs)
+    assert (main["fault"], other["fault"]) == ("no room", "in process 0: no room")
+    (saved,) = list_checkpoints(runs / "full-disk" / "checkpoints")
+    resumed = run_alone(tmp_path, resume=str(saved))
+    assert resumed["steps"] == [2, 3]
+    alone = torch.load(runs / "alone-0.pt", weights_only=False)
+    torch.testing.assert_close(resumed["weights"], alone["weights"], atol=1e-5, rtol=0)
+
+
 def test_when_one_is_killed_the_other_says_so_and_ends(runs: Path, tmp_path: Path) -> None:
     said = words(runs / "killed", 0)
     assert "another process of this run is gone" in said
@@ -258,13 +314,17 @@ class Twin(Processes):
 
 
 def test_who_works_jointly_is_stopped_jointly() -> None:
-    well = {"result": 2, "stopped": None, "words": ""}
-    assert jointly(Twin(well), lambda: 1) == [1, 2]
+    def other(kind: str | None, reason: str | None = None) -> Twin:
+        return Twin({"result": 2, "stopped": kind, "reason": reason, "words": "no room"})
+
+    assert jointly(other(None), lambda: 1) == [1, 2]
     with pytest.raises(KeyboardInterrupt):
-        jointly(Twin({"result": None, "stopped": "interrupted", "words": ""}), lambda: 1)
-    with pytest.raises(JudgeFailed, match="in process 1: all spent") as caught:
-        jointly(Twin({"result": None, "stopped": "budget", "words": "all spent"}), lambda: 1)
+        jointly(other("KeyboardInterrupt"), lambda: 1)
+    with pytest.raises(JudgeFailed, match="process 1: no room") as caught:
+        jointly(other("JudgeFailed", "budget"), lambda: 1)
     assert caught.value.reason == "budget"
+    with pytest.raises(EngineError, match="process 1: no room"):
+        jointly(other("EngineError"), lambda: 1)
 
 
 def test_a_process_alone_is_not_cut() -> None:
