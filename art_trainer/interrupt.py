@@ -29,8 +29,9 @@ def first_completed(futures: Collection[Future[T]]) -> set[Future[T]]:
 def terminated_as_interrupted() -> Iterator[None]:
     """Within, SIGTERM does what Ctrl-C does: it is how schedulers and launchers ask a run to end.
 
-    In a thread that is not the main one, and in a program with its own way to handle the signal, it does
-    nothing.
+    It counts once: a launcher hands on to each process what the whole group got already, and that is no
+    second wish to end. In a thread that is not the main one, and in a program with its own way to handle the
+    signal, it does nothing.
     """
     if (
         threading.current_thread() is not threading.main_thread()
@@ -38,7 +39,15 @@ def terminated_as_interrupted() -> Iterator[None]:
     ):
         yield
         return
-    signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+    asked = False
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if not asked:
+            asked = True
+            signal.raise_signal(signal.SIGINT)
+
+    signal.signal(signal.SIGTERM, hear)
     try:
         yield
     finally:

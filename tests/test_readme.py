@@ -12,7 +12,6 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-import torch
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -74,36 +73,31 @@ def small_policy(seed: int) -> TransformersPolicy:
 
 
 def test_a_model_of_random_weights_learns_binary_search(guess_id: str, tmp_path: Path) -> None:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        config = GRPOConfig(
-            output_dir=str(tmp_path),
-            seed=int(os.environ.get("ART_TEST_SEED", "0")),
-            max_steps=150,
-            groups_per_step=32,
-            num_generations=8,
-            steps_per_generation=8,
-            max_completion_length=1,
-            learning_rate=2e-3,
-            lr_final_ratio=0.1,
-            entropy_coef=0.01,
-            log_episodes=0,
-        )
-        policy = small_policy(config.seed)
-        weights = sum(parameter.numel() for parameter in policy.model.parameters())
-        assert 90_000 < weights < 130_000
+    config = GRPOConfig(
+        output_dir=str(tmp_path),
+        seed=int(os.environ.get("ART_TEST_SEED", "0")),
+        max_steps=150,
+        groups_per_step=32,
+        num_generations=8,
+        steps_per_generation=8,
+        max_completion_length=1,
+        learning_rate=2e-3,
+        lr_final_ratio=0.1,
+        entropy_coef=0.01,
+        log_episodes=0,
+    )
+    policy = small_policy(config.seed)
+    weights = sum(parameter.numel() for parameter in policy.model.parameters())
+    assert 90_000 < weights < 130_000
 
-        def greedy_success() -> float:
-            policy.sampling = SamplingParams(temperature=0.0, max_new_tokens=1)
-            found = evaluate(policy, lambda: gym.make(guess_id), episodes=200, seed=1_000_003).success
-            assert found is not None
-            return found.value
+    def greedy_success() -> float:
+        policy.sampling = SamplingParams(temperature=0.0, max_new_tokens=1)
+        found = evaluate(policy, lambda: gym.make(guess_id), episodes=200, seed=1_000_003).success
+        assert found is not None
+        return found.value
 
-        before = greedy_success()
-        GRPOTrainer(policy, guess_id, config).train()
-        after = greedy_success()
-    finally:
-        torch.set_num_threads(threads)
+    before = greedy_success()
+    GRPOTrainer(policy, guess_id, config).train()
+    after = greedy_success()
     assert before < 0.35
     assert after >= 0.85

@@ -206,8 +206,8 @@ def test_retry_after_is_waited_for_in_seconds_or_until_a_date(serve, kind):
         (503, {"Retry-After": soon}, "wait"),
     ]
     began = time.monotonic()
-    ask(kind(server.url, backoff=30.0))
-    assert 0.15 <= time.monotonic() - began < 10
+    ask(kind(server.url, backoff=600.0))
+    assert 0.15 <= time.monotonic() - began < 60
 
 
 def test_a_retry_after_that_says_nothing_is_not_waited_for(serve, kind):
@@ -244,7 +244,7 @@ def test_nobody_there_is_said_in_words(serve, kind):
 def test_a_server_that_hangs_runs_into_the_timeout(serve, kind):
     server = serve()
     server.faults[PATHS[kind]] = [HANG, HANG]
-    with pytest.raises(EngineRequestError, match="ReadTimeout"):
+    with pytest.raises(EngineRequestError, match="Timeout"):
         ask(kind(server.url, timeout=0.1, max_retries=1, backoff=0.001))
 
 

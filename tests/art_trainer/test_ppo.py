@@ -373,7 +373,7 @@ def test_a_resumed_run_is_the_one_that_was_never_stopped(tmp_path: Path) -> None
 
 def test_ppo_learns_to_guess(tmp_path: Path) -> None:
     learner = trainer(
-        tmp_path, groups_per_step=128, num_iterations=2, steps_per_generation=2, lr_final_ratio=0.1,
+        tmp_path, groups_per_step=64, num_iterations=2, steps_per_generation=2, lr_final_ratio=0.1,
         max_steps=16,
     )  # fmt: skip
     rewards, explained = [], []

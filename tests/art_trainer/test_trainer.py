@@ -15,7 +15,7 @@ from art_trainer.checkpoint import list_checkpoints
 from art_trainer.config import GRPOConfig
 from art_trainer.episodes import Episode
 from art_trainer.errors import ConfigError
-from art_trainer.interrupt import Interruptible
+from art_trainer.interrupt import Interruptible, terminated_as_interrupted
 from art_trainer.records import iter_steps
 from art_trainer.records.replay import replay
 from art_trainer.trainer import GRPOTrainer
@@ -279,6 +279,20 @@ def test_a_second_interrupt_breaks_through_the_shield() -> None:
         act()
     assert reached == ["after the first"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_sigterm_that_a_launcher_hands_on_again_does_not_break_a_shield() -> None:
+    def act() -> None:
+        with terminated_as_interrupted(), Interruptible() as interruptible, interruptible.shielded():
+            for _ in range(2):
+                signal.raise_signal(signal.SIGTERM)
+            reached.append("the update is whole")
+
+    reached: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        act()
+    assert reached == ["the update is whole"]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_in_another_thread_signals_are_left_alone() -> None:

@@ -66,7 +66,7 @@ class JudgeServer:
 
             def reply(self, reply: Reply) -> None:
                 if reply.hang:
-                    server._free.wait(20)
+                    server._free.wait(60)
                 data = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body).encode()
                 self.send_response(reply.status)
                 for name, value in {"Content-Type": "application/json", **reply.headers}.items():
@@ -78,7 +78,7 @@ class JudgeServer:
                     self.wfile.write(b" ")
                 self.wfile.write(data[: reply.drop_after])
                 if reply.stall:
-                    server._free.wait(20)
+                    server._free.wait(60)
                 if reply.drop_after is not None:
                     self.close_connection = True
 

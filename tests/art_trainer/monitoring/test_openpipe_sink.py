@@ -34,7 +34,7 @@ def good(number, request):
 @pytest.fixture
 def opened(tmp_path):
     with opening(tmp_path) as opens:
-        yield lambda url, resume=None, timeout=5: opens(
+        yield lambda url, resume=None, timeout=30: opens(
             OpenPipeSink(KEY, f"{url}/api/v1", timeout=timeout), resume
         )
 
@@ -127,11 +127,15 @@ def test_after_a_failure_the_rest_arrives_and_nothing_twice(opened, answer, anew
 
 def test_no_more_reports_are_under_way_than_there_are_connections(opened):
     under_way, most, lock = [], [], threading.Lock()
+    together = threading.Event()
 
     def answer(number, request):
         with lock:
             under_way.append(number)
             most.append(len(under_way))
+        if number:
+            together.set()
+        assert together.wait(60)
         time.sleep(0.02)
         with lock:
             under_way.remove(number)

@@ -55,7 +55,7 @@ def opened(tmp_path):
 
         def open_one(given, resume=None, **options):
             if isinstance(given, str):
-                given = OpenTelemetrySink(f"{given}/v1/traces", **{"timeout": 5} | options)
+                given = OpenTelemetrySink(f"{given}/v1/traces", **{"timeout": 30} | options)
             return opens(given, resume)
 
         yield open_one

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from tests.art_trainer.monitoring.trace_receivers import (
     scores_in,
     spans_in,
 )
+from tests.art_trainer.waiting import until
 
 STEPS = 3
 
@@ -62,8 +63,10 @@ class AbsentSink(MemorySink):
         raise ConnectionRefusedError("nobody there")
 
 
-def _trained(folder: Path, sinks: Sequence[Sink], *, close_seconds: float) -> tuple[Monitor, dict[str, Any]]:
-    """Train a little, as ``train()`` does; return the monitor and the weights."""
+def _trained(
+    folder: Path, sinks: Sequence[Sink], *, close_seconds: float, told: Callable[[], bool] = lambda: True
+) -> tuple[Monitor, dict[str, Any]]:
+    """Train a little, as ``train()`` does, then end; return the monitor and the weights."""
     config = GRPOConfig(
         output_dir=str(folder), max_steps=STEPS, groups_per_step=2, num_generations=4, max_completion_length=2
     )
@@ -83,6 +86,7 @@ def _trained(folder: Path, sinks: Sequence[Sink], *, close_seconds: float) -> tu
         monitor.on_checkpoint(
             trainer.step, trainer.save_checkpoint(trainer.log.checkpoints / f"step-{trainer.step:06d}")
         )
+    until(told)
     monitor.on_end("finished")
     trainer.close()
     return monitor, {name: value.clone() for name, value in trainer.policy.model.state_dict().items()}
@@ -107,10 +111,13 @@ def test_sinks_that_fail_in_every_way_change_nothing(tmp_path: Path) -> None:
     absent = AbsentSink()
     absent.name = "absent"
     sinks = [DeadSink(), kept, stuck, absent]
-    monitor, weights = _trained(tmp_path / "run", sinks, close_seconds=0.5)
+    all_told = 3 * STEPS
+    monitor, weights = _trained(
+        tmp_path / "run", sinks, close_seconds=1.0, told=lambda: len(kept.events) == all_told
+    )
     complete = {status.name: status.complete for status in monitor.statuses}
     assert complete == {"dead": False, "memory": True, "stuck": False, "absent": False}
-    assert len(kept.events) == len(list(events_after(tmp_path / "run"))) == 3 * STEPS
+    assert len(kept.events) == len(list(events_after(tmp_path / "run"))) == all_told
     _assert_same_training(tmp_path / "run", weights, tmp_path)
     stuck.gate.set()
 
@@ -246,7 +253,7 @@ def test_ctrl_c_ends_the_run_with_its_data_whole_and_a_sync_sends_the_rest(tmp_p
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         told = process.stdout.read()
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     assert "interrupted [True, False]" in told
     sink = MemorySink()
     sink.name = "lost"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from art_trainer.monitoring.source import events_after
 from art_trainer.monitoring.sync import sync_run
 from art_trainer.monitoring.tensorboard_sink import TensorBoardSink
 from tests.art_trainer.monitoring.sink_runs import QUICK, MadeRun
+from tests.art_trainer.waiting import until
 
 
 def _scalars(folder: Path) -> dict[tuple[str, int], float]:
@@ -124,9 +124,7 @@ def test_a_disk_that_has_room_again_loses_nothing(tmp_path: Path, small_disk: Pa
     monitor = Monitor(run.info, [TensorBoardSink()], say=words.append, limits=QUICK, close_seconds=30.0)
     run.begin(monitor)
     run.play(monitor, last=30)
-    deadline = time.monotonic() + 10
-    while not words and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: bool(words))
     (small_disk / "ballast").unlink()
     run.play(monitor, first=31)
     monitor.on_end("finished")

@@ -4,7 +4,6 @@ import gzip
 import json
 import socket
 import threading
-import time
 from collections import namedtuple
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -69,7 +68,7 @@ class Receiver:
 
     def hang(self, number, request):
         """An answer that comes too late."""
-        self.released.wait(10)
+        self.released.wait(60)
         return Answer(200, "{}")
 
     def close(self):
@@ -168,19 +167,16 @@ def nobody_there():
 
 
 def assert_given_up_in_time(open_quickly):
-    """A server that is dead, and one that does not answer, cost a sink of 0.3 s patience no more than 5 s.
+    """A server that is dead, and one that would answer after a minute, are given up by an impatient sink.
 
     Takes what opens a sink for an address; gives the fault of the dead one.
     """
     with nobody_there() as address:
-        dead, seconds = elapsed(lambda: open_quickly(address).deliver(played()))
+        dead = raised(lambda: open_quickly(address).deliver(played()))
     assert isinstance(dead, SinkError)
     assert not isinstance(dead, SinkUnavailableError)
-    assert seconds < 5
     with receiving(lambda number, request: server.hang(number, request)) as server:
-        slow, seconds = elapsed(lambda: open_quickly(server.url).deliver(played()))
-        assert isinstance(slow, SinkError)
-        assert seconds < 5
+        assert isinstance(raised(lambda: open_quickly(server.url).deliver(played())), SinkError)
     return dead
 
 
@@ -252,11 +248,9 @@ def played(step=3, timed=True):
     return EpisodesPlayed(step, episodes, (timing, None, None) if timed else None)
 
 
-def elapsed(call):
-    """What a call raised, or returned, and how long it took."""
-    start = time.monotonic()
+def raised(call):
+    """What a call raised, or returned."""
     try:
-        result = call()
+        return call()
     except Exception as fault:
-        result = fault
-    return result, time.monotonic() - start
+        return fault

@@ -34,7 +34,7 @@ class WandbRun:
     exits: list[int] = field(default_factory=list)
 
 
-def read_wandb(folder: Path, patience: float = 20.0) -> WandbRun:
+def read_wandb(folder: Path, patience: float = 60.0) -> WandbRun:
     """Read all offline runs below a training run's folder as one, when W&B's own process has written them."""
     deadline = time.monotonic() + patience
     while True:

@@ -445,7 +445,7 @@ def test_a_pool() -> None:
     with pool:
         results = pool.map("script", [f"print({i} * 2)" for i in range(20)], limits=within())
         assert [int(result.stdout) for result in results] == [i * 2 for i in range(20)]
-        assert pool.run("echo", b"x", limits=within(wall_seconds=0.2)).frames == (b"x",)
+        assert pool.run("state", b"", limits=within()).frames == (b"1",)
         assert pool.layers
         with pytest.raises(ValueError, match="no driver"):
             pool.run("none", b"")
@@ -471,8 +471,10 @@ def test_a_dead_zygote_is_replaced() -> None:
         assert run(sandbox, "print(1)", limits=within()).ok
         assert zygote_of(sandbox) != first
         # In the middle of a run: it is run again, once.
-        threading.Timer(0.5, lambda: os.kill(zygote_of(sandbox), signal.SIGKILL)).start()
-        assert run(sandbox, "import time\ntime.sleep(1)\nprint(1)", limits=within()).stdout == b"1\n"
+        killing = threading.Timer(0.2, lambda: os.kill(zygote_of(sandbox), signal.SIGKILL))
+        killing.start()
+        assert run(sandbox, "import time\ntime.sleep(0.5)\nprint(1)", limits=within()).stdout == b"1\n"
+        killing.join()
         with sandbox.start("script", "import time; time.sleep(9)", limits=within()) as process:
             os.kill(zygote_of(sandbox), signal.SIGKILL)
             result = process.wait()
@@ -526,7 +528,7 @@ def test_nothing_outlives_a_killed_parent(sandbox: Sandbox) -> None:
     said = subprocess.run([sys.executable, "-c", ABANDON], capture_output=True, text=True, check=False)
     family = [int(word) for word in said.stdout.split()]
     assert len(family) >= 2, said.stderr
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while any(alive(pid) for pid in family) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not [pid for pid in family if alive(pid)]

@@ -16,7 +16,7 @@ from art_gym.envs.coding.sandbox import Limits, Outcome, Sandbox, SandboxUnavail
 from art_gym.envs.coding.sandbox.child import mappings
 
 LIMITS = Limits(wall_seconds=20.0, cpu_seconds=20.0)
-SHORT = Limits(wall_seconds=0.3, cpu_seconds=20.0)
+SHORT = Limits(wall_seconds=1.0, cpu_seconds=20.0)
 
 
 @pytest.fixture
@@ -98,9 +98,11 @@ def test_the_clock_starts_with_the_program_and_not_with_the_wait(sandbox: Sandbo
     for _ in range(2):
         sandbox.run("script", "", limits=SHORT)
     assert waiting(sandbox) is not None
-    time.sleep(0.5)
+    time.sleep(0.1)
+    began = time.monotonic()
     result = sandbox.run("script", "print(6 * 7)", limits=SHORT)
     assert (result.outcome, result.stdout) == (Outcome.EXITED, b"42\n")
+    assert result.wall_seconds <= time.monotonic() - began
     assert sandbox.run("script", "while True: pass", limits=SHORT).outcome is Outcome.TIMEOUT
 
 
@@ -109,7 +111,7 @@ def test_a_child_in_waiting_that_was_killed_is_replaced(sandbox: Sandbox) -> Non
         sandbox.run("script", "")
     process = waiting(sandbox)
     process._handle.kill()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not process.gone and time.monotonic() < deadline:
         time.sleep(0.005)
     with sandbox.start("script", "print(1)") as second:

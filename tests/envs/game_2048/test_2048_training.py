@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -52,16 +52,6 @@ def mean_score(choose: _Choice, games: int = 100) -> float:
     return float(np.mean([env.game.score for env in envs]))
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    torch = pytest.importorskip("torch")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.mark.usefixtures("one_thread")
 def test_maskable_ppo_learns_to_play_a_small_board() -> None:
     learner = pytest.importorskip("sb3_contrib")
     from stable_baselines3.common.vec_env import DummyVecEnv
