@@ -33,7 +33,7 @@ SHELLS = ("bash", "sh", "shell", "console")
 FENCE = re.compile(r"^```(?P<language>\w+)(?P<rest>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 REASON = re.compile(r"no-run: *([^\"]*)")
 MENTION = re.compile(r"`((?:art-gym|art-trainer|make|python (?:benchmarks|integrations)/)[^`…]*)`")
-MOST_MARKS = 4
+MOST_MARKS = 3
 """Blocks of all pages that may say they cannot run."""
 
 
@@ -131,6 +131,8 @@ def check_command(words: list[str], *, whole: bool) -> None:
     name, *rest = words
     if name in ("art-gym", "art-trainer"):
         check_ours(name, rest, whole=whole)
+    elif name == "torchrun" and "art_trainer" in rest:
+        check_ours("art-trainer", rest[rest.index("art_trainer") + 1 :], whole=whole)
     elif name == "make" and rest:
         makefile = (ROOT / "Makefile").read_text()
         targets = [word for word in rest if "=" not in word]
@@ -156,6 +158,8 @@ def check_ours(name: str, arguments: list[str], *, whole: bool) -> None:
             return
         assert child in command.commands, f"{name} has no {child}; it has {', '.join(command.commands)}"
         command = command.commands[child]
+    if command.name == "supervise" and "--" in rest:
+        check_command(rest[rest.index("--") + 1 :], whole=whole)
     if hasattr(command, "commands") or "--help" in rest:
         assert not whole or "--help" in rest, f"{name} alone only shows its help"
         return
@@ -192,6 +196,8 @@ def test_commands_that_are_mentioned_exist(page: Path) -> None:
         "art-trainer train --modle art-tiny",
         "art-trainer export",
         "art-trainer judge",
+        "torchrun --nproc-per-node 2 -m art_trainer train --modle art-tiny",
+        "art-trainer supervise -- art-trainer train --modle art-tiny",
         "X=1 art-gym list && art-gym list --flag",
         "make trian",
         "python benchmarks/learning_curve.py --sedes 1",
