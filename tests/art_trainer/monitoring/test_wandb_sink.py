@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import wandb
 
 from art_trainer.monitoring.events import EpisodesPlayed, SinkUnavailableError
 from art_trainer.monitoring.monitor import Monitor
@@ -45,7 +46,7 @@ def _played(run: MadeRun, first: int, last: int, *, outcome: str = "finished") -
 
 def _check_against_folder(run: MadeRun, found: WandbRun) -> None:
     """Whatever the folder has is there once, and nothing else."""
-    rows = [row for row in found.history if "episodes" not in row]
+    rows = [row for row in found.history if not {"episodes", "actions"} & set(row)]
     plain = [{name: value for name, value in row.items() if name not in _OWN} for row in rows]
     assert plain == [{"step": line["step"], **shown_metrics(line)} for line in run.metrics()]
     played = [event for event in events_after(run.folder) if isinstance(event, EpisodesPlayed)]
@@ -163,6 +164,23 @@ def test_rows_that_were_logged_are_let_go(tmp_path: Path) -> None:
     assert sink._tables is not None
     assert [row for row in sink._tables._actions.data if row] == []
     sink.close("finished")
+    _check_against_folder(run, read_wandb(run.folder))
+
+
+@pytest.mark.parametrize("seconds", [0, 1000])
+def test_more_rows_than_a_log_takes_are_logged_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: int
+) -> None:
+    monkeypatch.setattr(wandb.Table, "MAX_ROWS", 3)
+    run = MadeRun(tmp_path / "run", steps=3)
+    run.begin()
+    run.play()
+    sink = WandbSink(table_seconds=seconds)
+    sink.open(run.info, resume=None)
+    for event in events_after(run.folder):
+        sink.deliver(event)
+    sink.close("finished")
+    assert sink.state()["unlogged"] == []
     _check_against_folder(run, read_wandb(run.folder))
 
 
