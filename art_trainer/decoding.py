@@ -11,7 +11,8 @@ from __future__ import annotations
 import inspect
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -240,3 +241,23 @@ class RecomputeDecoder:
         tokens = [s.tokens + s.tokens[-1:] * (longest - len(s.tokens)) for s in bucket.sequences]
         logits, _ = self._forward(input_ids=torch.tensor(tokens, device=device))
         return logits
+
+
+def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
+    """How many leading tokens two lists share."""
+    shorter = min(len(left), len(right))
+    if list(left[:shorter]) == list(right[:shorter]):
+        return shorter
+    return next(place for place in range(shorter) if left[place] != right[place])
+
+
+@contextmanager
+def sampling_mode(model: torch.nn.Module) -> Iterator[None]:
+    """Without dropout and without gradients, leaving the model's mode as it was."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        model.train(training)

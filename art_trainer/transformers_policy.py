@@ -7,8 +7,6 @@ observation and the reply. Conversations beyond the batch's size wait for a row 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from art_trainer.chat import ChatFormat
-from art_trainer.decoding import Decoder, RecomputeDecoder, TokenSequence
+from art_trainer.decoding import Decoder, RecomputeDecoder, TokenSequence, common_prefix, sampling_mode
 from art_trainer.episodes import TokenHistory
 from art_trainer.policy import Conversation, Reply
 from art_trainer.sampler import SamplingParams
@@ -159,7 +157,7 @@ class TransformersPolicy(TokenPolicy):
         self._seat_waiting()
         if not self._pending and not self._running:
             return []
-        with _sampling_mode(self.model):
+        with sampling_mode(self.model):
             return self._sample_replies()
 
     def release(self, conversation: Conversation) -> tuple[TokenHistory, ...]:
@@ -202,7 +200,7 @@ class TransformersPolicy(TokenPolicy):
         sequence, tokens = seat.sequence, reading.token_ids
         if reading.anew:
             # What the old context and the new one begin with in common stays computed.
-            sequence.cached = _common_prefix(sequence.tokens[: sequence.cached], tokens[:-1])
+            sequence.cached = common_prefix(sequence.tokens[: sequence.cached], tokens[:-1])
             sequence.tokens = tokens
         else:
             sequence.tokens = sequence.tokens + tokens
@@ -260,23 +258,3 @@ class TransformersPolicy(TokenPolicy):
             text = self._stop_strings.cut(text)
         conversation.messages.append({"role": "assistant", "content": text})
         return Reply(text, "stop" if stopped or said_it else "length", count)
-
-
-def _common_prefix(left: list[int], right: list[int]) -> int:
-    """How many leading tokens two lists share."""
-    for place, (a, b) in enumerate(zip(left, right, strict=False)):
-        if a != b:
-            return place
-    return min(len(left), len(right))
-
-
-@contextmanager
-def _sampling_mode(model: torch.nn.Module) -> Iterator[None]:
-    """Without dropout and without gradients, leaving the model's mode as it was."""
-    training = model.training
-    model.eval()
-    try:
-        with torch.inference_mode():
-            yield
-    finally:
-        model.train(training)

@@ -14,10 +14,17 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from art_trainer.decoding import Alternatives, Choosing, Decoder, RecomputeDecoder, TokenSequence
+from art_trainer.decoding import (
+    Alternatives,
+    Choosing,
+    Decoder,
+    RecomputeDecoder,
+    TokenSequence,
+    common_prefix,
+    sampling_mode,
+)
 from art_trainer.sampler import SamplingParams
 from art_trainer.slot_decoder import SlotDecoder
 from art_trainer.stop_strings import StopStrings
@@ -213,7 +220,7 @@ class LiveSampler:
     def _work(self) -> None:
         while self._take():
             try:
-                with _sampling_mode(self._policy.model):
+                with sampling_mode(self._policy.model):
                     self._sample_once()
             except Exception as fault:  # whoever asked is told; the next question finds a fresh decoder
                 for question in (*self._running, *self._new):
@@ -345,23 +352,3 @@ class LiveSampler:
             self._decoder.free(sequence)
         sequence.cached = 0
         self._idle_rows.pop(sequence, None)
-
-
-def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many leading tokens two lists share."""
-    shorter = min(len(left), len(right))
-    if list(left[:shorter]) == list(right[:shorter]):
-        return shorter
-    return next(place for place in range(shorter) if left[place] != right[place])
-
-
-@contextmanager
-def _sampling_mode(model: torch.nn.Module) -> Iterator[None]:
-    """Without dropout and without gradients, leaving the model's mode as it was."""
-    training = model.training
-    model.eval()
-    try:
-        with torch.inference_mode():
-            yield
-    finally:
-        model.train(training)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from art_trainer.decoding import TokenSequence
+from art_trainer.decoding import TokenSequence, common_prefix
 from art_trainer.serving.asked import Choice
-from art_trainer.serving.live_sampler import LiveSampler, common_prefix
+from art_trainer.serving.live_sampler import LiveSampler
 from art_trainer.serving.model_copy import copy_weights
 from art_trainer.transformers_policy import TransformersPolicy
 
