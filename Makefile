@@ -22,6 +22,8 @@ setup: $(VENV)/.dev ## Install the project and its development tools into .venv.
 train: $(VENV)/.train ## Train an agent to search a mailbox; ARGS="…" goes to `art-trainer train`.
 	$(BIN)/art-trainer train --env art/Email-v0 --env-args difficulty=1 --model art-tiny $(ARGS)
 
+# Tests start many processes of this project's: only the first has to compile it.
+test: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.dev ## Run the tests and check the coverage; ARGS="…" goes to pytest.
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --cov --cov-report= $(ARGS)
 	$(BIN)/python -m coverage report --include "art_gym/*,envs/*" --sort cover --skip-covered \

@@ -48,7 +48,7 @@ def test_guess_plays_as_it_says(guess_id: str) -> None:
     env.reset(seed=1)
     env.hidden = 6
     assert env.step("3")[0] == "LOW"
-    assert env.step("guess(9)")[0] == "HIGH"
+    assert env.step("guess(9)")[0] == "HIGH\n(2 turns left)"
     observation, reward, terminated, _, info = env.step("6")
     assert (observation, terminated, info["success"]) == ("RIGHT", True, True)
     assert reward == pytest.approx(0.8)
@@ -56,7 +56,7 @@ def test_guess_plays_as_it_says(guess_id: str) -> None:
 
 def small_policy(seed: int) -> TransformersPolicy:
     """Two layers of random weights, and a tokenizer of one token a word."""
-    words = ["<unk>", "<end>", "Guess", "LOW", "HIGH", "RIGHT", *map(str, range(16))]
+    words = ["<unk>", "<end>", "Guess", "LOW", "HIGH", "RIGHT", *map(str, range(10))]
     core = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="<unk>"))
     # Only the words above: the note that few turns are left is nothing this model has a word for.
     core.pre_tokenizer = pre_tokenizers.Split(
@@ -76,14 +76,14 @@ def test_a_model_of_random_weights_learns_binary_search(guess_id: str, tmp_path:
     config = GRPOConfig(
         output_dir=str(tmp_path),
         seed=int(os.environ.get("ART_TEST_SEED", "0")),
-        max_steps=150,
+        max_steps=80,
         groups_per_step=32,
         num_generations=8,
         steps_per_generation=8,
         max_completion_length=1,
-        learning_rate=2e-3,
+        learning_rate=3e-3,
         lr_final_ratio=0.1,
-        entropy_coef=0.01,
+        entropy_coef=0.02,
         log_episodes=0,
     )
     policy = small_policy(config.seed)
@@ -100,4 +100,4 @@ def test_a_model_of_random_weights_learns_binary_search(guess_id: str, tmp_path:
     GRPOTrainer(policy, guess_id, config).train()
     after = greedy_success()
     assert before < 0.35
-    assert after >= 0.85
+    assert after >= 0.95

@@ -53,7 +53,6 @@ UPDATES: dict[str, dict[str, Any]] = {
     "lora": {"lora": True, "config": {"beta": 0.1, "loss_type": "cispo", "epsilon_high": 5.0}},
     "experts": {"family": "deepseek-v3"},
     "ppo": {"config": {"advantage_estimator": "gae"}},
-    "fsdp2": {"config": {"sharding": "fsdp2"}},
     "fsdp2-hard": {**HARD, "family": "llama", "config": {**HARD["config"], "sharding": "fsdp2"}},
     "fsdp2-ppo": {"config": {"sharding": "fsdp2", "advantage_estimator": "gae"}},
 }  # fmt: skip

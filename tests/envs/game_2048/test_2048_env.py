@@ -38,9 +38,8 @@ def play(env: Game2048Env, replies: list[str]) -> list[Any]:
     [
         {},
         {"reward": "shaped", "board_size": 3},
-        {"reward": "target", "target": 16, "board_size": 5},
-        {"reward": "target", "max_turns": 7},
-        {"opening_moves": 30, "shared_chance": False, "board_size": 8},
+        {"reward": "target", "target": 16, "max_turns": 7},
+        {"opening_moves": 30, "shared_chance": False, "board_size": 5},
     ],
     ids=str,
 )
