@@ -29,9 +29,11 @@ _REPEATING = (
     "test_2048_players.py",
     "test_2048_training.py",
     "test_checker.py",
+    "test_coding_grammar.py",
     "test_coding_problems.py",
     "test_parser.py",
     "test_ruler_vector.py",
+    "test_sandbox_hostile.py",
     "test_vector.py",
 )
 """Files in those folders that do the same thousands of times: tracing doubles what they take. The coverage is
