@@ -36,6 +36,11 @@ def dash(
         list[str],
         typer.Option(metavar="NAME", help="Another name that readers may call this server by. Repeatable."),
     ] = [],  # noqa: B006 (typer reads it, nobody changes it)
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.pem", help="Certificate; with it the dashboard speaks TLS."),
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE.pem", help="The certificate's key.")] = None,
     open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
     """Show runs in a browser: curves, warnings, evaluations, every recorded episode; live while they go.
@@ -43,6 +48,7 @@ def dash(
     It only reads the runs' folders, so it can be started and stopped at any time.
     """
     try:
+        from art_trainer.commands.certificates import certificate_of
         from art_trainer.commands.dashboard import DashRequest, run_dash
     except ModuleNotFoundError as error:
         raise ConfigError(f'the dashboard needs {error.name}: pip install "art-gym[serve]"') from error
@@ -54,6 +60,7 @@ def dash(
         token_file=token_file,
         allowed_hosts=tuple(allowed_host),
         open_browser=open_,
+        certificate=certificate_of(tls_cert, tls_key),
     )
     run_dash(request, Console())
 

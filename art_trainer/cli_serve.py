@@ -32,7 +32,7 @@ _EPILOG = (
     "other machines.\n\n"
     "`art-trainer serve --resume runs/Email-v0-art-tiny-1` goes on where a server was stopped or lost."
 )
-_DEFAULT_PORT = 8270
+_LAST_PORT = 65_535
 
 
 def serve(
@@ -60,13 +60,16 @@ def serve(
         str, typer.Option(help="Address to listen on. Any but this machine's own needs a token.")
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(envvar="ART_SERVER_PORT", min=0, max=65535, help="Port; 0 takes a free one.")
-    ] = _DEFAULT_PORT,
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="Port; 0 takes a free one. [default: the setting ART_SERVER_PORT, or 8270]"
+        ),
+    ] = None,
     token_file: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Holds the token that everybody has to bring. [default: the variable ART_SERVER_TOKEN]",
+            help="Holds the token that everybody has to bring. [default: the setting ART_SERVER_TOKEN]",
         ),
     ] = None,
     allowed_host: Annotated[
@@ -100,9 +103,11 @@ def serve(
     with `art-trainer worker`. They may come and go; nothing they have played is lost. Ctrl-C, SIGTERM and
     `POST /shutdown` save a checkpoint.
     """
+    from art_trainer.commands.certificates import certificate_of
     from art_trainer.commands.gathering import TrainRequest
-    from art_trainer.commands.serving import DEFAULTS, ServeRequest, certificate_of, run_serve
+    from art_trainer.commands.serving import DEFAULTS, ServeRequest, run_serve
     from art_trainer.commands.settings import parse_pairs
+    from art_trainer.monitoring.settings import load_settings
 
     values = {
         "env": env,
@@ -120,7 +125,7 @@ def serve(
     request = ServeRequest(
         TrainRequest(flags, overrides, config, resume, resume_step, defaults=DEFAULTS),
         host=host,
-        port=port,
+        port=load_settings().integer("ART_SERVER_PORT", _LAST_PORT) if port is None else port,
         token_file=token_file,
         allowed_hosts=tuple(allowed_host),
         lease_seconds=lease_seconds,

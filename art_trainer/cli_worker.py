@@ -29,16 +29,18 @@ def worker(
     token_file: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Holds the server's token. [default: the variable ART_SERVER_TOKEN]"
+            metavar="FILE", help="Holds the server's token. [default: the setting ART_SERVER_TOKEN]"
         ),
     ] = None,
     capacity: Annotated[int, typer.Option(min=1, help="Most episodes that one worker plays at a time.")] = 32,
     workers: Annotated[
-        int,
+        int | None,
         typer.Option(
-            envvar="ART_CLIENT_WORKERS", min=1, help="How many processes; one that dies is started again."
+            min=1,
+            help="How many processes; one that dies is started again. [default: the setting "
+            "ART_CLIENT_WORKERS, or 1]",
         ),
-    ] = 1,
+    ] = None,
     inference: Annotated[
         Inference, typer.Option(help="Sample with a model of one's own, or have the server do it.")
     ] = Inference.OWN,
@@ -72,12 +74,13 @@ def worker(
     that it is over, 1 where it is gone, 2 where it refused this worker, or the worker what it wants.
     """
     from art_trainer.commands.working import WorkerRequest, run_worker
+    from art_trainer.monitoring.settings import load_settings
 
     request = WorkerRequest(
         server=server,
         token_file=token_file,
         capacity=capacity,
-        workers=workers,
+        workers=load_settings().integer("ART_CLIENT_WORKERS") if workers is None else workers,
         inference=inference.value,
         client_id=id_,
         cache=cache,

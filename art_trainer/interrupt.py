@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from types import FrameType, TracebackType
@@ -25,6 +25,45 @@ def first_completed(futures: Collection[Future[T]]) -> set[Future[T]]:
             return finished
 
 
+class _Unheard:
+    """SIGINT's handler where the signal was ignored: ignores it too, until the end is asked for."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def ask(self) -> None:
+        """From now on do what Python does by default."""
+        self.asked = True
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            signal.default_int_handler(number, frame)
+
+
+@contextmanager
+def wish_gets_through() -> Iterator[Callable[[], None]]:
+    """Within, a wish to end that is passed on as SIGINT is heard although SIGINT is ignored.
+
+    So it is in jobs that a script's shell begins in the background: Ctrl-C is not for them, but SIGTERM is.
+    In a thread that is not the main one it does nothing.
+
+    Yields:
+        What to call before the signal is raised; any thread may.
+    """
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+    ):
+        yield lambda: None
+        return
+    unheard = _Unheard()
+    signal.signal(signal.SIGINT, unheard)
+    try:
+        yield unheard.ask
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 @contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
     """Within, SIGTERM does what Ctrl-C does: it is how schedulers and launchers ask a run to end.
@@ -40,18 +79,20 @@ def terminated_as_interrupted() -> Iterator[None]:
         yield
         return
     asked = False
+    with wish_gets_through() as ask:
 
-    def hear(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        if not asked:
-            asked = True
-            signal.raise_signal(signal.SIGINT)
+        def hear(number: int, frame: FrameType | None) -> None:
+            nonlocal asked
+            if not asked:
+                asked = True
+                ask()
+                signal.raise_signal(signal.SIGINT)
 
-    signal.signal(signal.SIGTERM, hear)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, hear)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class Interruptible:
@@ -72,9 +113,9 @@ class Interruptible:
 
     def __enter__(self) -> Self:
         # A program that handles or ignores the signal in its own way goes on to do so.
-        if (
-            threading.current_thread() is threading.main_thread()
-            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        handler = signal.getsignal(signal.SIGINT)
+        if threading.current_thread() is threading.main_thread() and (
+            handler is signal.default_int_handler or isinstance(handler, _Unheard)
         ):
             self._previous = signal.signal(signal.SIGINT, self._on_signal)
             self._installed = True
@@ -112,6 +153,8 @@ class Interruptible:
             self._shielded = shielded
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if isinstance(self._previous, _Unheard) and not self._previous.asked:
+            return
         if self._shielded and not self._pending:
             self._pending = True
             return

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from art_trainer.commands.certificates import in_the_open
 from art_trainer.commands.tokens import read_token
 from art_trainer.dashboard import PAGE_HEADERS, RunsSource, dashboard_router, page
 from art_trainer.errors import ConfigError
@@ -20,7 +21,7 @@ from art_trainer.web.app import guarded_app
 from art_trainer.web.guard import Rules
 from art_trainer.web.hosts import WILDCARDS, HostNames, in_url
 from art_trainer.web.rates import RateLimit
-from art_trainer.web.thread import ServerThread, listen
+from art_trainer.web.thread import Certificate, ServerThread, listen
 
 _REQUESTS_PER_SECOND = 100.0
 _BURST = 400.0
@@ -41,6 +42,7 @@ class DashRequest:
     """The file that holds the token; ``None``: the environment's ``ART_SERVER_TOKEN`` is the token."""
     allowed_hosts: tuple[str, ...] = ()
     open_browser: bool = False
+    certificate: Certificate | None = None
 
 
 def run_dash(request: DashRequest, console: Console) -> None:
@@ -52,6 +54,9 @@ def run_dash(request: DashRequest, console: Console) -> None:
     with serving(request) as url:
         shown = ", ".join(str(folder) for folder in request.folders)
         console.print(f"Dashboard of {shown}: {url}  (Ctrl-C ends it)", soft_wrap=True, highlight=False)
+        open_words = in_the_open(request.host, request.certificate)
+        if open_words is not None:
+            console.print(open_words, soft_wrap=True, highlight=False, markup=False)
         if request.open_browser:
             webbrowser.open(url)
         try:
@@ -72,7 +77,7 @@ def serving(request: DashRequest) -> Iterator[str]:
         if not folder.is_dir():
             raise ConfigError(f"no folder at {folder}: name a run's folder, or one that runs are written to")
     token = read_token(request.token_file)
-    check_access(request.host, token)
+    check_access(request.host, token, request.allowed_hosts)
     rules = Rules(
         hosts=HostNames(request.host, request.allowed_hosts),
         max_body_bytes=_MAX_BODY_BYTES,
@@ -92,10 +97,18 @@ def serving(request: DashRequest) -> Iterator[str]:
             f"cannot listen on {request.host}, port {request.port}: {error}; --port 0 takes a free one"
         ) from error
     port = listening.getsockname()[1]
-    server = ServerThread(app, listening, name="dashboard", max_connections=_MAX_CONNECTIONS, grace_seconds=1)
+    server = ServerThread(
+        app,
+        listening,
+        name="dashboard",
+        max_connections=_MAX_CONNECTIONS,
+        grace_seconds=1,
+        certificate=request.certificate,
+    )
     server.start()
     try:
-        yield f"http://{in_url('127.0.0.1' if request.host in WILDCARDS else request.host)}:{port}/"
+        scheme = "http" if request.certificate is None else "https"
+        yield f"{scheme}://{in_url('127.0.0.1' if request.host in WILDCARDS else request.host)}:{port}/"
     finally:
         closing.set()
         server.stop()

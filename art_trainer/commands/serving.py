@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import _thread
-import os
 import signal
-import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -18,12 +16,14 @@ import typer
 from rich.console import Console
 
 from art_trainer.backends.elsewhere import PlayedElsewhere
+from art_trainer.commands.certificates import in_the_open
 from art_trainer.commands.gathering import TrainRequest
 from art_trainer.commands.settings import Settings
 from art_trainer.commands.tokens import TOKEN_VARIABLE, read_token
 from art_trainer.commands.training import INTERRUPTED, Hired, Players, run_train
 from art_trainer.dashboard import PAGE_HEADERS, RunsSource, dashboard_router, page
 from art_trainer.errors import ConfigError
+from art_trainer.interrupt import wish_gets_through
 from art_trainer.processes import is_main_to_be
 from art_trainer.remote import journal
 from art_trainer.remote.backend import RemoteBackend
@@ -33,7 +33,6 @@ from art_trainer.run_folder import RunFolder
 from art_trainer.serving import ServedPolicy, openai_router
 from art_trainer.transformers_policy import TransformersPolicy
 from art_trainer.web.access import check_access
-from art_trainer.web.hosts import in_url, is_loopback
 from art_trainer.web.thread import Certificate
 
 DEFAULTS: Mapping[str, Any] = {"save_steps": 10, "process_timeout": 86400.0}
@@ -72,6 +71,7 @@ class Stop:
         self.asked = False
         self.then: Callable[[], None] = lambda: None
         self._first = threading.Lock()
+        self._get_through: Callable[[], None] = lambda: None
 
     def ask(self) -> None:
         """End the run as Ctrl-C would, at the next moment at which no update is half done; any thread may.
@@ -83,11 +83,20 @@ class Stop:
             return
         self.asked = True
         self.then()
+        self._get_through()
         _thread.interrupt_main()
 
     @contextmanager
-    def on_sigterm(self) -> Iterator[None]:
-        """Within, SIGTERM asks; but in a thread that is not the main one, or where it is handled already."""
+    def heard(self) -> Iterator[None]:
+        """Within, who asks is heard even where Ctrl-C is ignored, and SIGTERM asks.
+
+        But SIGTERM does not in a thread that is not the main one, or where it is handled already.
+        """
+        with wish_gets_through() as self._get_through, self._on_sigterm():
+            yield
+
+    @contextmanager
+    def _on_sigterm(self) -> Iterator[None]:
         if (
             threading.current_thread() is not threading.main_thread()
             or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
@@ -116,7 +125,7 @@ def run_serve(request: ServeRequest, console: Console) -> RunFolder:
             were written.
     """
     token = read_token(request.token_file)
-    check_access(request.host, token)
+    check_access(request.host, token, request.allowed_hosts)
     if is_main_to_be():  # to know it before anything is loaded or written
         open_socket(request.host, request.port).close()
         if request.training.resume is not None:
@@ -134,7 +143,7 @@ def run_serve(request: ServeRequest, console: Console) -> RunFolder:
         with _players(request, token, stop, settings, folder, policy, console) as players:
             yield players
 
-    with stop.on_sigterm():
+    with stop.heard():
         try:
             return run_train(request.training, console, Hired(find, lambda: Players(PlayedElsewhere())))
         except typer.Exit as end:
@@ -212,23 +221,6 @@ def _end(backend: RemoteBackend, fault: BaseException | None) -> None:
         backend.close()
 
 
-def certificate_of(certificate: Path | None, key: Path | None) -> Certificate | None:
-    """A server's certificate, where both of its files are given.
-
-    Raises:
-        ConfigError: Where only one is, or where they are no certificate and its key.
-    """
-    if certificate is None and key is None:
-        return None
-    if certificate is None or key is None:
-        raise ConfigError("--tls-cert and --tls-key belong together: give both")
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
-    except OSError as error:  # an SSLError is one, too
-        raise ConfigError(f"--tls-cert {certificate} and --tls-key {key} are of no use: {error}") from error
-    return Certificate(certificate, key)
-
-
 def _check_settings(settings: Settings) -> None:
     if settings.run.engine is not None:
         raise ConfigError(
@@ -246,14 +238,12 @@ def _tell(request: ServeRequest, url: str, console: Console) -> None:
         lines.append(f"Dashboard: {url}/")
     if request.api:
         lines.append(f"OpenAI's API: {url}/v1")
-    if request.token_file is None and os.environ.get(TOKEN_VARIABLE):
+    if request.token_file is None and read_token(None):
         lines.append(f"All of them want the token that {TOKEN_VARIABLE} holds.")
     elif request.token_file is not None:
         lines.append(f"All of them want the token in {request.token_file}.")
-    if request.certificate is None and not is_loopback(request.host):
-        lines.append(
-            f"Nothing is encrypted on the way to {in_url(request.host)}: who listens there reads the token. "
-            "Give --tls-cert and --tls-key, or put a proxy with TLS in front."
-        )
+    open_words = in_the_open(request.host, request.certificate)
+    if open_words is not None:
+        lines.append(open_words)
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)

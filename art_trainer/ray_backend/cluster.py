@@ -101,7 +101,8 @@ class Cluster:
             ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, ray.exceptions.RayError, RuntimeError, ValueError, OSError) as fault:
             which = "a private Ray cluster" if address is None else f"the Ray cluster at {address}"
-            raise ClusterError(f"{which} is not there: {_last_line(str(fault))}") from fault
+            words = f"{which} is not there: {_last_line(str(fault))}{_about_token(address)}"
+            raise ClusterError(words) from fault
 
     def put(self, data: NDArray[np.uint8]) -> Any:
         """Lay bytes into the cluster's object store; return what stands for them."""
@@ -207,6 +208,20 @@ def _knock(address: str) -> None:
             f"there is no Ray cluster at {address} ({fault}): begin one there with `ray start --head`, or "
             "leave ray_address out for a private one"
         ) from fault
+
+
+def _about_token(address: str | None) -> str:
+    """A hint where a cluster may want a token that Ray has not sent it.
+
+    A cluster begun on a machine where Ray has once saved a token wants that token. Ray sends it by itself to
+    a cluster that it has found, not to an address that it was given (measured with Ray 2.60).
+    """
+    if address in (None, "auto") or "RAY_AUTH_MODE" in os.environ:
+        return ""
+    return (
+        "; where it wants a token, which Ray keeps in ~/.ray/auth_token of the machine that began it, set "
+        "RAY_AUTH_MODE=token"
+    )
 
 
 def require_ray() -> None:

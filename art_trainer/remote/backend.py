@@ -97,7 +97,7 @@ class RemoteBackend:
         on_publish: Sequence[Callable[[int], None]] = (),
         on_shutdown: Callable[[], None] | None = None,
     ) -> None:
-        check_access(host, token)
+        check_access(host, token, allowed_hosts)
         self._config = config
         self._drain_seconds = drain_seconds
         self._on_publish = tuple(on_publish)

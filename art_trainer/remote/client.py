@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import ssl
 from urllib.parse import urlsplit
 
 from websockets.asyncio.client import ClientConnection, connect
@@ -32,6 +33,8 @@ MAX_MESSAGE_BYTES = 16 * 2**20
 _OPEN_SECONDS = 15.0
 _PING_SECONDS = 20.0
 _TOO_LARGE = 1009
+_OF_UNKNOWN_ISSUER = (18, 19, 20, 21)
+"""OpenSSL's codes for a certificate that signed itself, and for one whose issuer is not known here."""
 _PASSING = ("too_many_clients", "no_hello")
 """Refusals that may pass."""
 _ANSWERS = {
@@ -138,6 +141,8 @@ async def open_connection(url: str, client_id: str, token: str | None, hello: He
     except InvalidHandshake as odd:
         gone = isinstance(odd, InvalidMessage)  # cut off before it answered
         raise (UnreachableError if gone else RefusedError)(f"{url} is no training server: {odd}") from odd
+    except ssl.SSLCertVerificationError as fault:
+        raise UnreachableError(_distrusted(url, fault)) from fault
     except (OSError, WebSocketException) as fault:
         raise UnreachableError(f"no answer from {url}: {fault or type(fault).__name__}") from fault
     try:
@@ -179,6 +184,14 @@ def _refusal(url: str, status: int) -> UnreachableError | RefusedError:
         return UnreachableError(f"{url} answered {status}")
     words = _ANSWERS.get(status, "it is no training server, or refuses this worker")
     return RefusedError(f"{url} answered {status}: {words}")
+
+
+def _distrusted(url: str, fault: ssl.SSLCertVerificationError) -> str:
+    """What is wrong with a server's certificate, and what helps where it is one that nobody here knows."""
+    words = f"the certificate of {url} is not trusted: {fault.verify_message}"
+    if fault.verify_code not in _OF_UNKNOWN_ISSUER:
+        return words
+    return f"{words}; if you trust it, let SSL_CERT_FILE name its PEM file, or that of who signed it"
 
 
 def _lost(gone: ConnectionClosed) -> UnreachableError:

@@ -77,7 +77,7 @@ class TrainingServer:
         certificate: Certificate | None = None,
         shut_down: Callable[[], None] = lambda: None,
     ) -> None:
-        check_access(host, token)
+        check_access(host, token, allowed_hosts)
         limits = limits or Limits()
         self._ledger = ledger
         self._run = run

@@ -34,6 +34,9 @@ T = TypeVar("T")
 Tell = Callable[[str], Telling]
 """Makes what writes the answer, from the model's name and version."""
 
+_UNBUFFERED = {"X-Accel-Buffering": "no"}
+"""A proxy such as nginx passes a stream on as it comes, where it is told so."""
+
 
 def openai_router(served: ServedPolicy) -> APIRouter:
     """Make the routes.
@@ -149,7 +152,9 @@ async def _answer(
             if version is not None:
                 streaming = True
                 telling = tell(f"{served.name}@{version}")
-                return StreamingResponse(events(asked, telling), media_type="text/event-stream")
+                return StreamingResponse(
+                    events(asked, telling), media_type="text/event-stream", headers=_UNBUFFERED
+                )
         else:
             replies = await _unless_gone(asked.replies(), request)
             if replies is not None:

@@ -339,6 +339,7 @@ def test_the_stream_ends_with_the_server(runs):
     [
         ({"folders": (Path("no/such/folder"),)}, "no folder at no/such/folder"),
         ({"host": "0.0.0.0"}, "there is no token"),
+        ({"allowed_hosts": ("runs.example",)}, "'runs.example' is allowed as a name"),
         ({"token_file": Path("no/such/file")}, "--token-file"),
         ({"host": "203.0.113.7", "token_file": "token"}, "cannot listen on 203.0.113.7"),
     ],

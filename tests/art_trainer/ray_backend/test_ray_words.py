@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.util
 import socket
+import sys
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -70,6 +73,38 @@ def test_nobody_is_at_an_address() -> None:
 def test_an_address_that_cannot_be_one(address: str, fault: type[Exception], words: str) -> None:
     with pytest.raises(fault, match=words):
         Cluster(address, actors=1, resources=ActorResources())
+
+
+class CannotConnect(ModuleType):
+    """Stands in for Ray, which says the same of a cluster that is not there and of one that wants a token."""
+
+    exceptions = SimpleNamespace(RayError=RuntimeError)
+
+    def __init__(self) -> None:
+        super().__init__("ray")
+        self.__spec__ = importlib.machinery.ModuleSpec("ray", None)
+
+    def is_initialized(self) -> bool:
+        return False
+
+    def init(self, **options: object) -> None:
+        raise ConnectionError("Failed to connect to Ray cluster")
+
+
+@pytest.mark.parametrize(
+    ("address", "mode", "hinted"),
+    [("head", None, True), ("head", "token", False), ("auto", None, False), (None, None, False)],
+)
+def test_a_cluster_at_an_address_may_want_a_token(
+    monkeypatch: pytest.MonkeyPatch, address: str | None, mode: str | None, hinted: bool
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", CannotConnect())
+    monkeypatch.setenv("RAY_AUTH_MODE", mode or "")
+    if mode is None:
+        monkeypatch.delenv("RAY_AUTH_MODE")
+    with pytest.raises(ClusterError, match="is not there: Failed to connect to Ray cluster") as caught:
+        Cluster(address, actors=1, resources=ActorResources())
+    assert ("RAY_AUTH_MODE=token" in str(caught.value)) is hinted
 
 
 def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from art_trainer.dashboard import PAGE_HEADERS, RunsSource, dashboard_router, pa
 from art_trainer.errors import ConfigError
 from art_trainer.remote.limits import Limits
 from art_trainer.serving import ServedPolicy, openai_router
+from art_trainer.web.access import check_access
 from art_trainer.web.hosts import HostNames
 from art_trainer.web.rates import RateLimit
 from tests.art_trainer.agent_server.agent_helpers import tiny_policy
@@ -183,6 +184,13 @@ def test_a_server_on_every_address_goes_by_any_address_but_not_by_any_name() -> 
 def test_others_reach_no_server_without_a_token(tmp_path: Path, host: str) -> None:
     with pytest.raises(ConfigError, match="no token"), served(tmp_path, token=None, host=host):
         pass
+
+
+def test_a_server_that_others_reach_through_a_proxy_wants_a_token() -> None:
+    with pytest.raises(ConfigError, match=r"'a\.example' is allowed .* no token"):
+        check_access("127.0.0.1", None, ["a.example"])
+    check_access("127.0.0.1", None, ["localhost", "127.0.0.2"])
+    check_access("127.0.0.1", TOKEN, ["a.example"])
 
 
 @pytest.mark.parametrize(

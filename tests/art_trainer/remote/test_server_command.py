@@ -19,8 +19,9 @@ from typer.testing import CliRunner
 
 from art_trainer.checkpoint import list_checkpoints
 from art_trainer.cli_serve import add_serve_command
+from art_trainer.commands.certificates import certificate_of
 from art_trainer.commands.gathering import TrainRequest
-from art_trainer.commands.serving import DEFAULTS, ServeRequest, certificate_of, run_serve
+from art_trainer.commands.serving import DEFAULTS, ServeRequest, run_serve
 from art_trainer.dashboard import page
 from art_trainer.errors import CheckpointError, ConfigError
 from art_trainer.remote.worker import Worker
@@ -225,6 +226,7 @@ def test_what_cannot_be_served_is_refused_before_anything_is_loaded(
         return str(caught.value)
 
     assert "there is no token" in refused(host="0.0.0.0")
+    assert "'a.example' is allowed as a name" in refused(allowed_hosts=("localhost", "a.example"))
     assert "cannot be read" in refused(token_file=tmp_path / "none")
     (tmp_path / "short").write_text("abc\n")
     assert "3 characters" in refused(token_file=tmp_path / "short")

@@ -22,7 +22,7 @@ def test_who_asks_twice_does_not_cut_the_checkpoint_off(monkeypatch: pytest.Monk
     monkeypatch.setattr(serving._thread, "interrupt_main", lambda: interrupts.append("now"))
     stop = Stop()
     stop.then = lambda: told.append("workers")
-    with stop.on_sigterm():
+    with stop.heard():
         requests = [threading.Thread(target=stop.ask) for _ in range(4)]
         for request in requests:
             request.start()
