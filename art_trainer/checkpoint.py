@@ -174,19 +174,23 @@ def read_checkpoint(
     return state
 
 
-def verify_checkpoint(path: Path) -> None:
+def verify_checkpoint(path: Path, part: str = "") -> None:
     """Compare every file with the manifest.
+
+    Args:
+        path: The checkpoint.
+        part: Only files whose names begin with this, such as ``model/``.
 
     Raises:
         CheckpointError: Naming the file that is missing or damaged, and the newest checkpoint beside it that
             is whole.
     """
-    fault = _fault(path)
+    fault = _fault(path, part)
     if fault is not None:
         raise CheckpointError(f"{fault}{_whole_ones(path.parent)}")
 
 
-def _fault(path: Path) -> str | None:
+def _fault(path: Path, part: str = "") -> str | None:
     """Return what is wrong with a checkpoint's files, ``None`` where they are the manifest's."""
     manifest_file = path / "manifest.json"
     if not manifest_file.exists():
@@ -197,6 +201,8 @@ def _fault(path: Path) -> str | None:
     except ValueError as error:
         return f"{manifest_file} is damaged: {error}"
     for name, wanted in manifest.items():
+        if not Path(name).as_posix().startswith(part):
+            continue
         file = path / name
         if not file.exists():
             return f"{path} is not a complete checkpoint: {name} is missing"

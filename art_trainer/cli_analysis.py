@@ -11,6 +11,8 @@ from rich.console import Console
 _EPILOG = (
     "Examples:\n\n`art-trainer analyze runs/Email-v0-art-tiny-1`.\n\n"
     "`art-trainer analyze runs/honest runs/odd --compare --html both.html`.\n\n"
+    "`art-trainer analyze runs/Email-v0-art-tiny-1 --between step-000050 step-000100` tells which tasks were "
+    "won and lost from one checkpoint to another, in a run with `--eval-steps 50`.\n\n"
     "`art-trainer analyze runs/Email-v0-art-tiny-1 --price 0.60 --price-read 0.15 --json analysis.json`."
 )
 
@@ -34,7 +36,8 @@ def analyze(
         tuple[str, str] | None,
         typer.Option(
             metavar="FIRST SECOND",
-            help="Two evaluations of each run to tell apart, files of evaluations/. [default: before after]",
+            help="Two evaluations of each run to tell apart, files of evaluations/, such as step-000010. "
+            "[default: before after]",
         ),
     ] = None,
     price: Annotated[

@@ -6,6 +6,7 @@
     metrics.jsonl                    one line per step
     evaluations/before.json          the same policy before training (a file per evaluation)
     evaluations/before.episodes.jsonl    and its transcripts, without tokens
+    evaluations/step-000010.json     the one after step 10, of a run that evaluates as it goes
     checkpoints/                     what a resumed run starts from
     episodes.jsonl.zst               every training episode with its tokens, see art_trainer/records
     report.html                      all of the above for a reader
@@ -30,6 +31,8 @@ BEFORE = "before"
 AFTER = "after"
 BASELINE = "baseline-"
 """Prefix of the evaluations of the environment's baselines."""
+STEP = "step-"
+"""Prefix of the evaluations during training; the step's number follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +120,15 @@ class RunFolder:
         text = yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)
         write_text(self.settings_file, text)
 
-    def write_evaluation(self, name: str, evaluation: Evaluation, transcripts: Iterable[Episode]) -> None:
+    def write_evaluation(
+        self, name: str, evaluation: Evaluation, transcripts: Iterable[Episode] | None = None
+    ) -> None:
         """Write an evaluation and its transcripts, without token ids: they are large and not for readers."""
         self.evaluations.mkdir(parents=True, exist_ok=True)
-        lines = []
-        for episode in transcripts:
-            plain = dataclasses.replace(episode, histories=())
-            lines.append(json.dumps(plain.to_json(), ensure_ascii=False) + "\n")
-        write_text(self.evaluations / f"{name}.episodes.jsonl", "".join(lines))
+        if transcripts is not None:
+            plain = (dataclasses.replace(episode, histories=()) for episode in transcripts)
+            lines = [json.dumps(episode.to_json(), ensure_ascii=False) + "\n" for episode in plain]
+            write_text(self.evaluations / f"{name}.episodes.jsonl", "".join(lines))
         write_text(self.evaluations / f"{name}.json", json.dumps(evaluation.to_json(), ensure_ascii=False))
 
 

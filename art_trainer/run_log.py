@@ -1,10 +1,11 @@
-"""What a training run leaves in its folder as it goes: settings, metrics, episodes.
+"""What a training run leaves in its folder as it goes: settings, metrics, episodes, evaluations.
 
 ::
 
-    config.json            the trainer's settings
-    metrics.jsonl          one line a logged step, flushed at once
-    episodes.jsonl.zst     every episode with its tokens, see :mod:`art_trainer.records`
+    config.json                       the trainer's settings
+    metrics.jsonl                     one line a logged step, flushed at once
+    episodes.jsonl.zst                every episode with its tokens, see :mod:`art_trainer.records`
+    evaluations/step-000010.json      how each episode of the evaluation after step 10 came out
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from typing import Any
 
 from art_trainer.disk import fsync
 from art_trainer.episodes import Group
+from art_trainer.evaluation import Evaluation
 from art_trainer.records.writer import EpisodeWriter
+from art_trainer.run_folder import STEP, RunFolder
 
 
 class RunLog:
@@ -33,7 +36,7 @@ class RunLog:
         return self.folder / "checkpoints"
 
     def begin(self, config: Mapping[str, Any], step: int, weights: str | None = None) -> None:
-        """Write the settings, and forget metrics and episodes of steps that a resumed run does again.
+        """Write the settings, and forget what is there of steps that a resumed run does again.
 
         A run that begins at step 0 also evaluates again.
 
@@ -53,6 +56,10 @@ class RunLog:
         if metrics.exists():
             lines = metrics.read_text(encoding="utf-8").splitlines(keepends=True)
             _replace(metrics, "".join(line for line in lines if 0 < step >= _step_of(line)))
+        for file in RunFolder(self.folder).evaluations.glob(f"{STEP}*.json"):
+            number = file.stem.removeprefix(STEP)
+            if number.isdecimal() and not 0 < step >= int(number):
+                file.unlink()
 
     def write_metrics(self, metrics: Mapping[str, float]) -> None:
         """Append one line."""
@@ -73,6 +80,10 @@ class RunLog:
         if limit != 0:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._episodes.write_step(step, groups, replaced, limit=limit)
+
+    def write_evaluation(self, step: int, evaluation: Evaluation) -> None:
+        """Write the results of an evaluation after a step, without its transcripts."""
+        RunFolder(self.folder).write_evaluation(f"{STEP}{step:06d}", evaluation)
 
     def sync(self) -> None:
         """Force metrics and episodes to the disk: a checkpoint that follows must not know more than they."""

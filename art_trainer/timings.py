@@ -15,7 +15,7 @@ class TurnTiming:
     reply_seconds: float | None = None
     """From the request to the whole reply, waiting for a place in a batch included."""
     action_seconds: float | None = None
-    """The environment's step."""
+    """The environment's step; of an agent's own code what it did until it asked again."""
 
 
 @dataclass(frozen=True, slots=True)

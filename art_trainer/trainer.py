@@ -38,6 +38,7 @@ from art_trainer.checkpoint import checkpoint_path, prune_checkpoints, read_chec
 from art_trainer.config import GRPOConfig
 from art_trainer.episodes import Episode, Group
 from art_trainer.errors import ConfigError, DivergedError, EngineError
+from art_trainer.evaluation import Evaluation
 from art_trainer.guards import EventLog, HearsWarnings, Watch
 from art_trainer.interrupt import Interruptible
 from art_trainer.judging import RewardModel
@@ -137,6 +138,7 @@ class GRPOTrainer:
             on_episode=self._tell_episode,
             timings=self._timings,
         )
+        self._evaluated: Evaluation | None = None
         self._rollout_seconds = 0.0
         self._learned_from = 0
         self._stopping = False
@@ -207,6 +209,7 @@ class GRPOTrainer:
             )
         finally:
             self.policy.sampling = training
+        self._evaluated = result
         metrics = {"eval_turns": result.turns, "eval_invalid_actions": result.invalid_rate}
         if result.reward is not None:
             metrics["eval_reward"] = result.reward.value
@@ -266,7 +269,7 @@ class GRPOTrainer:
         """Train up to ``max_steps``, letting Ctrl-C through only where no process waits for this one."""
         config = self.config
         if config.eval_steps and self.step == 0:
-            metrics = {"step": 0.0, **self.evaluate()}
+            metrics = {"step": 0.0, **self._evaluate_and_keep()}
             if self.processes.is_main:
                 self.log.write_metrics(metrics)
             for watcher in self._watchers:
@@ -385,7 +388,7 @@ class GRPOTrainer:
         last = self.step == config.max_steps
         improved = False
         if config.eval_steps and (last or self.step % config.eval_steps == 0):
-            metrics |= self.evaluate()
+            metrics |= self._evaluate_and_keep()
             improved = self._hear(metrics)
         if self.processes.is_main:
             self.log.write_episodes(self.step, groups, config.log_episodes, replaced)
@@ -399,6 +402,13 @@ class GRPOTrainer:
         due = config.save_steps > 0 and self.step % config.save_steps == 0
         if (due or improved) and not last:
             self._save()
+
+    def _evaluate_and_keep(self) -> dict[str, float]:
+        """Evaluate, and write how each episode came out."""
+        metrics = self.evaluate()
+        if self._evaluated is not None:
+            self.log.write_evaluation(self.step, self._evaluated)
+        return metrics
 
     def _hear(self, metrics: Mapping[str, float]) -> bool:
         """Take in an evaluation, the same in every process; return whether its weights are worth keeping."""

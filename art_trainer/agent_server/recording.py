@@ -8,9 +8,10 @@ contexts begin alike, the replies they share are learned from once, in the first
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jinja2
@@ -23,6 +24,7 @@ from art_trainer.serving.errors import ContextFull
 from art_trainer.serving.live_sampler import Sampled
 from art_trainer.serving.messages import ChatMessage
 from art_trainer.serving.replies import Ends, is_cut, seen_message
+from art_trainer.timings import TurnTiming
 from art_trainer.token_thread import TokenThread
 from art_trainer.web.errors import ApiError
 
@@ -47,6 +49,8 @@ class Reply:
         thread: The context's tokens, the reply included.
         sequence: What the decoder has computed of them, until a request takes it over.
         asked: What the client said to get this reply, since the parent's.
+        asked_at: When it did, by :func:`time.monotonic`.
+        replied_at: When the reply was there.
         delivered: Whether the client got it; a reply that nobody got was not acted on.
     """
 
@@ -62,6 +66,8 @@ class Reply:
     thread: TokenThread
     sequence: TokenSequence | None
     asked: str
+    asked_at: float
+    replied_at: float
     delivered: bool = False
 
 
@@ -81,6 +87,7 @@ class Opened:
     """What the client said since the parent."""
     repeat: int = 0
     """How many earlier requests had the same conversation."""
+    asked_at: float = field(default_factory=time.monotonic)
 
     @property
     def context(self) -> list[int]:
@@ -184,6 +191,8 @@ class Recording:
             thread=thread,
             sequence=opened.sequence,
             asked=opened.asked,
+            asked_at=opened.asked_at,
+            replied_at=time.monotonic(),
         )
         self._in_order.append(reply)
         self._replies.setdefault(reply.digest, []).append(reply)
@@ -203,6 +212,24 @@ class Recording:
                 reward=reward if reply is replies[-1] else 0.0,
                 call=_first_call(reply.message),
                 cut=reply.cut,
+            )
+            for reply in replies
+        )
+
+    def timings(self) -> tuple[TurnTiming, ...]:
+        """How long each delivered reply took, and the agent until it came back with what it did with it.
+
+        An agent's time is from the reply to the first request that continues it; the last reply has none.
+        """
+        replies = [reply for reply in self._in_order if reply.delivered]
+        back_at: dict[int, float] = {}
+        for reply in replies:
+            if reply.parent is not None:
+                back_at.setdefault(reply.parent.number, reply.asked_at)
+        return tuple(
+            TurnTiming(
+                reply.replied_at - reply.asked_at,
+                back_at[reply.number] - reply.replied_at if reply.number in back_at else None,
             )
             for reply in replies
         )

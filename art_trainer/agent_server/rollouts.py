@@ -27,6 +27,7 @@ from typing import Any
 from art_trainer.agent_server.server import AgentServer
 from art_trainer.agent_server.sessions import Outcome, Reward, Session
 from art_trainer.episodes import Ending, Episode, Group
+from art_trainer.timings import EpisodeTiming, Timings
 from art_trainer.transformers_policy import TransformersPolicy
 
 Agent = Callable[[str, str, Any], float | Awaitable[float | None] | None]
@@ -139,13 +140,17 @@ class AgentRollouts:
         return [Group(tuple(episodes[start : start + size])) for start in range(0, len(episodes), size)]
 
     def attempt(
-        self, attempts: Sequence[Attempt], on_episode: Callable[[int, Episode], object] | None = None
+        self,
+        attempts: Sequence[Attempt],
+        on_episode: Callable[[int, Episode], object] | None = None,
+        timings: Timings | None = None,
     ) -> list[Episode]:
         """Play attempts, as many at one time as the limits allow.
 
         Args:
             attempts: What is attempted.
             on_episode: Called with the place of each attempt and its episode as it ends, in this thread.
+            timings: Where given, is told how long each reply took, and the agent between two of them.
 
         Returns:
             The episodes, in the order of the attempts.
@@ -158,9 +163,12 @@ class AgentRollouts:
             }
             try:
                 for future in as_completed(pending):
+                    episode, timing = future.result()
+                    if timings is not None:
+                        timings.add(episode, timing)
                     if on_episode is not None:
-                        on_episode(pending[future], future.result())
-                episodes = [future.result() for future in pending]
+                        on_episode(pending[future], episode)
+                episodes = [future.result()[0] for future in pending]
             except BaseException:
                 over.set()
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -182,14 +190,16 @@ class AgentRollouts:
     ) -> None:
         self.close()
 
-    def _attempt(self, attempt: Attempt, over: threading.Event) -> Episode:
+    def _attempt(self, attempt: Attempt, over: threading.Event) -> tuple[Episode, EpisodeTiming]:
+        started = time.time()
         session = self.server.open(attempt.rng_seed)
         run = _AgentRun(self._agent, self.server.base_url(session), session, attempt.task)
         try:
             outcome, words = run.until(time.monotonic() + self._limits.timeout, over)
         finally:
             self.server.forget(session)
-        return _episode(session, outcome, words, env_id=self.name, attempt=attempt)
+        episode = _episode(session, outcome, words, env_id=self.name, attempt=attempt)
+        return episode, EpisodeTiming(started, session.recording.timings())
 
 
 def run_agents(

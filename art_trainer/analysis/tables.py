@@ -211,25 +211,32 @@ def change_lines(change: EvaluationChange) -> list[str]:
             f"{pair}: success {percent(change.first_success)} → {percent(change.second_success)}, "
             f"{points(change.success)}{luck}."
         )
-    if change.paired and change.success is not None:
-        test = "" if change.p_value is None else f" (exact McNemar test: p = {change.p_value:.2g})"
-        lines.append(
-            f"Starts won {change.won}, lost {change.lost}, solved by both {change.both}, by neither "
-            f"{change.neither}{test}."
-        )
-        for name, tasks, count in (
-            ("Won", change.won_tasks, change.won),
-            ("Lost", change.lost_tasks, change.lost),
-        ):
-            if tasks:
-                more = f" and {count - len(tasks)} more" if count > len(tasks) else ""
-                lines.append(visible(f"{name}: {', '.join(tasks)}{more}."))
+    lines += won_and_lost_lines(change)
     if change.reward is not None:
         lines.append(
             f"{pair}: mean reward {change.reward.value:+.3g} "
             f"({change.reward.low:+.3g} to {change.reward.high:+.3g})."
         )
     return [*lines, *([visible(change.note)] if change.note else [])]
+
+
+def won_and_lost_lines(change: EvaluationChange) -> list[str]:
+    """Which starts were won and which lost, in lines; none where the two did not meet the same ones."""
+    if not change.paired or change.success is None:
+        return []
+    test = "" if change.p_value is None else f" (exact McNemar test: p = {change.p_value:.2g})"
+    lines = [
+        f"Starts won {change.won}, lost {change.lost}, solved by both {change.both}, by neither "
+        f"{change.neither}{test}."
+    ]
+    for name, tasks, count in (
+        ("Won", change.won_tasks, change.won),
+        ("Lost", change.lost_tasks, change.lost),
+    ):
+        if tasks:
+            more = f" and {count - len(tasks)} more" if count > len(tasks) else ""
+            lines.append(visible(f"{name}: {', '.join(tasks)}{more}."))
+    return lines
 
 
 def usage_words(usage: Usage) -> str:

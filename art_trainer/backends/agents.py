@@ -80,7 +80,7 @@ class AgentBackend:
     ) -> list[Group]:
         """Have groups played, see :meth:`~art_trainer.backends.backend.RolloutBackend.collect`.
 
-        Nothing is told to ``timings``: how long the agent's own work took is not known here.
+        An action's time is the agent's own: from a reply to the request that continues it.
         """
         attempts, group_of = [], []
         for place, task in enumerate(tasks):
@@ -99,7 +99,7 @@ class AgentBackend:
                 if on_group is not None:
                     on_group(place, groups[place])
 
-        self._rollouts.attempt(attempts, hear)
+        self._rollouts.attempt(attempts, hear, timings)
         return [groups[place] for place in range(len(tasks))]
 
     def evaluate(self, *, episodes: int, seed: int) -> Evaluation:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 
 from art_trainer import scratch
@@ -12,6 +11,7 @@ from art_trainer.engines.engine import Engine
 from art_trainer.engines.sglang import SGLangEngine
 from art_trainer.engines.vllm import VLLMEngine
 from art_trainer.errors import ConfigError, EngineError
+from art_trainer.monitoring.settings import value_of
 from art_trainer.policy import TrainablePolicy
 from art_trainer.sampler import SamplingParams
 from art_trainer.transformers_policy import TransformersPolicy
@@ -83,4 +83,4 @@ def with_engine(policy: TransformersPolicy, run: RunSettings) -> TrainablePolicy
 
 
 def _engine(kind: str, url: str, model: str | None) -> Engine:
-    return _KINDS[kind](url, model, api_key=os.environ.get(_KEYS[kind]))
+    return _KINDS[kind](url, model, api_key=value_of(_KEYS[kind]))

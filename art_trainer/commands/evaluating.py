@@ -11,6 +11,8 @@ from typing import Any
 
 from rich.console import Console
 
+from art_trainer.analysis.changes import change_between
+from art_trainer.analysis.tables import won_and_lost_lines
 from art_trainer.commands.policies import MakeEnv, env_maker, load_policy
 from art_trainer.commands.suite_words import command_for, files_of
 from art_trainer.commands.tables import (
@@ -240,3 +242,6 @@ def _print(record: EvaluationRecord, console: Console, *, with_difference: bool,
         evaluations = [evaluation for _, evaluation in rows]
         for line in comparison_lines(*(compare(first, second) for first, second in pairwise(evaluations))):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
+        for (first, before), (second, after) in pairwise(rows):
+            for line in won_and_lost_lines(change_between(before, after)):
+                console.print(f"{first} → {second}: {line}", markup=False, highlight=False, soft_wrap=True)

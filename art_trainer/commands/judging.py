@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from art_trainer.mixed_groups import (
     play_mixed_groups,
     recorded_groups,
 )
+from art_trainer.monitoring.settings import value_of
 from art_trainer.noisy_judge import NoisyJudge
 from art_trainer.policy import Policy
 from art_trainer.run_folder import write_text
@@ -149,7 +149,7 @@ def _model_judge(words: str, arguments: Mapping[str, Any], judges: contextlib.Ex
 
         def make(cached: bool) -> LLMJudge:
             given = {name: value for name, value in arguments.items() if cached or name != "cache"}
-            judge = LLMJudge(model, url, api_key=os.environ.get("OPENAI_API_KEY"), **given)
+            judge = LLMJudge(model, url, api_key=value_of("OPENAI_API_KEY"), **given)
             return judges.enter_context(judge)
 
         judge = make(cached=True)

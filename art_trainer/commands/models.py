@@ -8,6 +8,7 @@ from pathlib import Path
 import transformers
 
 from art_trainer import art_tiny, scratch
+from art_trainer.checkpoint import verify_checkpoint
 from art_trainer.commands.settings import RunSettings
 from art_trainer.errors import ConfigError
 from art_trainer.loading import AUTO, ModelOptions, load_model
@@ -93,7 +94,9 @@ def _refuse_slips(words: str, known: tuple[str, ...]) -> None:
     if words in known or path.exists():
         return
     in_folder = path.parent != Path(".") and path.parent.is_dir()
-    if in_folder or path.is_absolute() or words.startswith((".", "~")):
+    # The hub's names have two parts; what lies in runs/ is a run, here or on another machine.
+    no_hub_name = len(path.parts) > 2 or path.parts[0] == "runs" or words.startswith((".", "~"))
+    if in_folder or path.is_absolute() or no_hub_name:
         raise ConfigError(f"no model at {words!r}: there is no such folder")
     near = difflib.get_close_matches(words, known, n=1, cutoff=0.75)
     if near:
@@ -109,10 +112,15 @@ def model_path(words: str, baselines: tuple[str, ...] = ()) -> str:
 
     Raises:
         ConfigError: For a folder that does not exist, or almost the name of something known.
+        CheckpointError: Where a file of a checkpoint's model is damaged or missing.
     """
     _refuse_slips(words, (art_tiny.NAME, *baselines))
     if words == art_tiny.NAME:
         return str(art_tiny.path())
     path = Path(words)
     path = result_checkpoint(RunFolder(path).checkpoints) or path
-    return str(path / "model") if (path / "model").is_dir() else words
+    if not (path / "model").is_dir():
+        return words
+    if (path / "manifest.json").exists():
+        verify_checkpoint(path, "model/")
+    return str(path / "model")

@@ -13,7 +13,7 @@ from art_trainer.commands.policies import MakeEnv
 from art_trainer.commands.settings import Settings
 from art_trainer.errors import ConfigError
 from art_trainer.monitoring.monitor import Monitor
-from art_trainer.monitoring.registry import make_sink, sink_names
+from art_trainer.monitoring.registry import make_sinks, sink_names
 from art_trainer.monitoring.settings import KNOWN, load_settings
 from art_trainer.monitoring.sync import describe_run, sync_run
 
@@ -31,7 +31,7 @@ def make_monitor(settings: Settings, folder: Path, make_env: MakeEnv, console: C
     if not names:
         return None
     services = load_settings()
-    sinks = [make_sink(name, services.values) for name in names]
+    sinks = make_sinks(names, services.values)
     env = make_env()
     try:
         max_turns = getattr(env.unwrapped, "max_turns", None)
@@ -54,7 +54,7 @@ def run_sync(folder: Path, to: Sequence[str], timeout: int, console: Console) ->
         typer.Exit: With code 1 where a sink did not take everything.
     """
     values = load_settings().values | {"ART_LOG_CLOSE_SECONDS": str(timeout)}
-    sinks = [make_sink(name, values) for name in sink_names(",".join(to))]
+    sinks = make_sinks(sink_names(",".join(to)), values)
     if not sinks:
         raise ConfigError("--to names no sink, as in `--to wandb`")
 

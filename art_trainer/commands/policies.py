@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from art_gym.errors import did_you_mean
 from art_gym.wrappers.text_adapter import TextAdapter
 from art_gym.wrappers.text_parts import reader_of, writer_of
 from art_trainer.errors import ConfigError
+from art_trainer.monitoring.settings import value_of
 from art_trainer.policy import Policy
 from art_trainer.scripted_policy import ScriptedPolicy
 from art_trainer.splits import TRAIN, choose_split
@@ -182,7 +182,7 @@ def _openai_policy(words: str, temperature: float, max_tokens: int) -> Policy:
         return OpenAIPolicy(
             model,
             url,
-            api_key=os.environ.get("OPENAI_API_KEY"),
+            api_key=value_of("OPENAI_API_KEY"),
             temperature=temperature,
             max_new_tokens=max_tokens,
             name=words,

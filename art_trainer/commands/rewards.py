@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from art_gym.wrappers.judging import (
@@ -18,6 +17,7 @@ from art_trainer.commands.policies import openai_words
 from art_trainer.commands.settings import RunSettings
 from art_trainer.errors import ConfigError
 from art_trainer.judging import ENV, RewardMix, RewardModel
+from art_trainer.monitoring.settings import value_of
 
 _CACHE = "judge_cache.sqlite"
 
@@ -63,7 +63,7 @@ def _llm_judge(run: RunSettings, rubric: Rubric | None, folder: Path) -> LLMJudg
             "--judge openai:qwen3@http://localhost:8000/v1"
         )
     model, url = openai_words(run.judge)
-    arguments = {"cache": folder / _CACHE, "api_key": os.environ.get("OPENAI_API_KEY"), **run.judge_args}
+    arguments = {"cache": folder / _CACHE, "api_key": value_of("OPENAI_API_KEY"), **run.judge_args}
     if isinstance(arguments.get("budget"), dict):
         arguments["budget"] = JudgeBudget(**arguments["budget"])
     if rubric is not None:

@@ -1,11 +1,11 @@
-"""The secret between a server and who may use it: in a file or in the environment, never in an argument."""
+"""The secret between a server and who may use it: in a file or in a setting, never in an argument."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from art_trainer.errors import ConfigError
+from art_trainer.monitoring.settings import value_of
 
 TOKEN_VARIABLE = "ART_SERVER_TOKEN"
 
@@ -14,7 +14,7 @@ def read_token(file: Path | None) -> str | None:
     """The bearer token.
 
     Args:
-        file: Holds it; ``None``: the environment's ``ART_SERVER_TOKEN`` is the token.
+        file: Holds it; ``None``: the setting ``ART_SERVER_TOKEN`` is the token.
 
     Returns:
         ``None`` where there is none.
@@ -23,7 +23,7 @@ def read_token(file: Path | None) -> str | None:
         ConfigError: Where the file is empty or cannot be read.
     """
     if file is None:
-        return os.environ.get(TOKEN_VARIABLE) or None
+        return value_of(TOKEN_VARIABLE)
     try:
         token = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:

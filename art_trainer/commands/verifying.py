@@ -10,7 +10,7 @@ from rich.console import Console
 
 from art_trainer.commands.evaluating import play_suite
 from art_trainer.commands.policies import MakeEnv, env_maker
-from art_trainer.errors import ConfigError
+from art_trainer.errors import CheckpointError, ConfigError
 from art_trainer.suites.provenance import made_with, what_differs
 from art_trainer.suites.record import EvaluationRecord, PolicyRecord, read_record
 from art_trainer.suites.task_list import check_task_list
@@ -22,12 +22,13 @@ _LISTED = 5
 def run_verify(file: Path, console: Console) -> None:
     """Play a result file's policies again; print what is equal, what is not, and what else has changed.
 
-    A local model gets as many CPU threads as it had, since sums are rounded otherwise with others.
+    A local model gets as many CPU threads as it had, since sums are rounded otherwise with others. A policy
+    that is not here, such as the folder of a run on another machine, is named, and the others are played.
 
     Raises:
-        ConfigError: Where the environment or a policy is not there any more.
+        ConfigError: Where the environment is not there any more.
         RecordError: Where the file is no result.
-        typer.Exit: With code 1 where a result, or the tasks, are others.
+        typer.Exit: With code 1 where a result, or the tasks, are others, or a policy is not here.
     """
     record = read_record(file)
     make_env = env_maker(record.suite.env, record.suite.env_args)
@@ -52,9 +53,13 @@ def _verify_policy(
     record: EvaluationRecord, policy: PolicyRecord, make_env: MakeEnv, console: Console
 ) -> bool:
     """Play one policy again, say what came out, and return whether it is the same."""
-    again = play_suite(
-        record.suite, policy.words, make_env, console, max_batch=record.max_batch, device=record.device
-    )
+    try:
+        again = play_suite(
+            record.suite, policy.words, make_env, console, max_batch=record.max_batch, device=record.device
+        )
+    except (ConfigError, CheckpointError) as error:
+        _say(console, f"{policy.words}: not played again, {error}")
+        return False
     for line in _other_files(policy.files, again.files):
         _say(console, f"{policy.words}: {line}")
     try:

@@ -17,7 +17,7 @@ from art_trainer.dashboard.growing import GrowingLines
 from art_trainer.dashboard.json_values import finite
 from art_trainer.dashboard.metric_table import MetricRows, MetricTable
 from art_trainer.dashboard.source import RunState, RunSummary
-from art_trainer.run_folder import AFTER, BASELINE, BEFORE, RunFolder
+from art_trainer.run_folder import AFTER, BASELINE, BEFORE, STEP, RunFolder
 from art_trainer.statistics import Interval
 
 MAX_EVENTS = 1_000
@@ -110,13 +110,14 @@ class RunFiles:
     def evaluations(self) -> list[dict[str, Any]]:
         """The evaluations, before training, after it, and those of baselines.
 
-        One whose file is damaged has its ``fault`` in words.
+        Those during training are in the metrics. One whose file is damaged has its ``fault`` in words.
 
         Raises:
             OSError: Where a file cannot be read.
         """
         with self._lock:
-            names = {file.stem for file in self._folder.evaluations.glob("*.json")}
+            found = {file.stem for file in self._folder.evaluations.glob("*.json")}
+            names = {name for name in found if not name.startswith(STEP)}
             first = [name for name in (BEFORE, AFTER) if name in names]
             return [self._evaluation(name) for name in [*first, *sorted(names - set(first))]]
 

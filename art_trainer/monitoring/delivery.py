@@ -331,7 +331,10 @@ class Delivery:
         self._problem = redact(fault) or type(fault).__name__
         if not self._in_trouble and not self._abandoned:
             self._in_trouble = True
-            self._say(f"{self.name}: {self._problem}. Training goes on; what it misses is kept.")
+            kept = "Training goes on; what it misses is kept."
+            if self._inbox.outcome is not None:
+                kept = "What it misses is kept."
+            self._say(f"{self.name}: {self._problem}. {kept}")
 
     def _recovered(self) -> None:
         if self._in_trouble:

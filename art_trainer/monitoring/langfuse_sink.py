@@ -80,7 +80,9 @@ class LangfuseSink:
         """
         missing = [name for name in ("LANGFUSE_PUBLIC_KEY", "LANGFUSE_SECRET_KEY") if not settings.get(name)]
         if missing:
-            raise SinkUnavailableError(f"langfuse needs {' and '.join(missing)}; set it or put it into .env")
+            raise SinkUnavailableError(
+                f"langfuse needs {' and '.join(missing)}, in the environment or in .env"
+            )
         host = settings.get("LANGFUSE_HOST") or DEFAULT_HOST
         return cls(settings["LANGFUSE_PUBLIC_KEY"], settings["LANGFUSE_SECRET_KEY"], host)
 

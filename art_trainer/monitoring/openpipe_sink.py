@@ -86,7 +86,7 @@ class OpenPipeSink:
             SinkUnavailableError: Where the key is missing.
         """
         if not settings.get("OPENPIPE_API_KEY"):
-            raise SinkUnavailableError("openpipe needs OPENPIPE_API_KEY; set it or put it into .env")
+            raise SinkUnavailableError("openpipe needs OPENPIPE_API_KEY, in the environment or in .env")
         return cls(settings["OPENPIPE_API_KEY"], settings.get("OPENPIPE_BASE_URL") or DEFAULT_URL)
 
     def open(self, run: RunInfo, *, resume: Mapping[str, Any] | None) -> None:

@@ -63,3 +63,20 @@ def make_sink(name: str, settings: Mapping[str, str]) -> Sink:
     module = importlib.import_module(f"art_trainer.monitoring.{kind.module}")
     sink: Sink = getattr(module, kind.class_name).from_settings(settings)
     return sink
+
+
+def make_sinks(names: Iterable[str], settings: Mapping[str, str]) -> list[Sink]:
+    """Build several sinks, see :func:`make_sink`.
+
+    Raises:
+        ConfigError: Where one cannot be built; it tells what is missing for all of them.
+    """
+    sinks, missing = [], []
+    for name in names:
+        try:
+            sinks.append(make_sink(name, settings))
+        except ConfigError as error:
+            missing.append(str(error))
+    if missing:
+        raise ConfigError("; ".join(missing))
+    return sinks

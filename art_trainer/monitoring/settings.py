@@ -14,6 +14,7 @@ from pathlib import Path
 from dotenv.parser import parse_stream
 
 from art_trainer.errors import ConfigError
+from art_trainer.monitoring.redaction import redact
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,12 @@ KNOWN = (
     Known("TRACKIO_DIR", "where trackio keeps its projects"),
     Known("ART_LOG_CLOSE_SECONDS", "how long sinks may take, all together, when a run ends", "5"),
     Known("ART_LOG_TABLE_SECONDS", "how often W&B's tables are sent their new rows, at most", "30"),
-    Known("ART_SERVER_PORT", "port of the rollout server", "8765"),
-    Known("ART_CLIENT_WORKERS", "environments a rollout client plays at one time", "4"),
+    Known("ART_LOG_TABLE_EPISODES", "how many episodes of a step W&B's tables show, at most", "128"),
+    Known("VLLM_API_KEY", "key of a vLLM server", secret=True),
+    Known("SGLANG_API_KEY", "key of an SGLang server", secret=True),
+    Known("ART_SERVER_PORT", "port of art-trainer serve", "8270"),
+    Known("ART_SERVER_TOKEN", "token between art-trainer serve and its workers", secret=True),
+    Known("ART_CLIENT_WORKERS", "processes of art-trainer worker", "1"),
 )
 _BY_NAME: Mapping[str, Known] = {known.name: known for known in KNOWN}
 DEFAULT = "default"
@@ -63,8 +68,8 @@ class Setting:
 
     @property
     def shown(self) -> str:
-        """The value for a reader: of a secret only that there is one."""
-        return "********" if self.known.secret else self.value
+        """The value for a reader: of a secret only that there is one, of an address not its password."""
+        return "********" if self.known.secret else redact(self.value)
 
     def __repr__(self) -> str:
         return f"Setting({self.known.name}={self.shown!r} from {self.source})"
@@ -87,15 +92,22 @@ class ServiceSettings:
         """The values by name."""
         return {name: setting.value for name, setting in self.settings.items()}
 
-    def integer(self, name: str) -> int:
+    def integer(self, name: str, most: int | None = None) -> int:
         """The value of a setting that is a whole number from 1, such as ``ART_SERVER_PORT``.
+
+        Args:
+            name: The setting.
+            most: The largest that it may be.
 
         Raises:
             ConfigError: Where it is none; the message says where it was set.
         """
         setting = self.settings[name]
-        if not (setting.value.isdecimal() and int(setting.value) >= 1):
-            raise ConfigError(f"{name} from {setting.source} is {setting.value!r}: set a whole number from 1")
+        if not (setting.value.isdecimal() and 1 <= int(setting.value) <= (most or int(setting.value))):
+            upwards = "" if most is None else f" to {most}"
+            raise ConfigError(
+                f"{name} from {setting.source} is {setting.value!r}: set a whole number from 1{upwards}"
+            )
         return int(setting.value)
 
 
@@ -126,6 +138,15 @@ def load_settings(
         if environ.get(known.name):
             found[known.name] = Setting(known, environ[known.name], ENVIRONMENT)
     return ServiceSettings(found, unknown)
+
+
+def value_of(name: str) -> str | None:
+    """The value of a setting that is in force now; ``None`` where it has none.
+
+    Raises:
+        ConfigError: As :func:`load_settings`.
+    """
+    return load_settings().values.get(name)
 
 
 def _read_file(file: Path) -> dict[str, tuple[str, str]]:

@@ -6,6 +6,7 @@ With a key it is online, without one offline: everything then lies in ``RUN/wand
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections.abc import Mapping
@@ -47,6 +48,7 @@ class WandbSink:
         project: The project; ``None``: the run's.
         close_seconds: How long the end of the run may take.
         table_seconds: How often new rows of the tables are logged, at most; at the end all are.
+        table_episodes: How many episodes of a step the tables show, at most.
     """
 
     name = "wandb"
@@ -61,6 +63,7 @@ class WandbSink:
         project: str | None = None,
         close_seconds: float = 5.0,
         table_seconds: float = 30.0,
+        table_episodes: int = 128,
     ) -> None:
         self._key = key
         self._mode = mode or ("online" if key else OFFLINE)
@@ -73,19 +76,25 @@ class WandbSink:
         self._run: Any = None
         self._tables: WandbTables | None = None
         self._table_seconds = table_seconds
+        self._table_episodes = table_episodes
         self._next_tables = 0.0
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, str]) -> Self:
-        """The settings that begin with ``WANDB_``, and with ``ART_LOG_``."""
+        """The settings that begin with ``WANDB_``, and with ``ART_LOG_``.
+
+        Raises:
+            SinkUnavailableError: Where one of the latter is no such number.
+        """
         return cls(
             settings.get("WANDB_API_KEY"),
             mode=settings.get("WANDB_MODE"),
             base_url=settings.get("WANDB_BASE_URL"),
             entity=settings.get("WANDB_ENTITY"),
             project=settings.get("WANDB_PROJECT"),
-            close_seconds=float(settings.get("ART_LOG_CLOSE_SECONDS", 5.0)),
-            table_seconds=float(settings.get("ART_LOG_TABLE_SECONDS", 30.0)),
+            close_seconds=_seconds(settings, "ART_LOG_CLOSE_SECONDS", 5.0),
+            table_seconds=_seconds(settings, "ART_LOG_TABLE_SECONDS", 30.0),
+            table_episodes=_count(settings, "ART_LOG_TABLE_EPISODES", 128),
         )
 
     def open(self, run: RunInfo, *, resume: Mapping[str, Any] | None) -> None:
@@ -111,7 +120,8 @@ class WandbSink:
         self._run.define_metric(_STEP, hidden=True)
         self._run.define_metric("*", step_metric=_STEP)
         went_on = resume is not None and resume.get("destination") == self._destination
-        self._tables = WandbTables(run, resume.get("unlogged", ()) if resume and went_on else ())
+        owed = resume.get("unlogged", ()) if resume and went_on else ()
+        self._tables = WandbTables(run, owed, most_episodes=self._table_episodes)
 
     def deliver(self, event: Event) -> None:
         """Log a row of metrics, new rows of both tables where it is time, or a checkpoint's model."""
@@ -120,7 +130,7 @@ class WandbSink:
             self._run.log({_STEP: event.step, **shown_metrics(event.metrics)})
         elif isinstance(event, EpisodesPlayed):
             self._tables.add(event)
-            if time.monotonic() >= self._next_tables:
+            if self._tables.full or time.monotonic() >= self._next_tables:
                 self._log_tables(self._tables)
         elif isinstance(event, CheckpointSaved):
             self._log_model(event)
@@ -164,8 +174,7 @@ class WandbSink:
         )
 
     def _log_tables(self, tables: WandbTables) -> None:
-        row = tables.to_log()
-        if row:
+        while row := tables.to_log():
             self._run.log(row)
             tables.logged()
             self._next_tables = time.monotonic() + self._table_seconds
@@ -180,3 +189,20 @@ class WandbSink:
         for file in sorted(path for path in root.rglob("*") if path.is_file()):
             artifact.add_file(str(file), name=str(file.relative_to(root)))
         self._run.log_artifact(artifact, aliases=[*event.aliases, f"step-{event.step}"])
+
+
+def _seconds(settings: Mapping[str, str], name: str, default: float) -> float:
+    try:
+        seconds = float(settings.get(name, default))
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise SinkUnavailableError(f"{name} is {settings[name]!r}: set a number of seconds")
+    return seconds
+
+
+def _count(settings: Mapping[str, str], name: str, default: int) -> int:
+    said = settings.get(name, str(default))
+    if not (said.isdecimal() and int(said) > 0):
+        raise SinkUnavailableError(f"{name} is {said!r}: set a whole number from 1")
+    return int(said)

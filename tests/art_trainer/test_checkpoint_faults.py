@@ -19,7 +19,8 @@ from art_trainer.checkpoint import (
     prune_checkpoints,
     verify_checkpoint,
 )
-from art_trainer.errors import CheckpointError
+from art_trainer.commands.models import model_path
+from art_trainer.errors import CheckpointError, ConfigError
 from tests.art_trainer.test_checkpoint import adapted_model, learner_for, load, save
 from tests.art_trainer.tiny_models import tiny_model
 
@@ -96,6 +97,25 @@ def test_a_damaged_file_is_named_and_the_newest_whole_checkpoint_offered(folder:
     (folder / "step-000005" / "manifest.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"not the manifest's$"):
         verify_checkpoint(folder / "step-000020")
+
+
+def test_a_damaged_model_is_not_evaluated_or_trained_on(folder: Path) -> None:
+    whole, damaged = folder / "step-000010", folder / "step-000020"
+    assert model_path(str(whole)) == str(whole / "model")
+    (whole / "optimizer.safetensors").unlink()  # nobody who plays needs it
+    assert model_path(str(whole)) == str(whole / "model")
+    with pytest.raises(CheckpointError, match=r"model.safetensors is damaged: .* whole one is .*000005"):
+        model_path(str(damaged))
+    (damaged / "manifest.json").unlink()
+    assert model_path(str(damaged)) == str(damaged / "model")  # a folder that nobody vouches for
+
+
+def test_a_path_below_runs_is_never_asked_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words in ("runs/email", "my/own/model"):
+        with pytest.raises(ConfigError, match="there is no such folder"):
+            model_path(words)
+    assert model_path("Qwen/Qwen3-0.6B") == "Qwen/Qwen3-0.6B"
 
 
 def test_a_run_goes_back_to_an_older_checkpoint_only_where_it_is_told_to(folder: Path) -> None:

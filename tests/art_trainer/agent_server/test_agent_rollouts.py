@@ -178,7 +178,8 @@ def test_what_goes_wrong_in_an_agent_is_data_and_drops_its_group(
     stuck, now = threading.Event(), [0.0]
     threads: list[threading.Thread] = []
     asker = Asker(http)
-    monkeypatch.setattr("art_trainer.agent_server.rollouts.time", SimpleNamespace(monotonic=lambda: now[0]))
+    clock = SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0])
+    monkeypatch.setattr("art_trainer.agent_server.rollouts.time", clock)
 
     def agent(base_url: str, api_key: str, task: str) -> Any:
         threads.append(threading.current_thread())

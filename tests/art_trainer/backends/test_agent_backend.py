@@ -1,4 +1,5 @@
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from art_trainer.config import GRPOConfig
 from art_trainer.episodes import Episode, Group
 from art_trainer.errors import ConfigError
 from art_trainer.judging import RewardMix, RewardModel
+from art_trainer.monitoring.traces import RunIdentity, Sampling, episode_trace
 from art_trainer.starts import GroupTask
+from art_trainer.timings import Timings
 from art_trainer.trainer import GRPOTrainer
 from art_trainer.transformers_policy import TransformersPolicy
 from tests.art_trainer.agent_server.agent_helpers import tiny_policy, user
@@ -123,6 +126,48 @@ def test_groups_are_attempts_at_the_task_that_their_seed_picks(make_backend: Any
     # Played alone and again, a group is the same.
     again = backend.collect(wanted[1:2], on_episode=ended.append)
     assert tokens_of(again) == tokens_of(groups[1:2])
+
+
+def test_timings_are_of_each_reply_and_of_the_agents_work_between_two(make_backend: Any) -> None:
+    backend = make_backend(tiny_policy())
+    backend.collect([GroupTask(0, 2, (0,))], on_episode=lambda _: None)  # without, nobody asks for them
+    began, timings = time.time(), Timings()
+    groups = backend.collect([GroupTask(0, 2, (0,))], on_episode=lambda _: None, timings=timings)
+    for timing in timings.of(groups):
+        assert timing is not None
+        assert began <= timing.started <= time.time()
+        (only,) = timing.turns
+        assert only.reply_seconds is not None
+        assert only.reply_seconds > 0
+        assert only.action_seconds is None
+
+
+def test_the_time_of_an_agents_work_is_from_a_reply_to_the_next_request(tmp_path: Path) -> None:
+    def works(base_url: str, api_key: str, task: Any) -> float:
+        messages = [user("one")]
+        with httpx.Client(timeout=60, headers={"authorization": f"Bearer {api_key}"}) as client:
+            for _ in range(2):
+                answer = client.post(f"{base_url}/chat/completions", json={"messages": messages})
+                time.sleep(0.05)
+                messages += [answer.json()["choices"][0]["message"], user("and")]
+        return 1.0
+
+    backend = AgentBackend(works, ["a"], tiny_policy())
+    timings = Timings()
+    try:
+        groups = backend.collect([GroupTask(0, 1, (0,))], on_episode=lambda _: None, timings=timings)
+    finally:
+        backend.close()
+    (timing,) = timings.of(groups)
+    assert timing is not None
+    first, last = timing.turns
+    assert len(groups[0].episodes[0].turns) == 2
+    assert first.action_seconds is not None
+    assert first.action_seconds >= 0.05
+    assert last.action_seconds is None
+    trace = episode_trace(groups[0].episodes[0], RunIdentity("run", 0), 1, "1-0", Sampling("tiny"), timing)
+    assert trace.timed
+    assert [action.seconds for action in trace.actions] == [first.action_seconds, None]
 
 
 def test_a_trainer_without_an_environment_learns_and_is_evaluated_on_tasks_held_out(

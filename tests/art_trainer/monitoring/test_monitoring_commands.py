@@ -8,8 +8,13 @@ import pytest
 
 from art_trainer.cli import main
 from art_trainer.commands.monitoring import make_monitor
+from art_trainer.commands.policies import load_policy
+from art_trainer.commands.serving import ServeRequest
 from art_trainer.commands.settings import Layer, merge_settings
+from art_trainer.commands.tokens import read_token
+from art_trainer.commands.working import WorkerRequest
 from art_trainer.errors import ConfigError
+from art_trainer.monitoring.settings import load_settings
 from art_trainer.monitoring.sync import describe_run
 from tests.art_trainer.monitoring.sink_runs import MadeRun
 from tests.art_trainer.toy_envs import Echo
@@ -32,7 +37,9 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_config_shows_what_is_in_force_and_masks_secrets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / ".env").write_text("WANDB_API_KEY=0123456789secret\nLANGFUSE_HOTS=x\n")
+    (tmp_path / ".env").write_text(
+        "WANDB_API_KEY=0123456789secret\nLANGFUSE_HOTS=x\nMLFLOW_TRACKING_URI=https://me:hush@mlflow.example\n"
+    )
     monkeypatch.setenv("LANGFUSE_HOST", "http://localhost:3000")
     assert _exit_code("config") == 0
     shown = capsys.readouterr().out
@@ -42,6 +49,7 @@ def test_config_shows_what_is_in_force_and_masks_secrets(
     assert lines["ART_SERVER_PORT"][1] == "default"
     assert lines["OPENAI_API_KEY"][:2] == ["not", "set"]
     assert "did you mean `LANGFUSE_HOST`?" in shown
+    assert lines["MLFLOW_TRACKING_URI"][0] == "https://***@mlflow.example"
     assert "0123456789secret" not in shown
 
 
@@ -87,6 +95,57 @@ def test_mistakes_are_one_line(
     told = capsys.readouterr().err
     assert words in told
     assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["sync run --to", "train --env toy/Echo-v0 --model scratch --log"])
+def test_all_keys_that_are_missing_are_told_at_once(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("LANGFUSE_PUBLIC_KEY", "LANGFUSE_SECRET_KEY", "OPENPIPE_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "run").mkdir()
+    assert _exit_code(*command.split(), "langfuse,openpipe,otel") == 2
+    told = capsys.readouterr().err
+    assert "langfuse needs LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY, in the environment or in .env" in told
+    assert "openpipe needs OPENPIPE_API_KEY" in told
+    assert not (tmp_path / "runs").exists()
+
+
+def test_settings_of_the_file_are_in_force_where_config_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {"OPENAI_API_KEY": "sk-file", "ART_SERVER_PORT": "1234", "ART_CLIENT_WORKERS": "3"}
+    names["ART_SERVER_TOKEN"] = "of the file"
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / ".env").write_text("".join(f"{name}='{value}'\n" for name, value in names.items()))
+    served: list[ServeRequest] = []
+    working: list[WorkerRequest] = []
+    monkeypatch.setattr(
+        "art_trainer.commands.serving.run_serve", lambda request, console: served.append(request)
+    )
+    monkeypatch.setattr(
+        "art_trainer.commands.working.run_worker", lambda request, console: working.append(request) or 0
+    )
+    for port, flags in ((1234, []), (0, ["--port", "0"])):
+        assert _exit_code("serve", *flags) == 0
+        assert served[-1].port == port
+    for workers, flags in ((3, []), (2, ["--workers", "2"])):
+        assert _exit_code("worker", "--server", "http://127.0.0.1:1", *flags) == 0
+        assert working[-1].workers == workers
+    assert read_token(None) == "of the file"
+    pytest.importorskip("openai")
+    policy = load_policy("openai:m@http://127.0.0.1:1/v1", Echo, temperature=0, max_tokens=1)
+    assert "sk-file" in str(vars(policy._client)["api_key"])  # type: ignore[attr-defined]
+    monkeypatch.setenv("ART_SERVER_PORT", "70000")
+    assert _exit_code("serve") == 2
+
+
+def test_without_a_file_the_settings_are_the_commands_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ART_SERVER_PORT", "ART_CLIENT_WORKERS"):
+        monkeypatch.delenv(name, raising=False)
+    services = load_settings()
+    assert (services.integer("ART_SERVER_PORT"), services.integer("ART_CLIENT_WORKERS")) == (8270, 1)
 
 
 def test_log_is_a_setting_like_others() -> None:

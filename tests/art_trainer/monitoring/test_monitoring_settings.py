@@ -29,7 +29,7 @@ def test_the_environment_wins_over_the_file_and_the_file_over_defaults(tmp_path:
     assert sources["WANDB_API_KEY"] == ("from the file", ".env line 2")
     assert sources["LANGFUSE_HOST"] == ("http://environment", "environment")
     assert sources["ART_SERVER_PORT"] == ("1", ".env line 5")
-    assert sources["ART_CLIENT_WORKERS"] == ("4", "default")
+    assert sources["ART_CLIENT_WORKERS"] == ("1", "default")
     assert "OTHER" not in sources
     assert "OPENAI_API_KEY" not in found.values
 

@@ -184,12 +184,33 @@ def test_more_rows_than_a_log_takes_are_logged_in_parts(
     _check_against_folder(run, read_wandb(run.folder))
 
 
+def test_the_tables_show_the_first_episodes_of_each_step(tmp_path: Path) -> None:
+    run = MadeRun(tmp_path / "run", steps=2)
+    run.begin()
+    run.play()
+    sink = WandbSink(table_episodes=1)
+    sink.open(run.info, resume=None)
+    for event in events_after(run.folder):
+        sink.deliver(event)
+    sink.close("finished")
+    tables = read_wandb(run.folder).tables
+    shown = ["000001-0000", "000002-0000"]
+    assert sorted(row[1] for row in tables["episodes"]) == shown
+    assert sorted({row[1] for row in tables["actions"]}) == shown
+
+
 def test_a_key_means_online_and_none_means_offline() -> None:
     offline = WandbSink.from_settings({"WANDB_PROJECT": "p"})
     assert offline.state()["destination"] == "offline"
     online = WandbSink.from_settings({"WANDB_API_KEY": "k" * 40, "WANDB_BASE_URL": "http://localhost:1"})
     assert online.state()["destination"] == "http://localhost:1"
     assert "k" * 40 not in f"{vars(offline)}{online.state()}{online!r}"
+
+
+@pytest.mark.parametrize("words", ["soon", "nan", "-1"])
+def test_seconds_that_are_none_are_refused(words: str) -> None:
+    with pytest.raises(SinkUnavailableError, match=f"ART_LOG_TABLE_SECONDS is '{words}': set a number"):
+        WandbSink.from_settings({"ART_LOG_TABLE_SECONDS": words})
 
 
 def test_a_key_that_is_none_is_refused_for_good(tmp_path: Path) -> None:
@@ -228,3 +249,9 @@ def test_a_dead_server_ends_the_process_in_time_and_sync_sends_all(tmp_path: Pat
     run = MadeRun(tmp_path / "run")
     assert sync_run(run.folder, WandbSink(), say=pytest.fail).status.complete
     _check_against_folder(run, read_wandb(run.folder))
+
+
+@pytest.mark.parametrize("words", ["some", "0", "1.5"])
+def test_a_number_of_episodes_that_is_none_is_refused(words: str) -> None:
+    with pytest.raises(SinkUnavailableError, match=f"ART_LOG_TABLE_EPISODES is '{words}': set a whole"):
+        WandbSink.from_settings({"ART_LOG_TABLE_EPISODES": words})

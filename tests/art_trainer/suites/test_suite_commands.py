@@ -64,6 +64,8 @@ def test_a_suite_is_played_and_repeated(invoke, echo_suite, tmp_path):
     assert "pass@2" in played.output
     assert "success by word" in played.output
     assert "scripted minus random, success: +" in played.output
+    assert "random → scripted: Starts won 4, lost 0, solved by both 4, by neither 0." in played.output
+    assert "random → scripted: Won: test-0, test-1" in played.output
     assert ", p " in played.output
     record = read_record(tmp_path / "out" / "a.json")
     assert record.suite.samples == 2
@@ -114,6 +116,17 @@ def test_a_changed_result_is_found_and_its_exit_code_is_1(invoke, echo_suite, tm
     assert "scripted: 1 of 4 episodes differ." in result.output
     assert "episode 2 (test-2): reward 1.15 → 0.9" in result.output
     assert "changed: numpy: 0.9 then, " in result.output
+
+
+def test_a_policy_that_is_not_here_is_named_and_the_others_are_played_again(invoke, echo_suite, tmp_path):
+    invoke("eval", "--suite", echo_suite, "--policy", "random", "--policy", "scripted", "--json", "a.json")
+    data = json.loads((tmp_path / "a.json").read_text())
+    data["policies"][0]["policy"] = "runs/trained"
+    (tmp_path / "a.json").write_text(json.dumps(data))
+    result = invoke("eval", "--verify", "a.json")
+    assert result.exit_code == 1
+    assert "runs/trained: not played again, no model at 'runs/trained'" in result.output
+    assert "scripted: all 4 episodes are the same." in result.output
 
 
 def test_results_that_are_the_same_under_other_versions_are_the_same(invoke, echo_suite, tmp_path):
