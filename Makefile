@@ -3,6 +3,8 @@
 PYTHON ?= python3
 TORCH_INDEX ?=
 COVERAGE_MIN ?= 90
+# On two cores: a sixth of the time a test waits, for a server, a sandbox or a browser.
+TEST_PROCESSES ?= 3
 ARGS ?=
 
 VENV := .venv
@@ -25,7 +27,7 @@ train: $(VENV)/.train ## Train an agent to search a mailbox; ARGS="…" goes to 
 # Tests start many processes of this project's: only the first has to compile it.
 test: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.dev ## Run the tests and check the coverage; ARGS="…" goes to pytest.
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --cov --cov-report= $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --cov --cov-report= $(ARGS)
 	$(BIN)/python -m coverage report --include "art_gym/*,envs/*" --sort cover --skip-covered \
 		--fail-under $(COVERAGE_MIN)
 
