@@ -16,7 +16,7 @@ settings.register_profile("repeatable", max_examples=40, derandomize=True, datab
 settings.register_profile("explore", max_examples=2_000, deadline=None)
 settings.load_profile("repeatable")
 
-# There are more workers than cores: more threads would only wait for each other. Set before torch is imported.
+# More workers than cores: more threads would only wait for each other. Set before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 

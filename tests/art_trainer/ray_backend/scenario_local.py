@@ -7,7 +7,6 @@ that is its argument.
 from __future__ import annotations
 
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +44,7 @@ def local(folder: Path) -> dict[str, Any]:
 def with_faults(cluster: Cluster, folder: Path) -> dict[str, Any]:
     """One actor is killed with -9 while it plays, another is stopped."""
     strikes = Strikes(folder, {100: signal.SIGKILL, 102: signal.SIGSTOP})
-    patience = Patience(pulse=0.2, start=60, lease=1.5, silence=3)
+    patience = Patience(pulse=0.2, start=120, lease=3, silence=8)
     made = Company(folder / "faults", lambda number: cluster.hire(MakeUp(0.02, strikes)), patience=patience)
     try:
         made.publish(0)
@@ -69,12 +68,11 @@ def without_room(folder: Path) -> dict[str, Any]:
         patience=Patience(start=1.5),
         room=cluster.room,
     )
-    began = time.monotonic()
     try:
         made.publish(0)
         made.groups.collect(tasks(2), on_episode=lambda episode: None)
     except TrainerError as fault:
-        return {"words": str(fault), "seconds": time.monotonic() - began}
+        return {"words": str(fault)}
     finally:
         made.close()
     raise AssertionError("it found room")

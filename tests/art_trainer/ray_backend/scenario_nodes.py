@@ -24,7 +24,7 @@ def nodes(folder: Path) -> dict[str, Any]:
     machines = Nodes(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     second = machines.add_node(num_cpus=2)
     cluster = Cluster(machines.address, actors=3, resources=ActorResources())
-    patience = Patience(pulse=0.2, start=6, lease=3, silence=10)
+    patience = Patience(pulse=0.2, start=120, lease=10, silence=60)
     made = Company(
         folder / "nodes",
         lambda number: cluster.hire(MakeUp(0.05)),
@@ -41,7 +41,7 @@ def nodes(folder: Path) -> dict[str, Any]:
 
     try:
         made.publish(0)
-        assert seconds_until(lambda: made.crew.present == 3, 60) is not None
+        assert seconds_until(lambda: made.crew.present == 3, 120) is not None
         groups = made.groups.collect(tasks(24), on_episode=lambda episode: None, on_group=kill_one)
         return {**counted(made, groups), "heard": sorted(heard)}
     finally:

@@ -84,7 +84,7 @@ def open_to_all() -> list[str]:
     return sorted(address for address in addresses if not address.startswith(loopback))
 
 
-def seconds_until(true: Callable[[], bool], limit: float = 20.0) -> float | None:
+def seconds_until(true: Callable[[], bool], limit: float = 60.0) -> float | None:
     began = time.monotonic()
     while time.monotonic() - began < limit:
         if true():
