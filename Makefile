@@ -7,14 +7,17 @@ COVERAGE_MIN ?= 90
 TEST_PROCESSES ?= 3
 ARGS ?=
 
+PYTEST := --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+SYSTEM_PACKAGES := chromium bubblewrap openssl zstd
+
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 INSTALL := $(PIP) install --constraint constraints.txt
-LINTED := art_gym art_trainer envs wrappers tests benchmarks docs integrations
+LINTED := art_gym art_trainer envs wrappers recipes tests benchmarks docs integrations
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-integrations lint format bench demo-distributed docs clean
+.PHONY: help setup setup-system train test test-all test-integrations lint format bench demo-distributed docs clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -22,14 +25,21 @@ help: ## Show this list.
 setup: $(VENV)/.dev ## Install the project and its development tools into .venv.
 
 train: $(VENV)/.train ## Train an agent to search a mailbox; ARGS="…" goes to `art-trainer train`.
-	$(BIN)/art-trainer train --env art/Email-v0 --env-args difficulty=1 --model art-tiny $(ARGS)
+	$(BIN)/art-trainer train --recipe email $(ARGS)
 
 # Tests start many processes of this project's: only the first has to compile it.
 test: export PYTHONDONTWRITEBYTECODE =
-test: $(VENV)/.dev ## Run the tests and check the coverage; ARGS="…" goes to pytest.
-	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --cov --cov-report= $(ARGS)
+test: $(VENV)/.dev ## Run the tests that fit into four minutes; ARGS="…" goes to pytest.
+	$(BIN)/python -m pytest $(PYTEST) -m "not e2e" $(ARGS)
+
+test-all: export PYTHONDONTWRITEBYTECODE =
+test-all: $(VENV)/.dev ## Run all tests, the end-to-end ones too, and check the coverage; ARGS="…" goes to pytest.
+	$(BIN)/python -m pytest $(PYTEST) --cov --cov-report= $(ARGS)
 	$(BIN)/python -m coverage report --include "art_gym/*,envs/*" --sort cover --skip-covered \
 		--fail-under $(COVERAGE_MIN)
+
+setup-system: ## Install the Debian packages that tests use: a browser, bubblewrap, openssl, zstd.
+	apt-get update -qq && apt-get install -qq --no-install-recommends $(SYSTEM_PACKAGES)
 
 test-integrations: $(VENV)/.dev ## Run other people's libraries on the environments; ARGS="…" goes to integrations/run.py.
 	$(BIN)/python integrations/run.py $(ARGS)

@@ -5,23 +5,23 @@ one. Authors of environments find the whole contract here: :class:`TextEnv`, :fu
 and :func:`check_text_env` to hold their work against it.
 """
 
-from art_gym.checker import check_text_env
+from art_gym.base import Snapshot
 from art_gym.env import Baseline, TextEnv
 from art_gym.errors import (
     ArtGymError,
     ContractError,
-    ResetNeeded,
+    ResetNeededError,
     ToolDeclarationError,
     ToolError,
-    UnknownTask,
+    UnknownTaskError,
 )
 from art_gym.parameters import Code, Parameter
-from art_gym.parser import Call, Invalid, parse
-from art_gym.plugins import load_plugins as _load_plugins
+from art_gym.parsing.parser import Call, ParseError, parse
+from art_gym.registration import load_plugins as _load_plugins
 from art_gym.registration import register_envs as _register_envs
-from art_gym.snapshots import Snapshot
 from art_gym.spaces import UnicodeText
 from art_gym.tasks import Task, TaskSet
+from art_gym.testing.checker import check_text_env
 from art_gym.tools import Outcome, Tool, tool
 
 __all__ = [
@@ -30,10 +30,10 @@ __all__ = [
     "Call",
     "Code",
     "ContractError",
-    "Invalid",
     "Outcome",
     "Parameter",
-    "ResetNeeded",
+    "ParseError",
+    "ResetNeededError",
     "Snapshot",
     "Task",
     "TaskSet",
@@ -42,7 +42,7 @@ __all__ = [
     "ToolDeclarationError",
     "ToolError",
     "UnicodeText",
-    "UnknownTask",
+    "UnknownTaskError",
     "check_text_env",
     "parse",
     "tool",

@@ -1,29 +1,33 @@
-"""The player that every text environment has without writing one: random valid calls."""
+"""Baseline policies: players that use no model, and the score that they reach."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any, Literal
 
+import gymnasium as gym
 import numpy as np
 
 from art_gym.parameters import Code, Parameter
 from art_gym.tools import Tool
 
+Act = Callable[[str], str]
+"""Takes an observation and returns the reply."""
+Baseline = Callable[[Any, np.random.Generator], Act]
+"""A policy without a model: ``baseline(env, rng)``, called after a reset, returns ``act(observation)``."""
+
 _OPTIONAL_GIVEN = 0.25  # how often an optional argument is given
 
 
-def random_calls(env: Any, rng: np.random.Generator) -> Callable[[str], str]:
-    """A player that calls a random tool with random arguments of the right types.
+def random_calls(env: Any, rng: np.random.Generator) -> Act:
+    """Return a player that calls a random tool with random arguments of the right types.
 
     Text arguments are words of the latest observation. An environment whose arguments need more than the
-    right type (an id that exists) should put a better one in its ``baselines["random"]``.
-
-    Args:
-        env: The environment, for its tools.
-        rng: Where the choices come from.
+    right type, such as an id that exists, should define its own ``baselines["random"]``.
     """
     tools: tuple[Tool, ...] = tuple(env.tools.values())
 
@@ -60,3 +64,51 @@ def _single(kind: Any, words: list[str], rng: np.random.Generator) -> Any:
     if kind is Code:
         return f"print({int(rng.integers(10))})"
     return " ".join(words[int(rng.integers(len(words)))] for _ in range(int(rng.integers(1, 4))))
+
+
+def players(env: gym.Env[Any, Any]) -> dict[str, Baseline]:
+    """The environment's scripted players by name: its baselines, then its teachers."""
+    bare = env.unwrapped
+    return {**getattr(bare, "baselines", {}), **getattr(bare, "teachers", {})}
+
+
+@dataclass(frozen=True, slots=True)
+class PlayerScore:
+    """The average result of a scripted player's episodes."""
+
+    reward: float
+    """The mean return."""
+    error: float
+    """The standard error of that mean; NaN for a single episode."""
+    success: float
+    """The share of episodes that ended with success."""
+    turns: float
+    """The mean number of replies."""
+
+
+def play(
+    env: gym.Env[Any, Any], name: str, *, episodes: int, split: str | None = None, seed: int = 0
+) -> PlayerScore:
+    """Let a scripted player play episodes; the same seed gives the same score.
+
+    Args:
+        env: The environment.
+        name: One of :func:`players`.
+        episodes: At least one; episode ``i`` begins from ``seed + i``.
+        split: The split whose tasks are played; ``None`` leaves it to the environment.
+        seed: The first episode's seed.
+    """
+    options = None if split is None else {"split": split}
+    rewards, successes, turns = [], [], []
+    for number in range(episodes):
+        observation, info = env.reset(seed=seed + number, options=options)
+        act = players(env)[name](env.unwrapped, np.random.default_rng((seed, number)))
+        total, replies, ended = 0.0, 0, False
+        while not ended:
+            observation, reward, terminated, truncated, info = env.step(act(observation))
+            total, replies, ended = total + float(reward), replies + 1, terminated or truncated
+        rewards.append(total)
+        successes.append(float(info.get("success", False)))
+        turns.append(float(replies))
+    error = float(np.std(rewards, ddof=1)) / math.sqrt(episodes) if episodes > 1 else math.nan
+    return PlayerScore(float(np.mean(rewards)), error, float(np.mean(successes)), float(np.mean(turns)))

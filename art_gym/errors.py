@@ -10,11 +10,11 @@ class ArtGymError(Exception):
     """Base of the errors raised by ``art_gym``."""
 
 
-class ResetNeeded(ArtGymError, RuntimeError):
+class ResetNeededError(ArtGymError, RuntimeError):
     """``step`` was called before ``reset`` or after the episode's end."""
 
 
-class UnknownTask(ArtGymError, KeyError):
+class UnknownTaskError(ArtGymError, KeyError):
     """A task id or split does not exist."""
 
     def __str__(self) -> str:
@@ -31,15 +31,15 @@ class ContractError(ArtGymError, AssertionError):
 
 
 class ToolError(ArtGymError, ValueError):
-    """Raised inside a tool to refuse a call in words.
+    """Raised inside a tool to reject a call with a message.
 
-    The words become the observation and the call counts as an invalid action. Anything else that a tool
+    The message becomes the observation, and the call counts as an invalid action. Anything else that a tool
     raises is a bug of the environment and leaves ``step`` as it is.
     """
 
 
 def did_you_mean(wrong: str, known: Iterable[str]) -> str:
-    """``"; did you mean `x`?"`` where a known name is near ``wrong``, else the list of known names."""
+    """``"; did you mean `x`?"`` if a known name is near ``wrong``, else the list of known names."""
     names = list(known)
     # Nothing near is longer than this, and difflib is quadratic.
     near = difflib.get_close_matches(wrong[:100], names, n=1, cutoff=0.6)

@@ -1,4 +1,4 @@
-"""The arguments of tools: their types, how they are described to a model, and what a model's words become."""
+"""Parameters of tools: their types, their JSON schema, and the conversion of what a model wrote."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Parameter:
         name: Its name.
         kind: One of ``str, int, float, bool, date, Code`` or ``list`` (of ``item``) or ``Literal``.
         description: From the method's docstring.
-        default: Its default, or ``inspect.Parameter.empty`` where it is required.
+        default: Its default, or ``inspect.Parameter.empty`` if it is required.
         optional: Whether ``None`` is allowed.
         choices: The values of a ``Literal``.
         item: The element type of a list.
@@ -68,7 +68,7 @@ class Parameter:
             value: A JSON value or the text of one.
 
         Raises:
-            ValueError: In words, where the value is not of this type.
+            ValueError: If the value is not of this type.
         """
         if value is None or (self.optional and isinstance(value, str) and value.strip() in _NOTHING):
             if self.optional:
@@ -124,7 +124,11 @@ class Parameter:
         raise ValueError(f"`{self.name}` must be {self._wanted()}, not {_shown(value)}")
 
     def _wanted(self) -> str:
-        return f"{_WORDS[self.item]} in a list" if self.kind is list else _WORDS.get(self.kind, "a value")
+        return (
+            f"{_TYPE_NAMES[self.item]} in a list"
+            if self.kind is list
+            else _TYPE_NAMES.get(self.kind, "a value")
+        )
 
 
 _NOTHING = {"None", "none", "null", ""}
@@ -144,7 +148,7 @@ _EXAMPLES: dict[Any, Any] = {
     bool: True,
     date: date(2024, 3, 1),
 }
-_WORDS: dict[Any, str] = {
+_TYPE_NAMES: dict[Any, str] = {
     str: "text",
     Code: "code",
     int: "a whole number",

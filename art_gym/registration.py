@@ -1,43 +1,93 @@
-"""The ids of the environments that come with the project."""
+"""Registration of environments with Gymnasium and of games with PettingZoo."""
 
 from __future__ import annotations
 
-from typing import Any
+import warnings
+from importlib.metadata import entry_points
+from typing import Any, Final
 
 import gymnasium as gym
 
+_ADAPTERS = "art_gym.wrappers.adapters"
 _ENVS: dict[str, dict[str, Any]] = {
     "art/Email-v0": {"entry_point": "art_gym.envs.mail.env:EmailEnv"},
-    "art/2048-v0": {
-        "entry_point": "art_gym.envs.game_2048.env:Game2048Env",
-        "vector_entry_point": "art_gym.envs.game_2048.text_vector:TextVector2048Env",
-    },
+    "art/2048-v0": {"entry_point": "art_gym.envs.game_2048.env:Game2048Env"},
     "art/2048Array-v0": {
         "entry_point": "art_gym.envs.game_2048.array_env:Array2048Env",
-        "vector_entry_point": "art_gym.envs.game_2048.vector_env:Vector2048Env",
+        "vector_entry_point": "art_gym.envs.game_2048.vector.vector_env:Vector2048Env",
     },
     "art/Coding-v0": {"entry_point": "art_gym.envs.coding.env:CodingEnv"},
-    # Other people's environments in words; their packages are asked for when one is made.
-    "toy/FrozenLake-v0": {"entry_point": "art_gym.wrappers.adapters.frozen_lake:FrozenLakeTextEnv"},
-    "toy/Taxi-v0": {"entry_point": "art_gym.wrappers.adapters.taxi:TaxiTextEnv"},
-    "toy/Blackjack-v0": {"entry_point": "art_gym.wrappers.adapters.blackjack:BlackjackTextEnv"},
-    "gem/Env-v0": {"entry_point": "art_gym.wrappers.adapters.gem_env:GemTextEnv"},
-    "textarena/Solo-v0": {"entry_point": "art_gym.wrappers.adapters.textarena_env:TextArenaSoloEnv"},
-    "reasoning-gym/Task-v0": {
-        "entry_point": "art_gym.wrappers.adapters.reasoning_gym_env:ReasoningGymTextEnv"
-    },
-    "textworld/Game-v0": {"entry_point": "art_gym.wrappers.adapters.textworld_env:TextWorldTextEnv"},
-    "babyai/Text-v0": {"entry_point": "art_gym.wrappers.adapters.babyai_env:BabyAITextEnv"},
+    # Environments of other libraries; a missing library is reported when one of them is made.
+    "toy/FrozenLake-v0": {"entry_point": f"{_ADAPTERS}.frozen_lake:FrozenLakeTextEnv"},
+    "toy/Taxi-v0": {"entry_point": f"{_ADAPTERS}.taxi:TaxiTextEnv"},
+    "toy/Blackjack-v0": {"entry_point": f"{_ADAPTERS}.blackjack:BlackjackTextEnv"},
+    "gem/Env-v0": {"entry_point": f"{_ADAPTERS}.gem_env:GemTextEnv"},
+    "textarena/Solo-v0": {"entry_point": f"{_ADAPTERS}.textarena_env:TextArenaSoloEnv"},
+    "reasoning-gym/Task-v0": {"entry_point": f"{_ADAPTERS}.reasoning_gym_env:ReasoningGymTextEnv"},
+    "textworld/Game-v0": {"entry_point": f"{_ADAPTERS}.textworld_env:TextWorldTextEnv"},
+    "babyai/Text-v0": {"entry_point": f"{_ADAPTERS}.babyai_env:BabyAITextEnv"},
 }
+_GAMES = {
+    "art/2048Duel-v0": "art_gym.envs.game_2048.duel",
+    "art/CodingDuel-v0": "art_gym.envs.coding.duel.env",
+    "classic/TicTacToe-v0": f"{_ADAPTERS}.tic_tac_toe",
+    "classic/ConnectFour-v0": f"{_ADAPTERS}.connect_four",
+    "textarena/Game-v0": f"{_ADAPTERS}.textarena_game",
+}
+_AEC_ONLY = ("textarena/Game-v0",)
+"""Only the game knows who moves next, so all seats cannot be stepped at once."""
+
+PLUGIN_GROUP: Final = "art_gym.envs"
+"""The group of entry points whose modules are imported with ``art_gym``."""
 
 
 def register_envs() -> None:
-    """Register every environment with Gymnasium; ids already there are left alone.
+    """Register every environment with Gymnasium; ids that are already registered are left alone.
 
-    No wrappers are asked for: our environments keep their own turn limits and refuse a step out of order in
-    their own words, and ``check_text_env`` holds what Gymnasium's passive checker would look at on every
-    step.
+    No wrappers are added: the environments keep their own turn limits and reject a step out of order, and
+    ``check_text_env`` checks what Gymnasium's passive checker would look at on every step.
     """
-    for env_id, entry_points in _ENVS.items():
+    for env_id, points in _ENVS.items():
         if env_id not in gym.registry:
-            gym.register(env_id, **entry_points, order_enforce=False, disable_env_checker=True)
+            gym.register(env_id, **points, order_enforce=False, disable_env_checker=True)
+
+
+def register_games() -> None:
+    """Register every game with PettingZoo; ids that are already registered are left alone.
+
+    Each is registered as an AEC environment and, if code may step all seats at once, as a parallel one.
+
+    Raises:
+        ModuleNotFoundError: If PettingZoo is not installed.
+    """
+    import pettingzoo  # type: ignore[import-untyped]
+
+    for game_id, module in _GAMES.items():
+        if game_id not in pettingzoo.aec_registry:
+            pettingzoo.register("aec", game_id, entry_point=f"{module}:env")
+        if game_id not in (*pettingzoo.parallel_registry, *_AEC_ONLY):
+            pettingzoo.register("parallel", game_id, entry_point=f"{module}:parallel_env")
+
+
+def load_plugins() -> None:
+    """Import the modules that installed packages name in :data:`PLUGIN_GROUP`; they register environments.
+
+    A package declares its module in ``pyproject.toml``::
+
+        [project.entry-points."art_gym.envs"]
+        my_envs = "my_envs"
+
+    A module that fails is reported by a warning, so that one broken package does not break ``art_gym``.
+    (Gymnasium has had no such entry point since version 1.0.)
+    """
+    for entry_point in entry_points(group=PLUGIN_GROUP):
+        try:
+            entry_point.load()
+        except Exception as error:  # another package's code may raise anything
+            package = entry_point.dist.name if entry_point.dist is not None else "a package"
+            warnings.warn(
+                f"{package} registers environments in `{entry_point.value}`, but importing that raised "
+                f"{type(error).__name__}: {error}",
+                RuntimeWarning,
+                stacklevel=2,
+            )

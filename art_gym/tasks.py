@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import Any, Protocol, overload, runtime_checkable
 
 import numpy as np
 
-from art_gym.errors import UnknownTask, did_you_mean
+from art_gym.errors import UnknownTaskError, did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class TaskSet(Sequence[Task]):
     """An immutable sequence of tasks with unique ids.
 
     Raises:
-        ValueError: Where it would be empty or an id occurs twice.
+        ValueError: If it would be empty or an id occurs twice.
     """
 
     def __init__(self, tasks: Iterable[Task]) -> None:
@@ -55,12 +55,12 @@ class TaskSet(Sequence[Task]):
         """The tasks of one split.
 
         Raises:
-            UnknownTask: Where there is no such split.
+            UnknownTaskError: If there is no such split.
         """
         if name not in self._splits:
             chosen = [task for task in self._tasks if task.split == name]
             if not chosen:
-                raise UnknownTask(f"no split `{name}`{did_you_mean(name, self.splits)}")
+                raise UnknownTaskError(f"no split `{name}`{did_you_mean(name, self.splits)}")
             self._splits[name] = TaskSet(chosen)
         return self._splits[name]
 
@@ -68,12 +68,12 @@ class TaskSet(Sequence[Task]):
         """The task with this id.
 
         Raises:
-            UnknownTask: Where there is none.
+            UnknownTaskError: If there is none.
         """
         try:
             return self._by_id[task_id]
         except KeyError:
-            raise UnknownTask(f"no task `{task_id}`{did_you_mean(str(task_id), self._by_id)}") from None
+            raise UnknownTaskError(f"no task `{task_id}`{did_you_mean(str(task_id), self._by_id)}") from None
 
     def sample(self, rng: np.random.Generator) -> Task:
         """One task, uniformly."""
@@ -99,3 +99,19 @@ class TaskSet(Sequence[Task]):
     def __repr__(self) -> str:
         counts = ", ".join(f"{name}: {len(self.split(name))}" for name in self.splits)
         return f"TaskSet({counts})"
+
+
+@runtime_checkable
+class ProvidesGrading(Protocol):
+    """An environment whose grading depends on more than the :class:`Task` holds, such as hidden tests.
+
+    Task suites (``art-trainer make-suite``) hash it, so that results are compared only if the tasks were
+    graded the same way.
+    """
+
+    def grading(self, task: Task) -> Mapping[str, Any]:
+        """Return what decides the outcome and reward of an episode; JSON-able, never shown to the agent.
+
+        Such as hidden tests, a tolerance, or a digest of data that the tools read. The environment's
+        arguments and the task itself need not be included.
+        """

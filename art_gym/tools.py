@@ -1,7 +1,7 @@
 """Tools: what an agent can do in an environment, declared once as a typed, documented method.
 
 From that one declaration come the JSON schema for chat templates and servers, the usage line in the prompt,
-the types the parser converts to, and the words that answer a wrong call.
+the types the parser converts to, and the error messages for invalid calls.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _MARK = "__art_tool_ends__"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a tool returns when a plain string does not say enough.
+    """The result of a tool with rewards, an ending or metrics; a plain string is enough without them.
 
     Attributes:
-        observation: The words the agent sees.
+        observation: The text that the agent sees.
         score_terms: Named parts of this turn's reward; the reward is their sum.
         ends: Whether the episode terminates here; ``None`` leaves it to the tool's declaration.
         success: Whether the task was solved; read when the episode ends.
@@ -63,7 +63,7 @@ class Tool:
         """Read a tool from a method's signature and Google-style docstring.
 
         Raises:
-            ToolDeclarationError: Where a type hint or a description is missing or not supported.
+            ToolDeclarationError: If a type hint or a description is missing or not supported.
         """
         where = f"tool `{method.__name__}`"
         doc = inspect.getdoc(method)
@@ -130,7 +130,7 @@ def tool(method: _Method | None = None, /, *, ends: bool = False) -> _Method | C
     """Mark a method of a ``TextEnv`` as a tool.
 
     The method's name, type hints and Google-style docstring become the tool's schema. It returns the
-    observation as a string, or an :class:`Outcome`; it raises ``ToolError`` to refuse a call in words.
+    observation as a string, or an :class:`Outcome`; it raises ``ToolError`` to reject a call with a message.
 
     Args:
         method: The method, when used without parentheses.

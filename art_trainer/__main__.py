@@ -1,6 +1,6 @@
 """``python -m art_trainer`` is ``art-trainer``."""
 
-from art_trainer.cli import main
+from art_trainer.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -47,8 +47,8 @@ class EngineRequestError(TrainerError, ConnectionError):
     """One request to an engine that failed for good.
 
     Attributes:
-        status: The HTTP status the server answered with; ``None`` where it did not answer.
-        retry_after: Seconds after which the server says it can be asked again, where it does.
+        status: The HTTP status the server answered with; ``None`` if it did not answer.
+        retry_after: Seconds after which the server says it can be asked again, if it does.
     """
 
     def __init__(self, message: str, status: int | None = None, retry_after: float | None = None) -> None:

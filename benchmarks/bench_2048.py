@@ -10,7 +10,7 @@ peer that cannot be installed is skipped with a line.
     python benchmarks/bench_2048.py --peers pgx open_spiel
     python benchmarks/bench_2048.py --quick               # ours, and peers that are installed in DIR already
     python benchmarks/bench_2048.py --plot growth.svg     # the rate by number of boards
-    python benchmarks/bench_2048.py --check               # exits 1 where a claim does not hold
+    python benchmarks/bench_2048.py --check               # exits 1 if a claim does not hold
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -30,13 +29,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import harness
 import numpy as np
+from charts import COLORS, Panel, page
 from numpy.typing import NDArray
-from peers_2048.chart import growth_chart
 
 Bytes = NDArray[np.uint8]
 
-_SCRIPTS = Path(__file__).parent / "peers_2048"
+_SCRIPT = Path(__file__).parent / "peers_2048.py"
 _OURS = "art-gym"
 _PLAIN = "art-gym without Numba"
 _PEERS = {
@@ -80,7 +80,7 @@ class Rates:
 
 
 def install(name: str, folder: Path, *, only_ready: bool) -> Path | None:
-    """The Python of a peer's virtual environment, made first where it is not ready; ``None`` without one."""
+    """The Python of a peer's virtual environment, made first if it is not ready; ``None`` without one."""
     home, ready = folder / name, folder / name / "ready"
     python = home / "bin" / "python"
     if ready.exists():
@@ -102,9 +102,9 @@ def install(name: str, folder: Path, *, only_ready: bool) -> Path | None:
     return python
 
 
-def measure(python: Path, script: str, *arguments: str) -> dict[str, float] | str:
-    """Run one script; its rates, or the last thing it said where it failed."""
-    command = [str(python), "-W", "ignore", str(_SCRIPTS / script), *arguments]
+def measure(python: Path, name: str, seconds: float, counts: Sequence[int]) -> dict[str, float] | str:
+    """Run one implementation; its rates, or the last thing it said if it failed."""
+    command = [str(python), "-W", "ignore", str(_SCRIPT), name, str(seconds), *map(str, counts)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
@@ -159,16 +159,13 @@ def run_all(arguments: argparse.Namespace, venvs: Path) -> Rates:
         python = install(name, venvs, only_ready=arguments.quick)
         if python is not None:
             pythons[name] = python
-    seconds = str(arguments.seconds)
+    ours = {name: Path(sys.executable) for name in (_OURS, _PLAIN)}
     for turn in range(arguments.repeat):
         print(f"run {turn + 1} of {arguments.repeat}", file=sys.stderr, flush=True)
-        ours = Path(sys.executable)
-        jobs = [(_OURS, ours, "ours.py", [seconds, *map(str, arguments.counts)])]
-        jobs += [(name, python, f"peer_{name}.py", [seconds]) for name, python in pythons.items()]
-        if turn == 0:
-            jobs.append((_PLAIN, ours, "ours.py", [seconds, *map(str, arguments.counts), "--no-numba"]))
-        for name, python, script, words in jobs:
-            found = measure(python, script, *words)
+        for name, python in {**ours, **pythons}.items():
+            if name == _PLAIN and turn > 0:
+                continue
+            found = measure(python, name, arguments.seconds, arguments.counts)
             if isinstance(found, str):
                 print(f"skipped {name}: {found}")
                 pythons.pop(name, None)
@@ -179,26 +176,25 @@ def run_all(arguments: argparse.Namespace, venvs: Path) -> Rates:
 
 def show(rates: Rates, counts: Sequence[int], least: tuple[float, float] | None) -> None:
     """Print the comparison, the growth, and how near the floor is."""
-    print(f"\n{'':16}{'steps per CPU-second':>24}{'ours is':>12}")
+    rows = []
     for kind in ("text", "array", *(f"vector {count}" for count in _COMPARED)):
         ours = rates.of(_OURS, kind)
-        if ours is None:
-            continue
-        print(f"{kind}\n  {_OURS:14}{ours:24,.0f}")
         for name in rates.runs:
-            theirs = rates.of(name, kind)
-            if theirs is not None and name not in (_OURS, _PLAIN):
-                print(f"  {name:14}{theirs:24,.0f}{ours / theirs:11.1f}x")
-    texts = rates.of(_OURS, "text vector 256")
-    if texts is not None:
-        print(f"text, 256 games at once\n  {_OURS:14}{texts:24,.0f}")
+            found = rates.of(name, kind)
+            if ours is not None and found is not None and name != _PLAIN:
+                rows.append([kind, name, f"{found:,.0f}", f"{ours / found:.1f}x"])
+    harness.show("Compared", ("kind", "implementation", "steps per CPU-second", "ours is"), rows)
     arithmetic, memory = least or (0.0, 0.0)
-    print(f"\n{'boards':>8}{'steps per CPU-second':>24}{'ns a board':>12}{'of the floor':>14}{_PLAIN:>26}")
+    rows = []
     for count in counts:
         rate, plain = rates.of(_OURS, f"vector {count}"), rates.of(_PLAIN, f"vector {count}")
         if rate is not None:
             share = (arithmetic + memory) * rate / 1e9
-            print(f"{count:8,}{rate:24,.0f}{1e9 / rate:12.1f}{share:14.0%}{plain or 0:26,.0f}")
+            rows.append(
+                [f"{count:,}", f"{rate:,.0f}", f"{1e9 / rate:.1f}", f"{share:.0%}", f"{plain or 0:,.0f}"]
+            )
+    heads = ("boards", "steps per CPU-second", "ns a board", "of the floor", _PLAIN)
+    harness.show("By number of boards", heads, rows)
     if least:
         print(
             f"the floor: {_BYTE_OPERATIONS:,} byte operations ({arithmetic:.2f} ns on this core) and "
@@ -224,17 +220,12 @@ def check(rates: Rates) -> list[str]:
 
 def main() -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = harness.parser(__doc__, quick="one short run, and nothing is installed")
     parser.add_argument("--peers", nargs="*", choices=_PEERS, default=list(_PEERS), help="which peers")
     parser.add_argument("--venvs", type=Path, help="where the peers' environments are kept")
     parser.add_argument("--seconds", type=float, help="CPU-seconds for one figure (default 2)")
     parser.add_argument("--repeat", type=int, help="how many runs the middle one is taken of (default 3)")
-    parser.add_argument("--quick", action="store_true", help="one short run, and nothing is installed")
-    parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--plot", type=Path, help="draw the rate by number of boards into this SVG")
-    parser.add_argument("--check", action="store_true", help="exit 1 where a claim does not hold")
     arguments = parser.parse_args()
     arguments.seconds = arguments.seconds or (0.4 if arguments.quick else 2.0)
     arguments.repeat = arguments.repeat or (1 if arguments.quick else 3)
@@ -245,29 +236,29 @@ def main() -> int:
     least = floor()
     show(rates, arguments.counts, least)
     if arguments.plot:
-        arguments.plot.write_text(growth_chart("2048: steps per CPU-second on one core", _lines(rates)))
-    if arguments.json:
-        figures = {
-            "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
-            "rates": rates.runs,
-            "floor_ns": least and {"arithmetic": least[0], "memory": least[1]},
-        }
-        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
-    failures = check(rates)
-    for failure in failures:
-        print(failure)
-    print(f"{rates.of(_OURS, 'vector 8192') or 0:,.0f} steps per CPU-second with 8,192 boards")
-    return 1 if arguments.check and failures else 0
+        arguments.plot.write_text(plot(rates))
+    figures = {"rates": rates.runs, "floor_ns": least and {"arithmetic": least[0], "memory": least[1]}}
+    last = f"{rates.of(_OURS, 'vector 8192') or 0:,.0f} steps per CPU-second with 8,192 boards"
+    return harness.finish(arguments, figures, check(rates), last)
 
 
-def _lines(rates: Rates) -> dict[str, dict[int, float]]:
-    lines: dict[str, dict[int, float]] = {}
+def plot(rates: Rates) -> str:
+    """The rate by number of boards, both axes in powers of ten."""
+    lines = {}
     for name, kinds in rates.runs.items():
-        counts = [int(kind.split()[1]) for kind in kinds if kind.startswith("vector ")]
-        line = {count: rate for count in counts if (rate := rates.of(name, f"vector {count}"))}
-        if line:
-            lines[name] = line
-    return lines
+        counts = sorted(int(kind.split()[1]) for kind in kinds if kind.startswith("vector "))
+        found = {count: rate for count in counts if (rate := rates.of(name, f"vector {count}"))}
+        if found:
+            lines[name] = np.log10(list(found)), np.log10(list(found.values()))
+    every = np.concatenate([powers for _, powers in lines.values()])
+    title, y = "2048: steps per CPU-second on one core", "steps per CPU-second, power of ten"
+    x_range = 0.0, float(np.log10(max(_COUNTS)))
+    panel = Panel(title, "boards, power of ten", y, x_range, (float(every.min()), float(every.max())))
+    for (boards, powers), colour in zip(lines.values(), COLORS, strict=False):
+        panel.line(boards, powers, colour)
+        panel.points(boards, powers, colour)
+    panel.legend(list(zip(lines, COLORS, strict=False)))
+    return page([panel])
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ worker processes too.
     python benchmarks/bench_adapters.py --json adapters.json --check
     python benchmarks/bench_adapters.py --quick        # few steps: shows that it runs
 
-``--check`` exits with 1 where the wrappers, ``GymEnv`` or SB3's ``DummyVecEnv`` add more to an environment of
+``--check`` exits with 1 if the wrappers, ``GymEnv`` or SB3's ``DummyVecEnv`` add more to an environment of
 ours than to Gymnasium's own ``CartPole-v1``, and half as much again and 20 microseconds: what is paid
 is then theirs, and nothing of ours makes it dearer. TorchRL carries a text as an object of its own, which no
 text environment escapes: there the yardstick is ``CartPole-v1`` made to say its numbers in words.
@@ -17,17 +17,15 @@ text environment escapes: there the yardstick is ``CartPole-v1`` made to say its
 
 from __future__ import annotations
 
-import argparse
-import json
 import resource
 import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import harness
 import numpy as np
 
 import art_gym  # noqa: F401 (registers the environments)
@@ -96,7 +94,7 @@ def torchrl(env_id: str) -> Callable[[int], None]:
     import torch
     from torchrl.envs import GymWrapper
 
-    from art_gym.torchrl_texts import register_text_space
+    from art_gym.servers.torchrl import register_text_space
 
     register_text_space()
     env = GymWrapper(make(env_id), categorical_action_encoding=True)
@@ -171,30 +169,23 @@ def measure(rounds: int, steps: int) -> list[Cost]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = harness.parser(__doc__, quick="1 round of 400 steps")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4_000, help="in a round")
-    parser.add_argument("--quick", action="store_true", help="1 round of 400 steps")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     costs = measure(1, 400) if options.quick else measure(options.rounds, options.steps)
-    print(f"{'way':26} {'environment':18} {'CPU-µs a step':>14} {'more than plain':>16}")
-    for cost in costs:
-        print(f"{cost.way:26} {cost.env_id:18} {cost.per_step:14.1f} {cost.more:16.1f}")
-    if options.json:
-        options.json.write_text(json.dumps([asdict(cost) for cost in costs], indent=1) + "\n", "utf-8")
+    rows = [[cost.way, cost.env_id, f"{cost.per_step:.1f}", f"{cost.more:.1f}"] for cost in costs]
+    harness.show("Random moves", ("way", "environment", "CPU-µs a step", "more than plain"), rows)
     more = {(cost.way, cost.env_id): cost.more for cost in costs}
-    dear = False
+    failures = []
     for way in CHECKED:
         for ours, theirs in ((TEXT, WORDS), (ARRAY, THEIRS)):
             limit = SLACK * more.get((way, theirs), np.inf) + SLACK_MICROSECONDS
             if more.get((way, ours), 0.0) > limit:
-                print(f"{way} adds {more[way, ours]:.1f} to {ours}, to {theirs} {more[way, theirs]:.1f}")
-                dear = True
-    return 1 if options.check and dear else 0
+                failures.append(
+                    f"{way} adds {more[way, ours]:.1f} to {ours}, to {theirs} {more[way, theirs]:.1f}"
+                )
+    return harness.finish(options, {"costs": [asdict(cost) for cost in costs]}, failures)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ memory is the process's peak, with all libraries loaded.
     python benchmarks/bench_analyze.py                  # 20,000 and 200,000 episodes
     python benchmarks/bench_analyze.py --episodes 1000000
     python benchmarks/bench_analyze.py --json FILE
-    python benchmarks/bench_analyze.py --check          # exits 1 where a claim does not hold
+    python benchmarks/bench_analyze.py --check          # exits 1 if a claim does not hold
     python benchmarks/bench_analyze.py --quick          # small runs: it works
 """
 
@@ -16,17 +16,17 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import harness
 import numpy as np
 
-from art_trainer.episodes import Ending, Episode, Group, Span, TokenHistory, Turn
-from art_trainer.records import EpisodeWriter
+from art_trainer.tracking.episode_store import append_episodes, begin_episodes
+from art_trainer.types import Ending, Episode, Group, Span, TokenHistory, Turn
 
 SIZES = (20_000, 200_000)
 QUICK = (4_000, 8_000)
@@ -75,9 +75,8 @@ def make_episode(task: int, seed: int, progress: float, rng: np.random.Generator
 def make_run(folder: Path, episodes: int) -> None:
     """Write a run of so many episodes; after the first steps their turns are used again under other tasks."""
     rng = np.random.default_rng(0)
-    writer = EpisodeWriter(folder)
     folder.mkdir(parents=True)
-    writer.begin({}, 0, None)
+    begin_episodes(folder, {}, 0)
     steps = max(1, episodes // (GROUPS * SIZE))
     batches = [[make_episode(0, 0, k / 9, rng) for _ in range(GROUPS * SIZE)] for k in range(min(10, steps))]
     with (folder / "metrics.jsonl").open("w") as metrics:
@@ -88,7 +87,7 @@ def make_run(folder: Path, episodes: int) -> None:
                 task, seed = int(rng.integers(10**6)), int(rng.integers(2**31))
                 members = batch[g * SIZE : (g + 1) * SIZE]
                 groups.append(Group(tuple(_renamed(episode, task, seed) for episode in members)))
-            writer.write_step(step, groups)
+            append_episodes(folder, step, groups)
             mean = float(np.mean([episode.reward for episode in batch]))
             metrics.write(json.dumps({"step": float(step), "reward": mean, "entropy": 1.0}) + "\n")
 
@@ -114,12 +113,7 @@ def measure(episodes: int) -> Result:
         folder = Path(held) / "run"
         make_run(folder, episodes)
         size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / 1e6
-        said = subprocess.run(
-            [sys.executable, __file__, "--child", str(folder)], capture_output=True, text=True, check=False
-        )
-        if said.returncode:
-            raise RuntimeError(f"the analysis of {episodes} episodes failed:\n{said.stderr[-2000:]}")
-        found = json.loads(said.stdout.strip().splitlines()[-1])
+        found = harness.child(__file__, {"folder": str(folder)})
     return Result(int(found["episodes"]), found["cpu_seconds"], found["memory_mb"], size)
 
 
@@ -134,32 +128,29 @@ def check(results: list[Result]) -> list[str]:
     return broken
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--episodes", type=int, nargs="+")
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--check", action="store_true")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.child is not None:
-        print(json.dumps(child(given.child)))
-        return
-    results = []
-    print(f"{'episodes':>10} {'CPU-s':>8} {'CPU-s/100k':>11} {'peak MB':>13} {'on disk MB':>11}")
-    for episodes in given.episodes or (QUICK if given.quick else SIZES):
-        results.append(found := measure(episodes))
-        print(
-            f"{found.episodes:>10,} {found.cpu_seconds:>8.2f} {found.per_100_000:>11.1f} "
-            f"{found.memory_mb:>13.1f} {found.megabytes_on_disk:>11.1f}",
-            flush=True,
-        )
-    if given.json:
-        given.json.write_text(json.dumps([asdict(result) for result in results], indent=1))
-    if given.check and (broken := check(results)):
-        print("\n".join(broken), file=sys.stderr)
-        sys.exit(1)
+def main() -> int:
+    parser = harness.parser(__doc__, quick="small runs: it works")
+    parser.add_argument("--episodes", type=int, nargs="+", help="how many episodes the runs have")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child is not None:
+        print(json.dumps(child(Path(json.loads(options.child)["folder"]))))
+        return 0
+    results = [measure(episodes) for episodes in options.episodes or (QUICK if options.quick else SIZES)]
+    rows = [
+        [
+            f"{found.episodes:,}",
+            f"{found.cpu_seconds:.2f}",
+            f"{found.per_100_000:.1f}",
+            f"{found.memory_mb:.1f}",
+            f"{found.megabytes_on_disk:.1f}",
+        ]
+        for found in results
+    ]
+    heads = ("episodes", "CPU-s", "CPU-s for 100k", "peak MB", "on disk MB")
+    harness.show("Analysis of a run", heads, rows)
+    return harness.finish(options, {"runs": [asdict(found) for found in results]}, check(results))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

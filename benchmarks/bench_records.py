@@ -14,7 +14,6 @@ log-probs as decimals, and Parquet with nested columns. Times are CPU-seconds of
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import io
 import json
@@ -25,31 +24,28 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
 import gymnasium as gym
+import harness
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
 import art_gym  # noqa: F401 (registers the environments)
-from art_trainer.commands.models import local_policy
-from art_trainer.demonstrations import collect_demonstrations
-from art_trainer.env_pool import EnvPool
-from art_trainer.episodes import Episode, Group, Span, TokenHistory
-from art_trainer.records import EpisodeWriter, iter_episodes
-from art_trainer.records.encoding import decode_episode, encode_episode
-from art_trainer.rollout import rollout_groups
-from art_trainer.sampler import SamplingParams
-from art_trainer.starts import Start
+from art_trainer.inference.sampling import SamplingParams
+from art_trainer.models.loading import ModelOptions
+from art_trainer.rollout.envs import EnvPool
+from art_trainer.rollout.episodes import group_specs, rollout_groups
+from art_trainer.tracking.episode_schema import episode_from_json, episode_to_line
+from art_trainer.tracking.episode_store import FILE, append_episodes, iter_episodes
+from art_trainer.training.run_setup import local_policy
+from art_trainer.training.sft import collect_demonstrations
+from art_trainer.types import Episode, EpisodeSpec, Group, Span, TokenHistory
 
 CHOSEN = "zstd JSONL"
 CLAIMS = {"bytes": 2000.0, "write_us": 400.0, "read_us": 400.0}
 """At most so much an episode, of what the package writes."""
-Form = tuple[Callable[[Episode], str], Callable[[dict[str, Any]], Episode]]
-COMPACT: Form = (lambda episode: encode_episode(episode, {}), decode_episode)
-DECIMAL: Form = (lambda episode: json.dumps(episode.to_json()), Episode.from_json)
 _SPAN = pa.struct(
     [("history", pa.int32()), ("turn", pa.int32()), ("version", pa.int64()), ("tokens", pa.list_(pa.int32())),
      ("logprobs", pa.list_(pa.float32()))]
@@ -69,16 +65,22 @@ class Cost:
 
 def email_groups(groups: int, size: int) -> list[Group]:
     """What the embedded model plays on the embedded mailbox."""
-    policy = local_policy("art-tiny", sampling=SamplingParams(temperature=1.0, max_new_tokens=48))
+    policy = local_policy(
+        "art-tiny", ModelOptions(), sampling=SamplingParams(temperature=1.0, max_new_tokens=48)
+    )
     with EnvPool(lambda: gym.make("art/Email-v0")) as pool:
         options = {"split": "train"}
-        return rollout_groups(policy, pool, list(range(groups)), size, options=options, rng_seed=1)
+        return rollout_groups(
+            policy, pool, group_specs(list(range(groups)), size, options=options, rng_seed=1)
+        )
 
 
 def coding_groups(groups: int, size: int) -> list[Group]:
     """What scripted programmers say, each attempt with mistakes of its own."""
-    policy = local_policy("art-tiny", sampling=SamplingParams())
-    starts = [Start(task, {"split": "train"}, task, (task, k)) for task in range(groups) for k in range(size)]
+    policy = local_policy("art-tiny", ModelOptions(), sampling=SamplingParams())
+    starts = [
+        EpisodeSpec(task, {"split": "train"}, task, (task, k)) for task in range(groups) for k in range(size)
+    ]
     with EnvPool(lambda: gym.make("art/Coding-v0")) as pool:
         played = collect_demonstrations(policy, pool, "demonstrator", starts, noise=0.5, keep=lambda _: True)
     rng = np.random.default_rng(0)
@@ -99,26 +101,25 @@ def package_cost(name: str, groups: Sequence[Group], steps: int) -> Cost:
     """As the trainer writes and everybody reads."""
     count = sum(len(group.episodes) for group in groups)
     with tempfile.TemporaryDirectory() as folder:
-        writer = EpisodeWriter(Path(folder))
-        write = _seconds(lambda: [writer.write_step(step, groups) for step in range(steps)]) / steps
-        size = writer.file.stat().st_size / steps
+        run = Path(folder)
+        write = _seconds(lambda: [append_episodes(run, step, groups) for step in range(steps)]) / steps
+        size = (run / FILE).stat().st_size / steps
         read = _seconds(lambda: [None for _ in iter_episodes(folder)]) / steps
     return Cost(name, CHOSEN, size / count, 1e6 * write / count, 1e6 * read / count)
 
 
-def gzip_cost(way: str, name: str, groups: Sequence[Group], steps: int, form: Form) -> Cost:
-    """Of JSON lines by gzip, in whatever form an episode is one."""
-    encode, decode = form
+def gzip_cost(way: str, name: str, groups: Sequence[Group], steps: int) -> Cost:
+    """Of JSON lines by gzip."""
     episodes = [episode for group in groups for episode in group.episodes]
     packed: list[bytes] = []
 
     def write() -> None:
-        text = "".join(encode(episode) + "\n" for episode in episodes)
+        text = "".join(episode_to_line(episode, {}) + "\n" for episode in episodes)
         packed.append(gzip.compress(text.encode(), 6))
 
     def read() -> None:
         for line in gzip.decompress(packed[0]).splitlines():
-            decode(json.loads(line))
+            episode_from_json(json.loads(line))
 
     spent = _seconds(lambda: [write() for _ in range(steps)]) / steps
     again = _seconds(lambda: [read() for _ in range(steps)]) / steps
@@ -176,11 +177,8 @@ def _seconds(work: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a few episodes")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here")
-    parser.add_argument("--check", action="store_true", help="exit 1 where a claim does not hold")
+def main() -> int:
+    parser = harness.parser(__doc__, quick="a few episodes")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     groups, size, steps = (2, 2, 2) if arguments.quick else (16, 8, 8)
@@ -188,8 +186,7 @@ def main() -> None:
     for name, made in (("email", email_groups(groups, size)), ("coding", coding_groups(groups, size))):
         costs += [
             package_cost(name, made, steps),
-            gzip_cost("gzip JSONL", name, made, steps, COMPACT),
-            gzip_cost("gzip, decimals", name, made, steps, DECIMAL),
+            gzip_cost("gzip JSONL", name, made, steps),
             parquet_cost(name, made, steps),
         ]
     print(f"{'episodes':10s}{'way':16s}{'bytes':>8s}{'write µs':>10s}{'read µs':>10s}")
@@ -197,20 +194,16 @@ def main() -> None:
         print(f"{cost.episodes:10s}{cost.way:16s}{cost.bytes:8.0f}{cost.write_us:10.0f}{cost.read_us:10.0f}")
     wait = fsync_ms()
     print(f"fsync of a step: {wait:.2f} ms")
-    if arguments.json is not None:
-        data = {"costs": [asdict(cost) for cost in costs], "fsync_ms": wait}
-        arguments.json.write_text(json.dumps(data, indent=1) + "\n")
-    if arguments.check:
-        failed = [
-            f"{cost.episodes}: {name} is {getattr(cost, name):.0f}, above {limit:.0f}"
-            for cost in costs
-            if cost.way == CHOSEN
-            for name, limit in CLAIMS.items()
-            if getattr(cost, name) > limit
-        ]
-        print("\n".join(failed) or "All claims hold.")
-        sys.exit(bool(failed))
+    failures = [
+        f"{cost.episodes}: {name} is {getattr(cost, name):.0f}, above {limit:.0f}"
+        for cost in costs
+        if cost.way == CHOSEN
+        for name, limit in CLAIMS.items()
+        if getattr(cost, name) > limit
+    ]
+    figures = {"costs": [asdict(cost) for cost in costs], "fsync_ms": wait}
+    return harness.finish(arguments, figures, failures)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,6 +1,6 @@
 """What does the training server cost? Episodes a second, latencies, memory, handshakes, weights.
 
-The real server (ledger, journal forced to the disk, strict messages, sockets) with simulated workers:
+The real server (task queue, result log forced to the disk, strict messages, sockets) with simulated workers:
 processes that speak the protocol and answer each lease at once with the same episode, without a model. So
 what is measured is the server, and what its messages cost a worker.
 
@@ -10,12 +10,11 @@ what is measured is the server, and what its messages cost a worker.
     python benchmarks/bench_server.py --quick             # little of each: shows that it runs
 
 Parts: ``clients`` (1 to 64 of them), ``memory`` (over 100,000 episodes), ``handshake``, ``weights`` (1 GB to
-8 workers), ``ray`` (the same episodes through Ray actors).
+8 workers).
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import hashlib
@@ -32,9 +31,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
 
-PARTS = ("clients", "memory", "handshake", "weights", "ray")
+PARTS = ("clients", "memory", "handshake", "weights")
 EPISODE_SECONDS = 10.0
 """What an episode of a real model takes at least: 6 turns of 50 tokens at 30 tokens a second."""
 MOST_OVERHEAD = 0.05
@@ -63,7 +63,8 @@ class Crowd:
 
 def episode_json() -> dict[str, Any]:
     """An episode of the usual size: 6 turns, 600 tokens, about 12 kB."""
-    from art_trainer.episodes import Ending, Episode, Span, TokenHistory, Turn
+    from art_trainer.tracking.episode_schema import episode_to_json
+    from art_trainer.types import Ending, Episode, Span, TokenHistory, Turn
 
     spans = []
     for turn in range(6):
@@ -73,14 +74,14 @@ def episode_json() -> dict[str, Any]:
     episode = Episode(
         "bench/Episode-v0", "task", 0, "seen " * 200, turns, (TokenHistory(tuple(spans)),), Ending.TERMINATED
     )
-    return episode.to_json()
+    return episode_to_json(episode)
 
 
 class OneFile:
     """Weights that are one file, as the server's routes ask for them."""
 
     def __init__(self, file: Path) -> None:
-        from art_trainer.remote.messages import FileEntry, ModelManifest, WeightManifest
+        from art_trainer.distributed.protocol import FileEntry, ModelManifest, WeightManifest
 
         digest = hashlib.sha256()
         with file.open("rb") as stream:
@@ -106,13 +107,12 @@ class OneFile:
 
 @contextlib.contextmanager
 def serving(folder: Path, weights_bytes: int = 1000) -> Iterator[tuple[Any, Any]]:
-    """A server with a journal in a folder; gives it and its ledger."""
-    from art_trainer.remote.journal import Journal
-    from art_trainer.remote.ledger import Ledger
-    from art_trainer.remote.limits import Limits
-    from art_trainer.remote.messages import RunDescription, Sampling
-    from art_trainer.remote.progress import RunProgress
-    from art_trainer.remote.server import TrainingServer
+    """A server with a result log in a folder; yields it and its task queue."""
+    from art_trainer.distributed.protocol import Limits, RunSpec
+    from art_trainer.distributed.result_log import ResultLog
+    from art_trainer.distributed.server import RunProgress, ServerOptions, TrainingServer
+    from art_trainer.distributed.task_queue import TaskQueue
+    from art_trainer.inference.sampling import SamplingParams
 
     file = folder / "weights"
     with file.open("wb") as stream:
@@ -120,55 +120,52 @@ def serving(folder: Path, weights_bytes: int = 1000) -> Iterator[tuple[Any, Any]
             stream.write(os.urandom(2**20))
         stream.write(os.urandom(weights_bytes % 2**20))
     servers: list[Any] = []
-    journal = Journal(folder / "journal")
-    ledger = Ledger(journal, on_work=lambda: [server.connections.wake() for server in servers] and None)
-    ledger.publish(0)
-    sampling = Sampling(
-        temperature=1.0, top_p=1.0, top_k=0, min_p=0.0, repetition_penalty=1.0, stop_strings=[],
-        max_new_tokens=64,
-    )  # fmt: skip
-    run = RunDescription(
-        env="bench/Episode-v0", env_args={}, sampling=sampling, record_states=False, history_window=None,
-        max_context=None, dtype="float32",
+    log = ResultLog(folder / "journal")
+    queue = TaskQueue(log, on_work=lambda: [server.connections.wake() for server in servers] and None)
+    queue.publish(0)
+    run = RunSpec(
+        env="bench/Episode-v0", env_args={}, sampling=SamplingParams(), record_states=False,
+        history_window=None, max_context=None, dtype="float32",
     )  # fmt: skip
     limits = Limits(messages_per_second=1e9, requests_per_second=1e9, burst=10**9)
-    server = TrainingServer(ledger, OneFile(file), run, progress=RunProgress("bench", 1), limits=limits)
+    options = ServerOptions(limits=limits)
+    server = TrainingServer(queue, OneFile(file), run, progress=RunProgress("bench", 1), options=options)
     servers.append(server)
     try:
-        with server:
-            yield server, ledger
+        with contextlib.closing(server):
+            yield server, queue
     finally:
-        ledger.close()
-        journal.close()
+        queue.close()
+        log.close()
 
 
 class Trainer(threading.Thread):
     """Asks for groups, batch after batch, and takes them, as a trainer would that needs no time to learn."""
 
-    def __init__(self, ledger: Any, episodes: int, batch_groups: int) -> None:
+    def __init__(self, queue: Any, episodes: int, batch_groups: int) -> None:
         super().__init__(daemon=True)
-        self._ledger = ledger
+        self._queue = queue
         self._batches = -(-episodes // (batch_groups * GROUP))
         self._batch_groups = batch_groups
         self.taken = 0
         self.rss: list[tuple[int, float]] = []
 
     def run(self) -> None:
-        from art_trainer.starts import GroupTask
+        from art_trainer.types import GroupSpec
 
-        def tasks(batch: int) -> list[GroupTask]:
-            return [GroupTask(0, GROUP, (batch, place), None, batch) for place in range(self._batch_groups)]
+        def tasks(batch: int) -> list[GroupSpec]:
+            return [GroupSpec(0, GROUP, (batch, place), None, batch) for place in range(self._batch_groups)]
 
-        self._ledger.submit(tasks(0))
+        self._queue.submit(tasks(0))
         for batch in range(self._batches):
             if batch + 1 < self._batches:  # the next is there already when one ends
-                self._ledger.submit(tasks(batch + 1))
+                self._queue.submit(tasks(batch + 1))
             missing = {task.id for task in tasks(batch)}
             while missing:
-                for played in self._ledger.wait(missing, timeout=60.0):
+                for played in self._queue.wait(missing, timeout=60.0):
                     missing.discard(played.task.id)
                     self.taken += len(played.episodes)
-            self._ledger.forget(batch + 1)
+            self._queue.discard_before(batch + 1)
             self.rss.append((self.taken, resident_mb()))
 
 
@@ -193,7 +190,7 @@ async def _worker(url: str, client_id: str) -> dict[str, Any]:
     """Lease, answer, and note how long each took, until the socket is closed."""
     import websockets
 
-    from art_trainer.remote.messages import EpisodeData, EpisodeResult
+    from art_trainer.distributed.protocol import EpisodeData, EpisodeResult
 
     raw = episode_json()
     times: dict[str, Any] = {"lease": [], "result": [], "hello": []}
@@ -235,7 +232,7 @@ def crowd(clients: int, episodes: int, *, batch_groups: int = 64) -> tuple[Crowd
     """Let so many workers answer so many episodes."""
     context = multiprocessing.get_context("spawn")
     processes = 1 if clients < 8 else 2
-    with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as (server, ledger):
+    with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as (server, tasks):
         queue = context.Queue()
         shares = [clients // processes + (i < clients % processes) for i in range(processes)]
         started = [
@@ -244,10 +241,10 @@ def crowd(clients: int, episodes: int, *, batch_groups: int = 64) -> tuple[Crowd
         ]
         for process in started:
             process.start()
-        while len(server.connections.book.statuses({})) < clients:
+        while len(server.connections.statuses({})) < clients:
             time.sleep(0.02)
         cpu, wall = time.process_time(), time.perf_counter()
-        trainer = Trainer(ledger, episodes, batch_groups)
+        trainer = Trainer(tasks, episodes, batch_groups)
         trainer.start()
         trainer.join()
         cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
@@ -321,11 +318,11 @@ def part_handshake(quick: bool) -> dict[str, Any]:
 
 def fetch(url: str, folder: str, results: Any) -> None:
     """Fetch the newest weights as a worker does, its hash checked."""
-    from art_trainer.remote.backoff import Backoff
-    from art_trainer.remote.downloads import ServerFiles
+    from art_trainer.distributed.worker.connection import Backoff
+    from art_trainer.distributed.worker.downloads import ArtifactCache
 
     async def go() -> float:
-        files = ServerFiles(url, None, Path(folder), Backoff(np.random.default_rng(0)))
+        files = ArtifactCache(url, None, Path(folder), Backoff(np.random.default_rng(0)))
         began = time.perf_counter()
         await files.weight_file(await files.weights(0))
         await files.close()
@@ -363,48 +360,6 @@ def part_weights(quick: bool) -> dict[str, Any]:
     return {"bytes": size, "workers": count, "seconds": wall, "mb_per_second": rate, "server_cpu": cpu}
 
 
-def part_ray(quick: bool) -> dict[str, Any]:
-    """The same episodes from Ray actors: what a call and its result cost, without any bookkeeping."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import ray
-    except ModuleNotFoundError:
-        print('ray is not installed: pip install "art-gym[ray]"')
-        return {}
-    raw = json.dumps(episode_json())
-    episodes = 256 if quick else 4096
-    with tempfile.TemporaryDirectory() as home:
-        os.environ["HOME"] = home
-        ray.init(num_cpus=2, include_dashboard=False, configure_logging=False, log_to_driver=False)
-
-        @ray.remote(num_cpus=1)
-        class Actor:
-            def play(self, count: int) -> list[str]:
-                return [raw for _ in range(count)]
-
-        actors = [Actor.remote() for _ in range(2)]
-        ray.get([actor.play.remote(1) for actor in actors], timeout=60)
-        times, taken = [], 0
-        began = time.perf_counter()
-        sent = {}
-        for actor in actors:
-            sent[actor.play.remote(IN_FLIGHT)] = (actor, time.perf_counter())
-        while taken < episodes:
-            done, _ = ray.wait(list(sent), num_returns=1, timeout=60)
-            actor, asked = sent.pop(done[0])
-            taken += len(ray.get(done[0], timeout=60))
-            times.append(1e3 * (time.perf_counter() - asked))
-            sent[actor.play.remote(IN_FLIGHT)] = (actor, time.perf_counter())
-        wall = time.perf_counter() - began
-        ray.shutdown()
-    middle, worst = median_and_worst(times)
-    print(
-        f"Ray, 2 actors, {IN_FLIGHT} episodes a call: {taken / wall:.0f} episodes/s, a call {middle:.1f} ms "
-        f"(p99 {worst:.1f}); nothing is checked or kept on disk"
-    )
-    return {"episodes_per_second": taken / wall, "call_ms": (middle, worst)}
-
-
 def failures(found: dict[str, Any]) -> list[str]:
     """Which claims do not hold, in words."""
     failed = []
@@ -415,15 +370,10 @@ def failures(found: dict[str, Any]) -> list[str]:
     return failed
 
 
-def main() -> None:
+def main() -> int:
     """Run the parts that are asked for."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = harness.parser(__doc__, quick="little of each: shows that it runs")
     parser.add_argument("parts", nargs="*", metavar="PART", help="which parts, by default all")
-    parser.add_argument("--quick", action="store_true", help="little of each: shows that it runs")
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    parser.add_argument("--check", action="store_true", help="exit 1 where a claim does not hold")
     arguments = parser.parse_args()
     unknown = set(arguments.parts) - set(PARTS)
     if unknown:
@@ -432,16 +382,11 @@ def main() -> None:
     for part in arguments.parts or PARTS:
         print(f"\n{part}", flush=True)
         found[part] = globals()[f"part_{part}"](arguments.quick)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(found, indent=2))
-    failed = failures(found)
-    for words in failed:
-        print(f"does not hold: {words}")
+    last = ""
     if "clients" in found:
-        print(f"waiting, of an episode of {EPISODE_SECONDS:g} s: {found['clients']['overhead']:.2%}")
-    if arguments.check and failed:
-        sys.exit(1)
+        last = f"waiting, of an episode of {EPISODE_SECONDS:g} s: {found['clients']['overhead']:.2%}"
+    return harness.finish(arguments, found, failures(found), last)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -16,8 +16,6 @@ does as often per step as it would then.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import sys
 import tempfile
@@ -25,6 +23,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+import harness
 
 LOCAL = ("tensorboard", "wandb", "trackio", "mlflow")
 LIMIT = 0.01
@@ -58,7 +58,7 @@ class Cost:
     """In all other threads."""
     open_and_close_cpu: float
     failures: int
-    postponed: int
+    backfills: int
 
     def share(self, step_seconds: float) -> float:
         """Of a step, for all threads; the thread that trains may also wait."""
@@ -67,16 +67,17 @@ class Cost:
 
 def real_steps(count: int) -> list[Step]:
     """Train some steps as `make train` does."""
-    from art_trainer.commands.policies import env_maker
-    from art_trainer.commands.preparing import prepare_policy
-    from art_trainer.commands.settings import PRESETS, Layer, merge_settings
-    from art_trainer.trainer import GRPOTrainer
+    from art_trainer.cli.run_config import read_recipe
+    from art_trainer.rollout.envs import env_maker
+    from art_trainer.training.run_settings import Layer, merge_settings
+    from art_trainer.training.run_setup import prepare_policy
+    from art_trainer.training.trainer import GRPOTrainer
 
     with tempfile.TemporaryDirectory() as folder:
-        given = {"env_args": {"difficulty": 1}, "max_steps": count, "output_dir": folder, "threads": 1}
-        settings = merge_settings([Layer("preset", PRESETS["art-tiny"]), Layer("benchmark", given)])
+        given = {"max_steps": count, "output_dir": folder, "threads": 1}
+        settings = merge_settings([Layer("recipe", read_recipe("email")), Layer("benchmark", given)])
         policy = prepare_policy(settings, list, checkpoint=None)
-        trainer = GRPOTrainer(policy, env_maker("art/Email-v0", settings.run.env_args), settings.config)
+        trainer = GRPOTrainer(policy, env_maker(settings.run.env, settings.run.env_args), settings.config)
         steps = []
         for _ in range(count):
             began = time.process_time()
@@ -89,18 +90,18 @@ def real_steps(count: int) -> list[Step]:
 
 def measure(sink: str, steps: Sequence[Step], count: int) -> Cost:
     """Hand a sink so many steps, with pauses in which it can work, as a training run leaves it."""
-    from art_trainer.monitoring.events import RunInfo
-    from art_trainer.monitoring.monitor import Monitor
-    from art_trainer.monitoring.registry import make_sink
+    from art_trainer.tracking.sinks.base import RunInfo, make_sink
+    from art_trainer.tracking.sinks.delivery import SinkDispatcher
 
     with tempfile.TemporaryDirectory() as name:
-        run = RunInfo("run", "bench", Path(name) / "run", "art/Email-v0", "art-tiny", {"max_steps": count})
+        config = {"env": "art/Email-v0", "model": "art-tiny", "max_steps": count}
+        run = RunInfo(Path(name) / "run", config, project="bench")
         begun = time.process_time()
         step_seconds = min(step.cpu_seconds for step in steps)
         settings = {"ART_LOG_TABLE_SECONDS": str(_TABLE_SECONDS * _PAUSE / step_seconds)}
-        monitor = Monitor(run, [make_sink(sink, settings)], say=print, close_seconds=60.0)
-        monitor.on_begin(0)
-        monitor.on_logged({**steps[0].metrics, "step": 0.0}, steps[0].groups)
+        dispatcher = SinkDispatcher(run, [make_sink(sink, settings)], close_seconds=60.0)
+        dispatcher.on_begin(0)
+        dispatcher.on_logged({**steps[0].metrics, "step": 0.0}, steps[0].groups)
         time.sleep(5.0)  # imports, contact, and what a library does at its first event
         opened = time.process_time() - begun
         walls, cpu = [], 0.0
@@ -109,30 +110,25 @@ def measure(sink: str, steps: Sequence[Step], count: int) -> Cost:
             step = steps[number % len(steps)]
             metrics = {**step.metrics, "step": float(number)}
             clock, own = time.perf_counter(), time.thread_time()
-            monitor.on_logged(metrics, step.groups)
+            dispatcher.on_logged(metrics, step.groups)
             cpu += time.thread_time() - own
             walls.append(time.perf_counter() - clock)
             time.sleep(_PAUSE)
         time.sleep(1.0)  # the last of it
         sink_cpu = time.process_time() - all_cpu - cpu
         closing = time.process_time()
-        monitor.on_end("finished")
+        dispatcher.on_end("finished")
         ends = opened + time.process_time() - closing
-        (status,) = monitor.statuses
+        (status,) = dispatcher.statuses
     wall, slowest, sunk = sum(walls) / count, max(walls), sink_cpu / count
-    return Cost(sink, count, cpu / count, wall, slowest, sunk, ends, status.failures, status.postponed)
+    return Cost(sink, count, cpu / count, wall, slowest, sunk, ends, status.failures, status.backfills)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = harness.parser(__doc__, quick="2 real steps, 20 for each sink")
     parser.add_argument("--sinks", default=",".join(LOCAL), help="with commas")
     parser.add_argument("--steps", type=int, default=60, help="steps handed to each sink")
     parser.add_argument("--trained", type=int, default=4, help="real steps")
-    parser.add_argument("--quick", action="store_true", help="2 real steps, 20 for each sink")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     scratch = tempfile.TemporaryDirectory()
@@ -153,15 +149,12 @@ def main() -> int:
             f"{sink:12} {shown:>28} {cost.sink_cpu * 1e3:11.1f} ms {cost.share(step_seconds):10.2%} "
             f"{cost.open_and_close_cpu:5.1f} s"
         )
-    if options.json:
-        found = {"step_cpu_seconds": step_seconds, "episodes": episodes, "sinks": [asdict(c) for c in costs]}
-        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    slow = [c.sink for c in costs if c.share(step_seconds) >= LIMIT]
-    broken = [c.sink for c in costs if c.failures or c.postponed]
-    if options.check and (slow or broken):
-        print(f"not as claimed: too slow {slow}, with failures {broken}")
-        return 1
-    return 0
+    figures = {"step_cpu_seconds": step_seconds, "episodes": episodes, "sinks": [asdict(c) for c in costs]}
+    failures = [
+        f"{c.sink} takes {c.share(step_seconds):.2%}" for c in costs if c.share(step_seconds) >= LIMIT
+    ]
+    failures += [f"{c.sink} had failures" for c in costs if c.failures or c.backfills]
+    return harness.finish(options, figures, failures)
 
 
 if __name__ == "__main__":

@@ -2,21 +2,21 @@
 
 ``art-trainer train`` takes the number of threads from the model's size and not from the clock: a number that
 the clock chose would differ between two runs of one command, and with it the last digits of every sum. This
-script is what the rule is checked with, see :func:`art_trainer.threads.default_threads`. On a busy machine it
-says nothing.
+script is what the rule is checked with, see :func:`art_trainer.models.loading.default_threads`. On a busy
+machine it says nothing.
 
-    python benchmarks/bench_threads.py [--rounds 5] [--json FILE]
+    python benchmarks/bench_threads.py
+    python benchmarks/bench_threads.py --quick --json FILE   # the smallest model: shows that it runs
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
+import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
+import harness
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -59,40 +59,44 @@ def workloads(model: Qwen2ForCausalLM) -> dict[str, Callable[[], None]]:
     return {"update": update, "sample": sample}
 
 
-def measure(rounds: int, threads: list[int]) -> list[dict[str, float | str]]:
+def measure(hidden: int, layers: int, rounds: int, threads: list[int]) -> list[dict[str, float | str]]:
     """Seconds of the quickest of so many rounds, the numbers of threads taking turns."""
+    model = make_model(hidden, layers)
+    weights = sum(parameter.numel() for parameter in model.parameters())
     found: list[dict[str, float | str]] = []
-    for hidden, layers in SIZES:
-        model = make_model(hidden, layers)
-        weights = sum(parameter.numel() for parameter in model.parameters())
-        for name, work in workloads(model).items():
-            best = dict.fromkeys(threads, float("inf"))
-            for _ in range(rounds):
-                for count in threads:
-                    torch.set_num_threads(count)
-                    start = time.perf_counter()
-                    work()
-                    best[count] = min(best[count], time.perf_counter() - start)
-            found.append({"weights": weights, "work": name, **{str(n): t for n, t in best.items()}})
-            times = "  ".join(f"{n} threads {1000 * t:8.1f} ms" for n, t in best.items())
-            print(f"{weights / 1e6:7.1f} M  {name:6}  {times}", flush=True)
+    for name, work in workloads(model).items():
+        best = dict.fromkeys(threads, float("inf"))
+        for _ in range(rounds):
+            for count in threads:
+                torch.set_num_threads(count)
+                start = time.perf_counter()
+                work()
+                best[count] = min(best[count], time.perf_counter() - start)
+        found.append({"weights": weights, "work": name, **{str(n): t for n, t in best.items()}})
     return found
 
 
-def main() -> None:
+def main() -> int:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = harness.parser(__doc__, quick="one round of the smallest model")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each; the quickest counts")
-    parser.add_argument("--json", type=Path, help="write the numbers here")
-    arguments = parser.parse_args()
+    options = parser.parse_args()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = [count for count in (1, 2, 4, 8, 16, 32) if count <= cores]
-    found = measure(arguments.rounds, threads)
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"cores": cores, "rows": found}, indent=1) + "\n")
+    sizes, rounds = (SIZES[:1], 1) if options.quick else (SIZES, options.rounds)
+    found = [row for size in sizes for row in measure(*size, rounds, threads)]
+    rows = [
+        [
+            f"{float(row['weights']) / 1e6:.1f} M",
+            str(row["work"]),
+            *(f"{1000 * float(row[str(n)]):.1f}" for n in threads),
+        ]
+        for row in found
+    ]
+    heads = ("weights", "work", *(f"{count} threads, ms" for count in threads))
+    harness.show("Quickest of all rounds", heads, rows)
+    return harness.finish(options, {"rows": found}, [])
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -18,38 +18,21 @@ from collections.abc import Iterator
 import numpy as np
 
 from art_gym.envs.coding.judge import grade
-from art_gym.envs.coding.loaders import load_problems
+from art_gym.envs.coding.loaders.load import load_problems
 from art_gym.envs.coding.problem import HOLE, Problem
-from art_gym.envs.coding.problems import load
+from art_gym.envs.coding.problems.builtin import load
 from art_gym.envs.coding.sandbox import Limits
 from art_gym.envs.coding.sharing import shared_sandbox
 
 LIMITS = Limits(wall_seconds=10, cpu_seconds=3)  # a mutant that never ends is noticed, but takes its time
-SWAPS: dict[type[ast.AST], type[ast.AST]] = {
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.Add,
-    ast.Div: ast.Mult,
-    ast.FloorDiv: ast.Mult,
-    ast.Mod: ast.FloorDiv,
-    ast.Pow: ast.Mult,
-    ast.BitXor: ast.BitOr,
-    ast.BitAnd: ast.BitOr,
-    ast.BitOr: ast.BitAnd,
-    ast.LShift: ast.RShift,
-    ast.RShift: ast.LShift,
-    ast.And: ast.Or,
-    ast.Or: ast.And,
+_PAIRS = (
+    "Lt LtE, LtE Lt, Gt GtE, GtE Gt, Eq NotEq, NotEq Eq, In NotIn, NotIn In, Is IsNot, "
+    "IsNot Is, Add Sub, Sub Add, "
+    "Mult Add, Div Mult, FloorDiv Mult, Mod FloorDiv, Pow Mult, BitXor BitOr, BitAnd BitOr, BitOr BitAnd, "
+    "LShift RShift, RShift LShift, And Or, Or And"
+)
+SWAPS = {
+    getattr(ast, one): getattr(ast, other) for one, other in (pair.split() for pair in _PAIRS.split(", "))
 }
 
 

@@ -14,7 +14,6 @@ The dashboard's address is printed: open it and watch.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import secrets
@@ -29,8 +28,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from art_trainer.records import iter_steps
-from art_trainer.run_folder import AFTER, BEFORE, RunFolder
+import harness
+
+from art_trainer.tracking.episode_store import iter_steps
+from art_trainer.tracking.run_dir import AFTER, BEFORE, RunFolder
 
 LEASE_SECONDS = 5
 CLOSE_ENOUGH = 0.05
@@ -204,17 +205,12 @@ def failures(story: Story) -> list[str]:
     return failed
 
 
-def main() -> None:
+def main() -> int:
     """Tell the story."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = harness.parser(__doc__, quick="few steps, no comparison: shows that it runs")
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--port", type=int, default=8270)
     parser.add_argument("--keep", type=Path, help="leave run and logs in this folder")
-    parser.add_argument("--quick", action="store_true", help="few steps, no comparison: shows that it runs")
-    parser.add_argument("--json", type=Path, help="write the story here")
-    parser.add_argument("--check", action="store_true", help="exit 1 where a claim does not hold")
     arguments = parser.parse_args()
     story = Story(8 if arguments.quick else arguments.steps, 8 if arguments.quick else 32)
     words = ["--env", "art/Email-v0", "--env-args", "difficulty=1", "--model", "art-tiny", "--seed", "0"]
@@ -236,19 +232,13 @@ def main() -> None:
         story.seconds = time.perf_counter() - began
         if not arguments.quick:
             story.alone = alone(folder, words)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(asdict(story), indent=2))
     print(f"results: {story.results}")
     wanted = story.steps * story.groups_per_step
     print(f"{story.groups_trained} of {wanted} groups trained, {story.groups_twice} twice")
-    failed = failures(story)
-    for found in failed:
-        print(f"does not hold: {found}")
     single = "" if story.alone is None else f" (a single process: {story.alone:.3f})"
-    print(f"success {story.before:.3f} -> {story.after:.3f}{single}, {story.seconds:.0f} s")
-    if arguments.check and failed:
-        sys.exit(1)
+    last = f"success {story.before:.3f} -> {story.after:.3f}{single}, {story.seconds:.0f} s"
+    return harness.finish(arguments, asdict(story), failures(story), last)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -5,7 +5,7 @@ reaches 2048 in at least 99% and 8192 in at least half of 100 games, and plays a
 on one core.
 
     python benchmarks/expectimax.py                # 100 games of the claim's setting
-    python benchmarks/expectimax.py --check        # exits 1 where the claim does not hold
+    python benchmarks/expectimax.py --check        # exits 1 if the claim does not hold
     python benchmarks/expectimax.py --depth 2 --games 20
     python benchmarks/expectimax.py --players      # the baselines: 1,000 games each, 100 of expectimax
     python benchmarks/expectimax.py --quick        # a few games of each: shows that it runs
@@ -13,24 +13,20 @@ on one core.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import gymnasium as gym
+import harness
 import numpy as np
 
 import art_gym  # noqa: F401 (registers the environments)
 from art_gym.env import Baseline
 from art_gym.envs.game_2048.env import Game2048Env
-from art_gym.envs.game_2048.expectimax import Expectimax
 from art_gym.envs.game_2048.players import BASELINES, expectimax
+from art_gym.envs.game_2048.search.expectimax import Expectimax
 
 _DEPTH, _CUTOFF = 8, 0.02
 _SHARES = {2048: 0.99, 8192: 0.5}
@@ -118,9 +114,7 @@ def check(games: Sequence[Game]) -> list[str]:
 
 def main() -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = harness.parser(__doc__, quick="a few games: shows that it runs")
     parser.add_argument("--games", type=int, help="how many games (default 100 of expectimax)")
     parser.add_argument("--depth", type=int, default=_DEPTH, help="how many moves it looks ahead")
     parser.add_argument("--cutoff", type=float, default=_CUTOFF, help="positions less likely are cut off")
@@ -128,9 +122,6 @@ def main() -> int:
     parser.add_argument(
         "--players", nargs="*", choices=BASELINES, help="these baselines instead; all of them without a name"
     )
-    parser.add_argument("--quick", action="store_true", help="a few games: shows that it runs")
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    parser.add_argument("--check", action="store_true", help="exit 1 where the claim does not hold")
     arguments = parser.parse_args()
     # Made once at once, so that it says what is out of range.
     Expectimax(arguments.depth, seconds=arguments.seconds, cutoff=arguments.cutoff)
@@ -147,19 +138,14 @@ def main() -> int:
         results[name] = play(player, range(count), label=name)
         print(f"{name}: {count} games, {summary(results[name])}", flush=True)
     failures = check(results[setting]) if setting in results else []
-    if arguments.json:
-        figures = {
-            "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
-            "cutoff": arguments.cutoff,
-            "seconds": arguments.seconds,
-            "games": {name: [asdict(game) for game in games] for name, games in results.items()},
-        }
-        arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
-    for failure in failures:
-        print(failure)
+    figures = {
+        "cutoff": arguments.cutoff,
+        "seconds": arguments.seconds,
+        "games": {name: [asdict(game) for game in games] for name, games in results.items()},
+    }
     last = next(reversed(results.values()))
-    print(f"mean score {mean(last)[0]:,.0f}, 8192 in {share(last, 8192):.0%}, {rate(last):,.0f} moves/s")
-    return 1 if arguments.check and failures else 0
+    score = f"mean score {mean(last)[0]:,.0f}, 8192 in {share(last, 8192):.0%}, {rate(last):,.0f} moves/s"
+    return harness.finish(arguments, figures, failures, score)
 
 
 if __name__ == "__main__":

@@ -11,19 +11,22 @@ and compares.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from art_trainer.evaluation import Evaluation, compare
-from art_trainer.suites import EvaluationRecord, load_suite, read_record
+import harness
+from leaderboard_page import leaderboard_page
+
+from art_trainer.analysis.result_files import EvaluationRecord, read_record
+from art_trainer.analysis.suites import load_suite
+from art_trainer.rollout.evaluate import Evaluation, compare
 
 BEFORE = "art-tiny"
 
@@ -36,7 +39,7 @@ class Board:
     players: tuple[str, ...]
     """Policies that use no trained weights, or those of the package."""
     trained: str = ""
-    """Which of :data:`TRAININGS` plays too, where it was asked for."""
+    """Which of :data:`TRAININGS` plays too, if it is trained."""
 
 
 BOARDS = (
@@ -95,7 +98,7 @@ def play(board: Board, policies: Sequence[str], folder: Path, *, quick: bool) ->
             whole.metric,
         ]
         made += [word for pair in arguments for word in ("--env-args", pair)]
-        made += ["--episodes", "3", "--temperature", str(whole.temperature), "--max-completion-length", "16"]
+        made += ["--temperature", str(whole.temperature), "--max-completion-length", "16"]
         art_trainer(made, folder)
         suite = f"{suite}.yaml"
     for policy in policies:
@@ -104,14 +107,9 @@ def play(board: Board, policies: Sequence[str], folder: Path, *, quick: bool) ->
     return folder / "results" / f"{board.suite}.json"
 
 
-def figures_of(record: EvaluationRecord) -> dict[str, dict[str, float | None]]:
-    """Each policy's figure and the ends of its interval."""
-    told = {}
-    for policy in record.policies:
-        found = policy.evaluation.measured(record.metric)
-        ends = (None, None, None) if found is None else (found.value, found.low, found.high)
-        told[policy.words] = dict(zip(("value", "low", "high"), ends, strict=True))
-    return told
+def summaries(record: EvaluationRecord) -> dict[str, Any]:
+    """Each policy's figure with its interval."""
+    return {policy.name: record.summary(policy) for policy in record.policies}
 
 
 def check(records: dict[str, EvaluationRecord]) -> list[str]:
@@ -119,7 +117,7 @@ def check(records: dict[str, EvaluationRecord]) -> list[str]:
     failures = []
 
     def evaluation(suite: str, words: str) -> Evaluation | None:
-        return next((p.evaluation for p in records[suite].policies if p.words == words), None)
+        return next((p.evaluation for p in records[suite].policies if p.name == words), None)
 
     for suite, better, worse in (
         ("email-v0-test", "runs/email", BEFORE),
@@ -142,15 +140,10 @@ def check(records: dict[str, EvaluationRecord]) -> list[str]:
 
 def main() -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = harness.parser(__doc__, quick="three starts and two steps: shows that it runs")
     parser.add_argument("--train", default="email", help="what is trained, with commas: email, coding, 2048")
     parser.add_argument("--output", type=Path, help="write the page here")
     parser.add_argument("--results", type=Path, help="keep the result files here")
-    parser.add_argument("--quick", action="store_true", help="three starts and two steps: shows that it runs")
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    parser.add_argument("--check", action="store_true", help="exit 1 where the claims do not hold")
     arguments = parser.parse_args()
     wanted = [name for name in arguments.train.split(",") if name]
     if not set(wanted) <= set(TRAININGS):
@@ -165,31 +158,22 @@ def main() -> int:
                 play(board, (*board.players, *extra), folder, quick=arguments.quick)
             )
             print(board.suite)
-            for words, told in figures_of(records[board.suite]).items():
+            for words, told in summaries(records[board.suite]).items():
                 print(f"  {words}: {told}", flush=True)
         failures = check(records) if arguments.check else []
         if arguments.check:
             art_trainer(["eval", "--verify", "results/email-v0-test.json"], folder)
             print("email-v0-test: played again, all episodes are the same")
-        pages = [f"results/{board.suite}.json" for board in BOARDS]
-        named = [word for words, name in names.items() for word in ("--name", f"{words}={name}")]
-        art_trainer(["leaderboard", *pages, *named, "--output", "page.md"], folder)
-        page = (folder / "page.md").read_text(encoding="utf-8")
         if arguments.output:
             arguments.output.parent.mkdir(parents=True, exist_ok=True)
-            arguments.output.write_text(page, encoding="utf-8")
+            arguments.output.write_text(leaderboard_page(list(records.values()), names), encoding="utf-8")
         if arguments.results:
             for suite, record in records.items():
                 record.write(arguments.results / f"{suite}.json")
-    cpu = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if arguments.json:
-        told = {suite: figures_of(record) for suite, record in records.items()}
-        figures = {"suites": told, "cpu_seconds": cpu.ru_utime + cpu.ru_stime}
-        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
-    for failure in failures:
-        print(failure)
-    print(f"CPU-seconds in all: {cpu.ru_utime + cpu.ru_stime:.0f}")
-    return 1 if failures else 0
+    suites = {suite: summaries(record) for suite, record in records.items()}
+    seconds = harness.child_seconds()
+    figures = {"suites": suites, "cpu_seconds": seconds}
+    return harness.finish(arguments, figures, failures, f"CPU-seconds in all: {seconds:.0f}")
 
 
 if __name__ == "__main__":

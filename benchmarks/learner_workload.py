@@ -31,7 +31,7 @@ _PROMPT_FRAME, _OBSERVATION_FRAME = 5, 5
 
 @dataclass(frozen=True)
 class Workload:
-    """Sizes, in tokens where not said otherwise."""
+    """Sizes, in tokens unless said otherwise."""
 
     name: str
     prompt: int = 256

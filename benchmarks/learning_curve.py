@@ -8,17 +8,14 @@ tasks, and an evaluation before and after on the same held-out tasks, beside the
     python benchmarks/learning_curve.py 2048                  # score of whole games
     python benchmarks/learning_curve.py 2048 --train-args "--set warm_start=null"
     python benchmarks/learning_curve.py coding                # success on level 0
-    python benchmarks/learning_curve.py lake                  # held-out lakes crossed, with a map in words
-    python benchmarks/learning_curve.py 2048 --check          # exits 1 where the README's claim does not hold
+    python benchmarks/learning_curve.py frozen-lake --plot FILE.svg   # held-out lakes crossed
+    python benchmarks/learning_curve.py 2048 --check          # exits 1 if the README's claim does not hold
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
-import resource
 import subprocess
 import sys
 import tempfile
@@ -28,11 +25,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import harness
 import numpy as np
+from charts import COLORS, Panel, page
+from trainings import smoothed
 
-from art_trainer.evaluation import Evaluation, compare
-from art_trainer.run_folder import AFTER, BEFORE, RunFolder
-from art_trainer.statistics import Interval
+from art_trainer.rollout.evaluate import Evaluation, compare
+from art_trainer.tracking.run_dir import AFTER, BEFORE, RunFolder
+from art_trainer.types import Interval
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ CLAIMS = {
         "art/Coding-v0", "success", "hard_coded", rise=0.3, rise_low=0.2, mean_rise_low=0.2, above=1.0,
         seconds=600,
     ),
-    "lake": Claim(
+    "frozen-lake": Claim(
         "toy/FrozenLake-v0", "success", "right-down", rise=0.7, rise_low=0.65, mean_rise_low=0.8, above=5.0,
         seconds=600,
     ),
@@ -84,12 +84,9 @@ class Outcome:
     """What one seed came to."""
 
     seed: int
-    before: float
-    after: float
-    after_low: float
-    rise: float
-    rise_low: float
-    rise_high: float
+    before: Interval
+    after: Interval
+    rise: Interval
     invalid_after: float
     turns_after: float
     seconds: float
@@ -97,9 +94,9 @@ class Outcome:
 
 def train(claim: Claim, seed: int, arguments: argparse.Namespace, folder: Path) -> tuple[Outcome, RunFolder]:
     """Run one seed in a process of its own, as a user would."""
-    command = [sys.executable, "-m", "art_trainer", "train", "--env", claim.env, "--seed", str(seed)]
-    command += ["--output-dir", str(folder)]
-    for pair in arguments.env_args or (["difficulty=1"] if claim is CLAIMS["email"] else []):
+    command = [sys.executable, "-m", "art_trainer", "train", "--recipe", arguments.task]
+    command += ["--seed", str(seed), "--output-dir", str(folder)]
+    for pair in arguments.env_args or []:
         command += ["--env-args", pair]
     if arguments.quick:
         command += ["--max-steps", "2", "--eval-episodes", "8", "--set", "warm_start_episodes=10"]
@@ -132,83 +129,98 @@ def _outcome(claim: Claim, seed: int, before: Evaluation, after: Evaluation, sec
     difference = comparison.success if claim.measure == "success" else comparison.reward
     assert difference is not None
     return Outcome(
-        seed=seed,
-        before=_measured(claim, before).value,
-        after=_measured(claim, after).value,
-        after_low=_measured(claim, after).low,
-        rise=difference.value,
-        rise_low=difference.low,
-        rise_high=difference.high,
-        invalid_after=after.invalid_rate,
-        turns_after=after.turns,
-        seconds=seconds,
+        seed,
+        _measured(claim, before),
+        _measured(claim, after),
+        difference,
+        after.invalid_rate,
+        after.turns,
+        seconds,
     )
+
+
+def plot(
+    claim: Claim, runs: Sequence[RunFolder], outcomes: Sequence[Outcome], baselines: dict[str, float]
+) -> str:
+    """Training curves, the held-out tasks as bars before and after them, baselines as dashed lines."""
+    curves = [[row[claim.measure] for row in run.metrics().records if claim.measure in row] for run in runs]
+    last = max(map(len, curves))
+    apart = last / 40
+    values = [*baselines.values(), *(value for curve in curves for value in smoothed(curve))]
+    values += [end for one in outcomes for end in (one.before.low, one.after.high)]
+    y_range = (0, 1) if claim.measure == "success" else (min(values), max(values))
+    panel = Panel(claim.env, "training step", claim.measure, (0, last * 1.2), y_range)
+    panel.legend([(f"seed {one.seed}", colour) for one, colour in zip(outcomes, COLORS, strict=False)])
+    for name, value in baselines.items():
+        end = last + apart * (1 + len(runs))  # the names stand to the right of the bars
+        panel.line([0, end], [value, value], COLORS[-1], dashed=True)
+        panel.label(end, value, name, COLORS[-1])
+    for place, (curve, one, colour) in enumerate(zip(curves, outcomes, COLORS, strict=False)):
+        panel.line(range(1, len(curve) + 1), smoothed(curve), colour)
+        for at, found in ((apart * place, one.before), (last + apart * (1 + place), one.after)):
+            panel.interval(at, found.low, found.high, colour)
+            panel.points([at], [found.value], colour)
+    return page([panel], columns=1)
 
 
 def main() -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = harness.parser(__doc__, quick="one seed and two steps: shows that it runs")
     parser.add_argument("task", nargs="?", default="email", choices=CLAIMS, help="what is learned")
-    parser.add_argument("--seeds", type=int, default=3, help="how many seeds to train")
-    parser.add_argument("--first-seed", type=int, default=0, help="the first of them")
-    parser.add_argument("--at-once", type=int, default=1, help="seeds trained at the same time, a core each")
+    harness.add_training_flags(parser, seeds=3)
     parser.add_argument("--env-args", action="append", metavar="KEY=VALUE", help="of the environment")
     parser.add_argument(
         "--train-args", type=str.split, default=[], metavar="WORDS", help="more words for art-trainer train"
     )
-    parser.add_argument("--quick", action="store_true", help="one seed and two steps: shows that it runs")
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    parser.add_argument("--check", action="store_true", help="exit 1 where the claim does not hold")
     parser.add_argument("--keep", type=Path, help="keep the run folders here")
     arguments = parser.parse_args()
     claim = CLAIMS[arguments.task]
     seeds = range(arguments.first_seed, arguments.first_seed + (1 if arguments.quick else arguments.seeds))
     outcomes: list[Outcome] = []
+    runs: list[RunFolder] = []
     baselines: dict[str, float] = {}
     digits = 3 if claim.measure == "success" else 0
     with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(arguments.at_once) as pool:
         root = arguments.keep or Path(temporary)
         root.mkdir(parents=True, exist_ok=True)
-        print(
-            f"{claim.env}, {claim.measure}\nseed  before  after  rise [95% interval]  invalid  turns  seconds"
-        )
-        for outcome, run in pool.map(
-            lambda seed: train(claim, seed, arguments, root / f"seed-{seed}"), seeds
-        ):
+        trained = pool.map(lambda seed: train(claim, seed, arguments, root / f"seed-{seed}"), seeds)
+        for outcome, run in trained:
             outcomes.append(outcome)
+            runs.append(run)
             baselines |= {name: _measured(claim, found).value for name, found in run.baselines().items()}
-            rise = [f"{x:+.{digits}f}" for x in (outcome.rise, outcome.rise_low, outcome.rise_high)]
-            print(
-                f"{outcome.seed:4d}  {outcome.before:.{digits}f}   {outcome.after:.{digits}f}   "
-                f"{rise[0]} [{rise[1]}, {rise[2]}]   {outcome.invalid_after:.4f}   "
-                f"{outcome.turns_after:.1f}   {outcome.seconds:.0f}",
-                flush=True,
-            )
+            print(f"seed {outcome.seed}: {outcome.after.value:.{digits}f}", flush=True)
+        if arguments.plot:
+            arguments.plot.write_text(plot(claim, runs, outcomes, baselines))
+    rows = [
+        [
+            str(one.seed),
+            f"{one.before.value:.{digits}f}",
+            f"{one.after.value:.{digits}f}",
+            f"{one.rise.value:+.{digits}f} [{one.rise.low:+.{digits}f}, {one.rise.high:+.{digits}f}]",
+            f"{one.invalid_after:.4f}",
+            f"{one.turns_after:.1f}",
+            f"{one.seconds:.0f}",
+        ]
+        for one in outcomes
+    ]
+    headings = ("seed", "before", "after", "rise [95% interval]", "invalid", "turns", "seconds")
+    harness.show(f"{claim.env}, {claim.measure}", headings, rows)
     for name, value in baselines.items():
         print(f"baseline {name}: {value:.{digits}f}")
-    cpu = resource.getrusage(resource.RUSAGE_CHILDREN)
     figures = {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
         "task": arguments.task,
         "env_args": arguments.env_args,
         "train_args": arguments.train_args,
         "seeds": [asdict(outcome) for outcome in outcomes],
         "baselines": baselines,
-        "cpu_seconds": cpu.ru_utime + cpu.ru_stime,
+        "cpu_seconds": harness.child_seconds(),
     }
-    if arguments.json:
-        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
     mean, low, high = mean_rise(outcomes)
     print(f"rise over {len(outcomes)} seeds: {mean:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]")
-    failures = check(claim, outcomes, baselines[claim.baseline])
-    for failure in failures:
-        print(failure)
     print(f"CPU-seconds in all: {figures['cpu_seconds']:.0f}")
-    means = [np.mean([getattr(outcome, when) for outcome in outcomes]) for when in ("before", "after")]
-    print(f"{claim.measure} {means[0]:.{digits}f} -> {means[1]:.{digits}f}")
-    return 1 if arguments.check and failures else 0
+    means = [np.mean([getattr(one, when).value for one in outcomes]) for when in ("before", "after")]
+    last = f"{claim.measure} {means[0]:.{digits}f} -> {means[1]:.{digits}f}"
+    return harness.finish(arguments, figures, check(claim, outcomes, baselines[claim.baseline]), last)
 
 
 def mean_rise(outcomes: Sequence[Outcome]) -> tuple[float, float, float]:
@@ -217,8 +229,8 @@ def mean_rise(outcomes: Sequence[Outcome]) -> tuple[float, float, float]:
     The seeds' intervals are added up as independent ones: the luck of training is not in them, and shows in
     how far the seeds differ.
     """
-    mean = float(np.mean([outcome.rise for outcome in outcomes]))
-    halves = [(outcome.rise_high - outcome.rise_low) / 2 for outcome in outcomes]
+    mean = float(np.mean([outcome.rise.value for outcome in outcomes]))
+    halves = [(outcome.rise.high - outcome.rise.low) / 2 for outcome in outcomes]
     half = float(np.sqrt(np.sum(np.square(halves)))) / len(outcomes)
     return mean, mean - half, mean + half
 
@@ -230,14 +242,14 @@ def check(claim: Claim, outcomes: Sequence[Outcome], baseline: float) -> list[st
     if low <= claim.mean_rise_low:
         failures.append(f"{claim.measure} rose by {mean:.3f} on average over the seeds (low {low:.3f})")
     for outcome in outcomes:
-        if outcome.rise < claim.rise or outcome.rise_low <= claim.rise_low:
+        rise, after = outcome.rise, outcome.after
+        if rise.value < claim.rise or rise.low <= claim.rise_low:
             failures.append(
-                f"seed {outcome.seed}: {claim.measure} rose by {outcome.rise:.3f} "
-                f"(low {outcome.rise_low:.3f})"
+                f"seed {outcome.seed}: {claim.measure} rose by {rise.value:.3f} (low {rise.low:.3f})"
             )
-        if outcome.after <= claim.above * baseline or outcome.after_low <= baseline:
+        if after.value <= claim.above * baseline or after.low <= baseline:
             failures.append(
-                f"seed {outcome.seed}: {outcome.after:.3f} (low {outcome.after_low:.3f}) is not above "
+                f"seed {outcome.seed}: {after.value:.3f} (low {after.low:.3f}) is not above "
                 f"{claim.above} times {claim.baseline}'s {baseline:.3f}"
             )
         if outcome.invalid_after >= claim.invalid:

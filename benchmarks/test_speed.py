@@ -15,7 +15,7 @@ import torch
 
 import art_gym
 from art_gym.envs.mail.env import EmailEnv
-from art_trainer.sampler import SamplingParams, sample
+from art_trainer.inference.sampling import SamplingParams, sample
 
 REPLIES = {
     "bare call": 'search("falcon budget", sender="ann")',
@@ -36,7 +36,7 @@ def email() -> EmailEnv:
 @pytest.mark.parametrize("name", REPLIES)
 def test_parse(benchmark: Any, email: EmailEnv, name: str) -> None:
     read = benchmark(art_gym.parse, REPLIES[name], email.tools)
-    assert isinstance(read, art_gym.Invalid if name == "prose without a call" else art_gym.Call)
+    assert isinstance(read, art_gym.ParseError if name == "prose without a call" else art_gym.Call)
 
 
 def test_reset(benchmark: Any, email: EmailEnv) -> None:

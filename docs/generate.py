@@ -14,15 +14,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import generate_commands
 import generate_environments
-import generate_reference
 
 _MADE = ("environments", "reference")
 
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the generated pages, and complete the navigation."""
-    pages = {address: generate_reference.render(page) for address, page in generate_reference.PAGES.items()}
-    pages |= generate_environments.pages()
+    pages = generate_environments.pages()
     pages["reference/commands.md"] = generate_commands.page()
     for address, text in pages.items():
         files.append(File.generated(config, address, content=text))

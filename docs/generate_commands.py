@@ -9,13 +9,13 @@ from typing import Any
 
 import typer.main
 
-from art_gym import cli as gym_cli
-from art_trainer.cli import app as trainer_app
+from art_gym.cli.app import app as gym_app
+from art_trainer.cli.main import app as trainer_app
 
 
 def commands() -> dict[str, Any]:
     """``art-gym`` and ``art-trainer`` as click sees them, by name."""
-    made = {"art-gym": gym_cli._build(), "art-trainer": trainer_app}
+    made = {"art-gym": gym_app, "art-trainer": trainer_app}
     return {name: typer.main.get_command(app) for name, app in made.items()}
 
 

@@ -6,12 +6,11 @@ import re
 from typing import Any
 
 import gymnasium as gym
-from generate_reference import markdown
+from docstrings import markdown
 
-from art_gym.catalog import Entry, documented, entries
-from art_gym.docstrings import summary
+from art_gym.catalog import EnvEntry, documented_class, entries, summary
+from art_gym.testing import CHECKS
 from art_gym.tools import Tool, usage_lines
-from art_gym.verdicts import sentences
 
 _EXTRAS = {"art/2048Array-v0": "fast"}
 """Extras that an environment is better with; games need PettingZoo."""
@@ -30,29 +29,29 @@ def address(env_id: str) -> str:
     return f"environments/{re.sub(r'-v[0-9]+$', '', name).lower()}.md"
 
 
-def _overview(ours: list[Entry]) -> str:
+def _overview(ours: list[EnvEntry]) -> str:
     rows = [f"| [`{one.id}`]({address(one.id).split('/')[1]}) | {one.summary} |" for one in ours]
     intro = "What each is, from its own docstring. `art-gym info ID` tells the same of the installed version."
     return "\n".join(["# Environments", "", intro, "", "| id | |", "|---|---|", *rows, ""])
 
 
 def _contract() -> str:
-    """The sentences that ``check_text_env`` holds."""
-    rows = [f"{number}. {sentence}" for number, sentence in enumerate(sentences(), 1)]
+    """The rules that ``check_text_env`` checks."""
+    rows = [f"{number}. {rule}" for number, rule in enumerate(CHECKS, 1)]
     intro = (
-        "Every text environment keeps these sentences. `art_gym.check_text_env(env)` raises at the first "
-        "that does not hold; `art-gym check ID` says of each whether it does."
+        "Every text environment keeps these rules. `art_gym.check_text_env(env)` raises at the first that is "
+        "broken; `art-gym check ID` reports on each of them."
     )
     return "\n".join(["# The contract", "", intro, "", *rows, ""])
 
 
-def _page(entry: Entry) -> str:
+def _page(entry: EnvEntry) -> str:
     if entry.game:
         import pettingzoo
 
-        made = documented(pettingzoo.aec_registry[entry.id].entry_point)
+        made = documented_class(pettingzoo.aec_registry[entry.id].entry_point)
     else:
-        made = documented(gym.registry[entry.id].entry_point)
+        made = documented_class(gym.registry[entry.id].entry_point)
     body = markdown(_without_summary(made))
     extra = "pettingzoo" if entry.game else _EXTRAS.get(entry.id)
     parts = [f"# {entry.id}", summary(made)]
@@ -68,10 +67,10 @@ def _without_summary(made: Any) -> str:
     return text[text.index("## ") :] if "## " in text else text
 
 
-def _snippet(entry: Entry) -> str:
+def _snippet(entry: EnvEntry) -> str:
     if entry.game:
         made = f'env = pettingzoo.make("aec", "{entry.id}")\nenv.reset(seed=0)'
-        return f"import art_gym.games\nimport pettingzoo\n\n{made}"
+        return f"import art_gym.games.aec\nimport pettingzoo\n\n{made}"
     made = f'env = gym.make("{entry.id}")\nobservation, info = env.reset(seed=0)'
     return f"import gymnasium as gym\nimport art_gym\n\n{made}"
 

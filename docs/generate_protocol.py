@@ -1,6 +1,6 @@
-"""Makes what the models say of the server's protocol: tables and examples in its page, and an AsyncAPI file.
+"""Generates the tables and examples of the protocol's page, and an AsyncAPI file, from the models.
 
-python docs/generate_protocol.py writes both; a test compares them with what the models say now.
+python docs/generate_protocol.py writes both; a test compares them with the models.
 """
 
 from __future__ import annotations
@@ -18,20 +18,18 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import protocol_examples
 import yaml
-from generate_reference import markdown
+from docstrings import markdown
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from art_trainer.remote.fields import CLIENT_ID, Message
-from art_trainer.remote.limits import Limits
-from art_trainer.remote.messages import PROTOCOL_VERSION
+from art_trainer.distributed.protocol import CLIENT_ID, PROTOCOL_VERSION, Limits, Message
 
 PAGE = Path(__file__).parent / "protocol.md"
 ASYNCAPI = Path(__file__).parent / "protocol" / "asyncapi.yaml"
 _LINE = 90
 _REF = "#/components/schemas/{model}"
 _ANSWERS = {"hello": "welcome", "lease_request": "train_episodes", "episode_result": "result_receipt"}
-_INTRO = "Workers play episodes for a training server; docs/protocol.md says what stands around the messages."
+_INTRO = "Workers play episodes for a training server; docs/protocol.md describes the protocol."
 Schema = dict[str, Any]
 
 

@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import hashlib
 
-from art_trainer.remote.episode_data import EpisodeData, HistoryData, SpanData, TimingData, TurnData
-from art_trainer.remote.fields import Message
-from art_trainer.remote.messages import (
+from art_trainer.distributed.protocol import (
     PROTOCOL_VERSION,
+    ClientStatus,
+    EpisodeData,
     EpisodeResult,
     ErrorMessage,
     FileEntry,
     Hello,
     Lease,
     LeaseRequest,
+    LeaseStatus,
+    Message,
     ModelManifest,
+    QueueStatus,
     ReleaseLeases,
     ResultReceipt,
-    RunDescription,
-    Sampling,
+    RunSpec,
+    ServerStatus,
     Shutdown,
+    SpanData,
     StatusUpdate,
+    TimingData,
     TrainEpisodes,
+    TurnData,
     UpdateModel,
     WeightManifest,
     Welcome,
 )
-from art_trainer.remote.status import ClientStatus, LeaseStatus, QueueStatus, ServerStatus
+from art_trainer.inference.sampling import SamplingParams
 
 _LEASE, _TOKEN, _SECRET = (
     "q1Jr0bDkXx2mV9sA",
@@ -40,19 +46,10 @@ def _file(name: str, size: int) -> FileEntry:
     return FileEntry(name=name, size=size, sha256=hashlib.sha256(name.encode()).hexdigest())
 
 
-_RUN = RunDescription(
+_RUN = RunSpec(
     env="art/2048-v0",
     env_args={"size": 3},
-    sampling=Sampling(
-        temperature=1.0,
-        top_p=1.0,
-        top_k=0,
-        min_p=0.0,
-        repetition_penalty=1.0,
-        stop_strings=[],
-        stop_token_ids=[],
-        max_new_tokens=16,
-    ),
+    sampling=SamplingParams(max_new_tokens=16),
     record_states=False,
     history_window=1,
     max_context=None,
@@ -76,12 +73,11 @@ _EPISODE = EpisodeData(
         )
     ],
     histories=[
-        HistoryData(
-            spans=[
-                SpanData(token_ids=[5, 17, 42], turn=None, logprobs=[], policy_version=12),
-                SpanData(token_ids=[101, 2], turn=0, logprobs=[-0.75, -0.125], policy_version=12),
-            ]
-        )
+        [
+            SpanData(turn=None, version=12, tokens=[5, 17, 42]),
+            # -0.75 and -0.125
+            SpanData(turn=0, version=12, tokens=[101, 2], logprobs="AABAvwAAAL4="),
+        ]
     ],
     ending="terminated",
     success=True,

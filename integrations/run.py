@@ -4,13 +4,12 @@ A folder here is a library. Its ``requirements.txt`` pins what is tried: the lib
 line, then what they need besides. Comments before the first requirement may say
 
     # library: the name to show
-    # tests: the test files, with blanks between, where they are not in this folder
-    # environment: full
+    # tests: the test files, with blanks between, if they are not in this folder
 
 The environment sees the packages of the interpreter that runs this script behind its own, so that torch is
-not installed again; a *full* one sees none of them, only this checkout, and pins everything that it needs.
-The first paragraph of a test's docstring is what the table says: under "works" where the test passes, under
-"does not" where its name begins with ``test_limit_``. So each limit is shown by a test too, and that test
+not installed again.
+The first paragraph of a test's docstring is what the table says: under "works" if the test passes, under
+"does not" if its name begins with ``test_limit_``. So each limit is shown by a test too, and that test
 fails on the day that the limit is gone.
 
     python integrations/run.py                       # all of them
@@ -34,18 +33,18 @@ import tempfile
 import time
 import venv
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
-from difflib import get_close_matches
 from importlib.metadata import distributions
 from pathlib import Path
+
+from art_gym.errors import did_you_mean
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 KEPT = ROOT / ".venv-integrations"
 BEGIN, END = "<!-- integrations: begin -->", "<!-- integrations: end -->"
-_LIMIT = "test_limit_"
 
 
 @dataclass(frozen=True)
@@ -57,13 +56,6 @@ class Library:
     packages: tuple[str, ...]
     """The library's own packages, by name."""
     tests: tuple[Path, ...]
-    full: bool
-    """Whether its environment sees nothing of ours but the checkout."""
-
-    @property
-    def requirements(self) -> Path:
-        """The file that pip reads."""
-        return HERE / self.folder / "requirements.txt"
 
 
 @dataclass(frozen=True)
@@ -87,7 +79,6 @@ class Result:
     versions: dict[str, str]
     replaced: dict[str, str]
     """Packages of ours that the library put another version before, and that version."""
-    full: bool
     python: str
     outcome: str
     """``passed``, ``failed``, ``not installed`` or ``timed out``."""
@@ -97,42 +88,30 @@ class Result:
     detail: str = ""
 
     @property
-    def command(self) -> str:
-        """What shows it again."""
-        return f"python integrations/run.py {self.folder}"
+    def named(self) -> str:
+        """The library's packages with their versions."""
+        return ", ".join(f"{name} {version}" for name, version in self.versions.items())
 
 
 def read_library(folder: Path) -> Library:
     """Read a folder's ``requirements.txt``.
 
     Raises:
-        ValueError: Where it pins nothing, leaves a version open, or there is no test.
+        ValueError: If it pins nothing, leaves a version open, or there is no test.
     """
     path = folder / "requirements.txt"
-    said: dict[str, str] = {}
-    blocks: list[list[str]] = [[]]
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if told := re.match(r"#\s*(library|tests|environment):\s*(.+)", line):
-            said[told[1]] = told[2].strip()
-        elif not line.strip() and blocks[-1]:
-            blocks.append([])
-        elif line.strip() and not line.startswith("#"):
-            if "==" not in line:
-                raise ValueError(f"{path}: `{line}` leaves the version open; write name==version")
-            blocks[-1].append(re.split(r"[\[=]", line)[0].strip())
-    if not blocks[0]:
-        raise ValueError(f"{path} pins no package")
-    tests = (
-        [ROOT / name for name in said["tests"].split()]
-        if "tests" in said
-        else sorted(folder.glob("test_*.py"))
-    )
+    text = path.read_text(encoding="utf-8")
+    told = dict(re.findall(r"^#\s*(library|tests):\s*(.+?)\s*$", text, re.MULTILINE))
+    own, _, others = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE).strip().partition("\n\n")
+    for line in [*own.splitlines(), *others.split()]:
+        if "==" not in line:
+            raise ValueError(f"{path}: `{line}` leaves the version open; write name==version")
+    named = [ROOT / name for name in told.get("tests", "").split()]
+    tests = named or sorted(folder.glob("test_*.py"))
     if not tests or not all(test.is_file() for test in tests):
         raise ValueError(f"{path}: no test: write {folder.name}/test_{folder.name}.py, or `# tests: PATH`")
-    if said.get("environment", "full") != "full":
-        raise ValueError(f"{path}: environment can only be `full`, not `{said['environment']}`")
-    title = said.get("library", folder.name)
-    return Library(folder.name, title, tuple(blocks[0]), tuple(tests), "environment" in said)
+    packages = tuple(re.split(r"[\[=]", line)[0].strip() for line in own.splitlines())
+    return Library(folder.name, told.get("library", folder.name), packages, tuple(tests))
 
 
 def choose(names: Sequence[str]) -> list[Library]:
@@ -144,9 +123,7 @@ def choose(names: Sequence[str]) -> list[Library]:
     there = sorted(path.parent.name for path in HERE.glob("*/requirements.txt"))
     for name in names:
         if name not in there:
-            near = get_close_matches(name, there, n=1)
-            hint = f"; did you mean `{near[0]}`?" if near else ""
-            raise ValueError(f"no library `{name}`{hint} There are: {', '.join(there)}")
+            raise ValueError(f"no library `{name}`{did_you_mean(name, there)} There are: {', '.join(there)}")
     return [read_library(HERE / name) for name in (names or there)]
 
 
@@ -154,17 +131,12 @@ def run_command(command: Sequence[str | Path], env: dict[str, str], seconds: flo
     """Run a command from the repository's root; all that it started ends with it.
 
     Returns:
-        The exit status (``None`` where time ran out) and all that was printed.
+        The exit status (``None`` if time ran out) and all that was printed.
     """
     child = subprocess.Popen(
-        [str(part) for part in command],
-        cwd=ROOT,
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+        command, cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         start_new_session=True,
-    )
+    )  # fmt: skip
     try:
         printed, _ = child.communicate(timeout=seconds)
         return child.returncode, printed
@@ -177,28 +149,26 @@ def run_command(command: Sequence[str | Path], env: dict[str, str], seconds: flo
         child.wait()
 
 
-def make_environment(folder: Path, *, full: bool) -> Path:
-    """Make a virtual environment, or take the one that is there.
-
-    Returns:
-        Its interpreter.
-    """
+def make_environment(folder: Path) -> Path:
+    """Make a virtual environment, or take the one that is there; return its interpreter."""
     python = folder / "bin" / "python"
     if not python.exists():
         venv.create(folder, with_pip=True, symlinks=True)
-    (packages,) = (folder / "lib").glob("python*/site-packages")
-    lines = [str(ROOT)]
-    if not full:
-        # addsitedir and not the bare path: it also reads the .pth files there, such as an editable install's.
-        lines += [f"import site; site.addsitedir({path!r})" for path in site.getsitepackages()]
-    (packages / "zz_behind_its_own_packages.pth").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    # addsitedir and not the bare path: it also reads the .pth files there, such as an editable install's.
+    lines = [str(ROOT), *(f"import site; site.addsitedir({path!r})" for path in site.getsitepackages())]
+    behind = _packages(folder) / "zz_behind_its_own_packages.pth"
+    behind.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return python
 
 
-def installed(folder: Path) -> dict[str, str]:
-    """The packages in an environment's own folder, with their versions."""
+def _packages(folder: Path) -> Path:
     (packages,) = (folder / "lib").glob("python*/site-packages")
-    return {_canonical(dist.name): dist.version for dist in distributions(path=[str(packages)])}
+    return packages
+
+
+def installed(paths: Sequence[str]) -> dict[str, str]:
+    """The packages in some folders, with their versions."""
+    return {_canonical(dist.name): dist.version for dist in distributions(path=list(paths))}
 
 
 def _canonical(name: str) -> str:
@@ -216,7 +186,7 @@ def read_cases(report: Path, tests: Sequence[Path]) -> list[Case]:
     found: dict[str, Case] = {}
     for element in ET.parse(report).getroot().iter("testcase"):
         name = element.get("name", "").split("[")[0]
-        bad = [part for tag in ("failure", "error", "skipped") for part in element.findall(tag)]
+        bad = [part for part in element if part.tag in ("failure", "error", "skipped")]
         outcome = "passed" if not bad else "skipped" if bad[0].tag == "skipped" else "failed"
         detail = bad[0].get("message", "").split("\n")[0][:200] if bad else ""
         if name not in found or found[name].outcome == "passed":
@@ -226,25 +196,24 @@ def read_cases(report: Path, tests: Sequence[Path]) -> list[Case]:
 
 def try_library(library: Library, folder: Path, seconds: float, *, verbose: bool) -> Result:
     """Make its environment in ``folder``, install, and run its tests."""
-    cache = folder.parent / "art-gym-cache"
-    env = {"OMP_NUM_THREADS": "1"} | os.environ | {"ART_GYM_CACHE": str(cache)}
+    env = {"OMP_NUM_THREADS": "1"} | os.environ | {"ART_GYM_CACHE": str(folder.parent / "art-gym-cache")}
     env.pop("PYTHONPATH", None)
     began = time.monotonic()
-    python = make_environment(folder, full=library.full)
-    pip = f"{python} -m pip --disable-pip-version-check install --quiet --requirement".split()
-    status, printed = run_command([*pip, library.requirements], env, seconds)
+    python = make_environment(folder)
+    requirements = HERE / library.folder / "requirements.txt"
+    pip = f"{python} -m pip --disable-pip-version-check install --quiet --requirement {requirements}"
+    status, printed = run_command(pip.split(), env, seconds)
     middle = time.monotonic()
-    own, ours = installed(folder), {} if library.full else _ours()
-    versions = {name: ({**ours, **own}).get(_canonical(name), "?") for name in library.packages}
-    replaced = {name: own[name] for name in sorted(own) if ours.get(name, own[name]) != own[name]}
-    replaced = {name: version for name, version in replaced.items() if name not in ("pip", "setuptools")}
+    own, ours = installed([str(_packages(folder))]), installed(site.getsitepackages())
+    others = own.keys() & ours.keys() - {"pip", "setuptools"}
     cases: list[Case] = []
     if status != 0:
         outcome = "timed out" if status is None else "not installed"
     else:
         report = folder / "report.xml"
         options = ["-q", "-p", "no:cacheprovider", "-W", "default", f"--junitxml={report}"]
-        status, printed = run_command([python, "-m", "pytest", *options, *library.tests], env, seconds)
+        tests = map(str, library.tests)
+        status, printed = run_command([str(python), "-m", "pytest", *options, *tests], env, seconds)
         outcome = "timed out" if status is None else "passed" if status == 0 else "failed"
         cases = read_cases(report, library.tests) if report.is_file() and status is not None else []
         if outcome == "passed" and not any(case.outcome == "passed" for case in cases):
@@ -254,9 +223,8 @@ def try_library(library: Library, folder: Path, seconds: float, *, verbose: bool
     return Result(
         library.folder,
         library.title,
-        versions,
-        replaced,
-        library.full,
+        {name: (ours | own).get(_canonical(name), "?") for name in library.packages},
+        {name: own[name] for name in sorted(others) if ours[name] != own[name]},
         ".".join(map(str, sys.version_info[:3])),
         outcome,
         round(middle - began, 1),
@@ -266,69 +234,51 @@ def try_library(library: Library, folder: Path, seconds: float, *, verbose: bool
     )
 
 
-def _ours() -> dict[str, str]:
-    return {_canonical(dist.name): dist.version for dist in distributions(path=site.getsitepackages())}
-
-
-@contextmanager
-def _home(keep: bool) -> Iterator[Path]:
-    """The folder of the environments."""
-    if keep:
-        KEPT.mkdir(exist_ok=True)
-        (KEPT / ".gitignore").write_text("*\n", encoding="utf-8")
-        yield KEPT
-    else:
-        with tempfile.TemporaryDirectory(prefix="art-gym-integrations-") as name:
-            yield Path(name)
-
-
 def table_row(result: Result) -> str:
     """A row of the table in Markdown: library, version, works, does not, command."""
-    works = [case.says for case in result.cases if case.outcome == "passed" and not _is_limit(case)]
-    limits = [case.says for case in result.cases if case.outcome == "passed" and _is_limit(case)]
-    limits += [f"**{case.outcome}**: {case.says}" for case in result.cases if case.outcome != "passed"]
+    works, limits = [], []
+    for case in result.cases:
+        limit = case.name.startswith("test_limit_") or case.outcome != "passed"
+        failed = "" if case.outcome == "passed" else f"**{case.outcome}**: "
+        (limits if limit else works).append(f"{failed}{case.says}")
     if not result.cases:
         limits.append(f"**{result.outcome}**")
-    versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
+    versions = result.named
     if result.replaced:
         others = ", ".join(f"{name} {version}" for name, version in result.replaced.items())
         versions += f" (brings its own {others})"
-    cells = [result.title, versions, "<br>".join(works), "<br>".join(limits), f"`{result.command}`"]
+    command = f"`python integrations/run.py {result.folder}`"
+    cells = [result.title, versions, "<br>".join(works), "<br>".join(limits), command]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def _is_limit(case: Case) -> bool:
-    return case.name.startswith(_LIMIT)
 
 
 def write_table(path: Path, results: Sequence[Result]) -> None:
     """Replace what stands between the two marker comments of a page.
 
     Raises:
-        ValueError: Where the page has no such comments.
+        ValueError: If the page has no such comments.
     """
-    page = path.read_text(encoding="utf-8")
-    if not 0 <= page.find(BEGIN) < page.find(END):
+    before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
         raise ValueError(f"{path} has no lines `{BEGIN}` and `{END}` in this order")
     head = "| library | version tried | works | does not | command |\n|---|---|---|---|---|\n"
     rows = "\n".join(map(table_row, results))
-    before, after = page[: page.index(BEGIN)], page[page.index(END) :]
-    path.write_text(f"{before}{BEGIN}\n{head}{rows}\n{after}", encoding="utf-8")
+    path.write_text(f"{before}{BEGIN}\n{head}{rows}\n{END}{after}", encoding="utf-8")
 
 
-def load(path: Path) -> dict[str, Result]:
-    """Read results of earlier runs; none where there is no such file."""
-    if not path.is_file():
+def load(path: Path | None) -> dict[str, Result]:
+    """Read results of earlier runs; none if there is no such file."""
+    if path is None or not path.is_file():
         return {}
-    found = {}
-    for row in json.loads(path.read_text(encoding="utf-8")):
-        cases = [Case(**case) for case in row.pop("cases")]
-        found[row["folder"]] = Result(**row, cases=cases)
-    return found
+    rows = json.loads(path.read_text(encoding="utf-8"))
+    return {
+        row["folder"]: Result(**{**row, "cases": [Case(**case) for case in row["cases"]]}) for row in rows
+    }
 
 
 def main() -> int:
-    """Run what is asked for; 1 where anything failed."""
+    """Run what is asked for; 1 if anything failed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -344,21 +294,24 @@ def main() -> int:
         libraries = [] if options.no_run else choose(options.names)
     except ValueError as error:
         parser.error(str(error))
-    results = load(options.json) if options.json else {}
-    good = True
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(143)
-    )  # so that what was started ends, and is cleaned up
-    with _home(options.keep) as home:
+    results, good = load(options.json), True
+    # So that what was started ends, and is cleaned up.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with ExitStack() as stack:
+        home = KEPT
+        if options.keep:
+            KEPT.mkdir(exist_ok=True)
+            (KEPT / ".gitignore").write_text("*\n", encoding="utf-8")
+        else:
+            home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="art-gym-integrations-")))
         for library in libraries:
             result = try_library(library, home / library.folder, options.timeout, verbose=options.verbose)
             results[library.folder] = result
             good = good and result.outcome == "passed"
-            versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
             passed = sum(case.outcome == "passed" for case in result.cases)
             print(
                 f"{library.folder:14} {result.outcome:14} {passed:3} of {len(result.cases):3} tests  install "
-                f"{result.install_seconds:5.0f} s  tests {result.test_seconds:5.0f} s  {versions}",
+                f"{result.install_seconds:5.0f} s  tests {result.test_seconds:5.0f} s  {result.named}",
                 flush=True,
             )
             if options.json:

@@ -25,9 +25,7 @@ _MEASURED = ("art_gym", "envs", "wrappers")
 
 _REPEATING = (
     "test_2048_board.py",
-    "test_2048_expectimax.py",
     "test_2048_players.py",
-    "test_2048_training.py",
     "test_checker.py",
     "test_coding_grammar.py",
     "test_coding_problems.py",
@@ -39,7 +37,13 @@ _REPEATING = (
 """Files in those folders that do the same thousands of times: tracing doubles what they take. The coverage is
 at least what is reported."""
 
-_LONGEST = ("test_readme.py", "test_ray_cluster.py", "test_documentation.py", "test_processes.py")
+_LONGEST = (
+    "test_readme.py",
+    "test_ray_cluster.py",
+    "test_documentation.py",
+    "test_killed.py",
+    "test_distributed.py",
+)
 """Begun first: a worker that begins one of them last keeps the other waiting."""
 
 

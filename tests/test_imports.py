@@ -22,14 +22,7 @@ ALLOWED = {
     "art_gym.wrappers": {"art_gym", "art_gym.wrappers"},
     "art_trainer": {"art_gym", "art_gym.wrappers", "art_trainer"},
 }
-COMMANDS = {
-    "art_gym.cli",
-    "art_gym.cli_coding",
-    "art_gym.cli_sandbox",
-    "art_gym.cli_envs",
-    "art_gym.cli_mcp",
-    "art_gym.cli_new",
-}
+COMMANDS = {"art_gym.cli"} | {f"art_gym.cli.{name}" for name in "app coding common envs mail mcp new".split()}
 """The command line serves the environments; nothing imports it, and it loads them when a command asks."""
 
 HEAVY = {"torch", "transformers", "tokenizers", "peft", "typer", "rich", "openai", "yaml", "jinja2", "numba"}
@@ -37,9 +30,13 @@ HEAVY = {"torch", "transformers", "tokenizers", "peft", "typer", "rich", "openai
 
 EXTRAS = {
     "art_gym.envs.game_2048.compiling": {"numba"},
-    "art_gym.wrappers.judging.llm_client": {"openai"},
+    "art_gym.wrappers.judging.http_client": {"openai"},
 }
 """The one place that imports a heavy extra; what needs it imports that place late."""
+
+
+LINKED = {("art_gym", "envs"), ("art_gym", "wrappers"), ("art_trainer", "recipes")}
+"""Folders of the repository that a package has by a symbolic link."""
 
 
 def sources(package):
@@ -47,7 +44,7 @@ def sources(package):
     folder = FOLDERS[package]
     for path in sorted(folder.rglob("*.py")):
         parts = path.relative_to(folder).with_suffix("").parts
-        if package == "art_gym" and parts[0] in ("envs", "wrappers"):
+        if (package, parts[0]) in LINKED:
             continue
         yield ".".join([package, *(part for part in parts if part != "__init__")]), path
 

@@ -11,7 +11,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SETUPTOOLS = PROJECT["tool"]["setuptools"]
-PACKAGES = ("art_gym", "art_gym.envs", "art_gym.wrappers", "art_trainer")
+PACKAGES = ("art_gym", "art_gym.envs", "art_gym.wrappers", "art_trainer", "art_trainer.recipes")
 SOURCES = {name: ROOT / name.split(".")[-1] for name in PACKAGES}
 
 
@@ -24,6 +24,7 @@ def files_on_disk():
         if path.is_file()
         and "__pycache__" not in path.parts
         and not (package == "art_gym" and path.relative_to(folder).parts[0] in ("envs", "wrappers"))
+        and not (package == "art_trainer" and path.relative_to(folder).parts[0] == "recipes")
     }
 
 
@@ -95,8 +96,8 @@ def test_the_short_names_are_refused(name):
 
 
 def test_links_lead_to_the_folders():
-    for name in ("envs", "wrappers"):
-        assert (ROOT / "art_gym" / name).resolve() == ROOT / name
+    for package, name in (("art_gym", "envs"), ("art_gym", "wrappers"), ("art_trainer", "recipes")):
+        assert (ROOT / package / name).resolve() == ROOT / name
 
 
 def test_scripts_lead_to_functions():

@@ -17,10 +17,10 @@ from transformers import PreTrainedTokenizerFast
 
 from art_gym import check_text_env
 from art_trainer.config import GRPOConfig
-from art_trainer.evaluation import evaluate
-from art_trainer.sampler import SamplingParams
-from art_trainer.trainer import GRPOTrainer
-from art_trainer.transformers_policy import TransformersPolicy
+from art_trainer.inference.sampling import SamplingParams
+from art_trainer.inference.transformers_policy import TransformersPolicy
+from art_trainer.rollout.evaluate import evaluate
+from art_trainer.training.trainer import GRPOTrainer
 from tests.art_trainer.guess import guess_policy
 
 README = Path(__file__).parents[1] / "README.md"
@@ -72,6 +72,7 @@ def small_policy(seed: int) -> TransformersPolicy:
     return guess_policy(seed, tokenizer=tokenizer, max_new_tokens=1)
 
 
+@pytest.mark.e2e
 def test_a_model_of_random_weights_learns_binary_search(guess_id: str, tmp_path: Path) -> None:
     config = GRPOConfig(
         output_dir=str(tmp_path),

@@ -1,14 +1,13 @@
 """``GroupEnv``: several attempts at one task, on PettingZoo's parallel interface.
 
-GRPO and RULER compare attempts at the same task. Here they live side by side: the agents ``attempt_0``,
-``attempt_1`` … each have an environment of their own, all begun from one seed.
+GRPO and RULER compare attempts at the same task. Here the agents ``attempt_0``, ``attempt_1`` … each have an
+environment of their own, all begun from one seed.
 
 PettingZoo is optional: ``pip install "art-gym[pettingzoo]"``.
 """
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,8 +16,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils import seeding
 
-from art_gym.errors import ResetNeeded, did_you_mean
-from art_gym.snapshots import Restorable, Snapshot
+from art_gym.errors import ResetNeededError, did_you_mean
 from art_gym.spaces import UnicodeText
 
 try:
@@ -53,7 +51,7 @@ class GroupEnv(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no type hin
         make_kwargs: Passed on to ``gymnasium.make`` or to the function; ``render_mode`` among them.
 
     Raises:
-        TypeError: Where the environment's observations or actions are not text.
+        TypeError: If the environment's observations or actions are not text.
         ValueError: For a size below 1, or a function that gives the same environment twice.
     """
 
@@ -104,17 +102,17 @@ class GroupEnv(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no type hin
             Observations and ``infos`` by agent.
 
         Raises:
-            RuntimeError: Where the attempts begin differently although their seeds are equal.
+            RuntimeError: If the attempts begin differently although their seeds are equal.
         """
         if seed is not None:
             self.np_random, _ = seeding.np_random(seed)
         shared = int(self.np_random.integers(_MOST_SEEDS)) if seed is None else seed
-        told = {key: value for key, value in (options or {}).items() if key != _MEANINGLESS}
+        given = {key: value for key, value in (options or {}).items() if key != _MEANINGLESS}
         self.agents = []
         observations: Observations = {}
         infos: Infos = {}
         for name, member in self.envs.items():
-            text, info = member.reset(seed=shared, options=dict(told))
+            text, info = member.reset(seed=shared, options=dict(given))
             observations[name], infos[name] = {"text": text}, info
         first = observations[self.possible_agents[0]]
         for name, observation in observations.items():
@@ -138,8 +136,8 @@ class GroupEnv(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no type hin
             Observations, rewards, terminations, truncations and ``infos`` of these agents.
 
         Raises:
-            ResetNeeded: Before ``reset`` or when every attempt has ended.
-            ValueError: Where an attempt's reply is missing, or one is no attempt that goes on.
+            ResetNeededError: Before ``reset`` or when every attempt has ended.
+            ValueError: If an attempt's reply is missing, or one is no attempt that goes on.
         """
         self._check_actions(actions)
         observations: Observations = {}
@@ -166,35 +164,9 @@ class GroupEnv(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no type hin
         for member in self.envs.values():
             member.close()
 
-    def snapshot(self) -> Snapshot:
-        """The state of the whole group, to come back to with :meth:`restore`, here or in another instance.
-
-        Raises:
-            TypeError: Where an attempt's environment is wrapped or has no snapshots.
-        """
-        states = {name: _restorable(member).snapshot() for name, member in self.envs.items()}
-        return Snapshot(
-            f"{type(self).__name__} of {len(self.envs)}",
-            pickle.dumps((self.agents, self.np_random, states), pickle.HIGHEST_PROTOCOL),
-        )
-
-    def restore(self, snapshot: Snapshot) -> None:
-        """Go back to a snapshot, which stays usable.
-
-        Raises:
-            ValueError: Where the snapshot is of another size or of other environments.
-        """
-        wanted = f"{type(self).__name__} of {len(self.envs)}"
-        if snapshot.env != wanted:
-            raise ValueError(f"this snapshot is of {snapshot.env}, not of {wanted}")
-        agents, generator, states = pickle.loads(snapshot.state)
-        for name, member in self.envs.items():
-            _restorable(member).restore(states[name])
-        self.agents, self.np_random = agents, generator
-
     def _check_actions(self, actions: Mapping[str, str]) -> None:
         if not self.agents:
-            raise ResetNeeded("call reset() first: no attempt is running")
+            raise ResetNeededError("call reset() first: no attempt is running")
         for name in actions:
             if name not in self.envs:
                 raise ValueError(f"no agent `{name}`{did_you_mean(str(name), self.possible_agents)}")
@@ -215,9 +187,3 @@ def _require_text(env: gym.Env[Any, Any]) -> None:
     for kind, space in (("observations", env.observation_space), ("actions", env.action_space)):
         if not isinstance(space, UnicodeText | spaces.Text):
             raise TypeError(f"a group plays environments in text, but the {kind} of {env} are in {space}")
-
-
-def _restorable(env: gym.Env[str, str]) -> Restorable:
-    if not isinstance(env, Restorable):
-        raise TypeError(f"{env} has no snapshots: a group has them where its members are plain TextEnvs")
-    return env

@@ -8,13 +8,14 @@ from typing import Any, SupportsFloat
 import gymnasium as gym
 from gymnasium.utils import RecordConstructorArgs
 
+from art_gym.base import fit_text
 from art_gym.spaces import UnicodeText
 
 
 class HistoryWindow(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
     """Show the first observation and the latest turns in every observation.
 
-    A text environment says its task once and then only what is new, as in a conversation. A policy that is
+    A text environment shows its task once and then only what is new, as in a conversation. A policy that is
     asked with one observation at a time and remembers nothing needs the rest too. It gets::
 
         the first observation, with the instructions and the task
@@ -27,15 +28,15 @@ class HistoryWindow(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         > the last reply
         what was seen upon it
 
-    The observation space stays as it is. Where the text would be too long for it, more of the earlier turns
-    are left out; where even the first observation and the last turn do not fit, their middle is.
+    The observation space stays as it is. If the text would be too long for it, more of the earlier turns
+    are left out; if even the first observation and the last turn do not fit, their middle is.
 
     Args:
         env: An environment whose observations are in a ``UnicodeText`` space.
         turns: How many of the latest turns are shown, at least 1.
 
     Raises:
-        TypeError: Where observations are in another space.
+        TypeError: If observations are in another space.
         ValueError: For fewer turns than 1.
     """
 
@@ -78,10 +79,7 @@ class HistoryWindow(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
             text = self._text(shown)
             if len(text) <= self._limit:
                 return text
-        note = "\n[…]\n"
-        half = (self._limit - len(note)) // 2
-        # A space too short for the note shows the end alone.
-        return text[:half] + note + text[-half:] if half > 0 else text[-self._limit :]
+        return fit_text(text, self._limit)
 
     def _text(self, shown: int) -> str:
         left_out = self._count - shown

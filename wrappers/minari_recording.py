@@ -8,9 +8,9 @@
 
 Minari holds texts in Gymnasium's ``Text`` space, which wants a finite set of characters. The spaces of a
 dataset have the characters that occur in it and the length of its longest text, so every text in it is a
-member, and whoever reads it needs Minari alone. What Minari has no place for (``score_terms``, calls and
-errors, all that is known at an episode's end) goes along as JSON: :func:`episodes_from_minari` gives the
-recorded episodes back, whole.
+member, and whoever reads it needs Minari alone. Each recorded episode is also stored whole, as JSON in the
+episode's metadata, because Minari has no place for ``score_terms``, calls, errors and the metrics at the end:
+:func:`episodes_from_minari` returns it.
 
 Minari is optional: ``pip install minari pyarrow pillow``. Its Arrow storage imports Pillow for texts too.
 """
@@ -40,6 +40,8 @@ from minari.data_collector.episode_buffer import EpisodeBuffer  # type: ignore[i
 Line = dict[str, Any]
 """An episode as ``RecordEpisodes`` writes it."""
 
+_LINE = "recorded_episode"  # its key in an episode's metadata
+
 
 def episodes_to_minari(
     episodes: str | PathLike[str] | Iterable[Mapping[str, Any]],
@@ -61,7 +63,7 @@ def episodes_to_minari(
         about: Passed on to ``minari.create_dataset_from_buffers``: ``env``, ``author``, ``description`` …
 
     Raises:
-        ValueError: Where there is no episode, or episodes are of several environments.
+        ValueError: If there is no episode, or episodes are of several environments.
     """
     lines = _read(episodes) if isinstance(episodes, str | PathLike) else [dict(line) for line in episodes]
     if not lines:
@@ -78,7 +80,7 @@ def episodes_to_minari(
         data_format=data_format,
         **about,
     )
-    dataset.storage.update_episode_metadata([{"record": json.dumps(_rest(line))} for line in lines])
+    dataset.storage.update_episode_metadata([{_LINE: json.dumps(line)} for line in lines])
     return dataset
 
 
@@ -92,18 +94,10 @@ def episodes_from_minari(dataset: minari.MinariDataset) -> Iterator[Line]:
         ValueError: For a dataset that was made otherwise.
     """
     metadata = dataset.storage.get_episode_metadata(dataset.episode_indices)
-    for episode, about in zip(dataset.iterate_episodes(), metadata, strict=True):
-        if "record" not in about:
-            raise ValueError(f"episode {episode.id} of {dataset.id} was not made by episodes_to_minari")
-        first, *told = (json.loads(text) for text in episode.infos["told"])
-        turns = [
-            {"reply": reply, "observation": observation, "reward": float(reward)} | rest
-            for reply, observation, reward, rest in zip(
-                episode.actions, episode.observations[1:], episode.rewards, told, strict=True
-            )
-        ]
-        line = {"observation": episode.observations[0]} | first | json.loads(about["record"])
-        yield line | {"turns": turns}
+    for number, about in zip(dataset.episode_indices, metadata, strict=True):
+        if _LINE not in about:
+            raise ValueError(f"episode {number} of {dataset.id} was not made by episodes_to_minari")
+        yield json.loads(about[_LINE])
 
 
 def _read(path: str | PathLike[str]) -> list[Line]:
@@ -115,10 +109,6 @@ def _buffer(number: int, line: Mapping[str, Any]) -> EpisodeBuffer:
     """An episode as Minari takes it."""
     turns = line["turns"]
     ends = [False] * (len(turns) - 1)
-    told = [
-        _changed(line),
-        *({**_without(turn, "reply", "observation", "reward"), **_changed(turn)} for turn in turns),
-    ]
     return EpisodeBuffer(
         id=number,
         seed=line["seed"],
@@ -127,23 +117,7 @@ def _buffer(number: int, line: Mapping[str, Any]) -> EpisodeBuffer:
         rewards=[turn["reward"] for turn in turns],
         terminations=[*ends, line["terminated"]],
         truncations=[*ends, not line["terminated"]],
-        infos={"told": [json.dumps(rest) for rest in told]},
     )
-
-
-def _rest(line: Mapping[str, Any]) -> Line:
-    """What is known of an episode as a whole."""
-    return _without(line, "observation", "turns")
-
-
-def _without(record: Mapping[str, Any], *keys: str) -> Line:
-    return {key: value for key, value in record.items() if key not in keys}
-
-
-def _changed(record: Mapping[str, Any]) -> Line:
-    """The texts of a record that Minari does not get as they are."""
-    texts = {key: record[key] for key in ("reply", "observation") if key in record}
-    return {key: text for key, text in texts.items() if _unicode(text) != text}
 
 
 def _unicode(text: str) -> str:

@@ -12,7 +12,7 @@ from gymnasium.utils import RecordConstructorArgs
 
 
 class RecordEpisodes(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
-    """Append each episode, when it ends, as one line of JSON: what was seen, said and paid, turn by turn.
+    """Append each episode, when it ends, as one line of JSON: its observations, replies and rewards.
 
     A line holds ``env_id``, ``task_id``, ``seed``, the first ``observation``, ``turns`` (each with ``reply``,
     ``observation``, ``reward``, ``score_terms``, and ``call`` or ``error``), the episode's ``reward``,

@@ -1,18 +1,67 @@
-"""Wrappers that change the reward and keep ``score_terms`` true.
+"""Wrappers that change the reward and keep ``score_terms`` correct.
 
 Gymnasium's ``TransformReward`` and ``ClipReward`` change the number alone; afterwards the named parts in
-``info["score_terms"]`` no longer sum to it. These do what those do, and tell which part they had in it.
+``info["score_terms"]`` no longer sum to it. These add or change a term, so that the sum stays the reward.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, SupportsFloat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, SupportsFloat, get_args
 
 import gymnasium as gym
 from gymnasium.utils import RecordConstructorArgs
 
-_OWN = "environment"  # the environment's reward as a term, where it names none
+from art_gym.errors import did_you_mean
+from art_gym.wrappers.judging.base import JudgingError
+
+RewardMode = Literal["replace", "add", "weighted"]
+"""How a judge's score is combined with the environment's reward."""
+
+
+def own_terms(info: Mapping[str, Any], reward: float) -> dict[str, float]:
+    """The environment's score terms; its reward as the term ``environment`` if it names none."""
+    return dict(info.get("score_terms", {"environment": float(reward)}))
+
+
+@dataclass(frozen=True, slots=True)
+class RewardMix:
+    """How a judge's score is combined with the environment's reward.
+
+    Attributes:
+        mode: ``"replace"``: the score alone is paid. ``"add"``: the score is added to the environment's
+            reward. ``"weighted"``: ``weight`` of the score, and ``1 - weight`` of the environment's reward.
+        weight: The score's share with ``"weighted"``, from 0 to 1.
+
+    Raises:
+        JudgingError: For an unknown mode, or a weight out of range.
+    """
+
+    mode: RewardMode = "replace"
+    weight: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.mode not in get_args(RewardMode):
+            raise JudgingError(f"no mode `{self.mode}`{did_you_mean(str(self.mode), get_args(RewardMode))}")
+        if not 0 <= self.weight <= 1:
+            raise JudgingError(f"weight is the score's share of the reward, from 0 to 1, not {self.weight}")
+
+    def terms(self, own: Mapping[str, float], term: str, score: float | None) -> dict[str, float]:
+        """The named parts of a step's reward.
+
+        Args:
+            own: The environment's.
+            term: The name of the judge's.
+            score: ``None`` before the last step.
+        """
+        own_share = {"replace": 0.0, "add": 1.0, "weighted": 1 - self.weight}[self.mode]
+        terms = {name: own_share * value for name, value in own.items()} if own_share else {}
+        if score is not None:
+            share = self.weight if self.mode == "weighted" else 1.0
+            terms[term] = terms.get(term, 0.0) + share * score
+        return terms
 
 
 class _RewardTerms(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
@@ -25,7 +74,7 @@ class _RewardTerms(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         """Take a step, with the reward changed."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        terms = self.terms(dict(info.get("score_terms", {_OWN: float(reward)})))
+        terms = self.terms(own_terms(info, float(reward)))
         paid = sum(terms.values(), 0.0)
         return observation, paid, terminated, truncated, info | {"score_terms": terms}
 
@@ -86,7 +135,7 @@ class RewardClip(_RewardTerms):
         high: The most.
 
     Raises:
-        ValueError: Where there is no number from ``low`` to ``high``.
+        ValueError: If there is no number from ``low`` to ``high``.
     """
 
     def __init__(self, env: gym.Env[Any, Any], low: float = -math.inf, high: float = math.inf) -> None:
@@ -97,7 +146,7 @@ class RewardClip(_RewardTerms):
         self.low, self.high = float(low), float(high)
 
     def terms(self, own: dict[str, float]) -> dict[str, float]:
-        """The environment's, and what brings their sum into bounds."""
+        """The environment's, and the term that brings their sum into bounds."""
         reward = sum(own.values(), 0.0)
         clipped = min(max(reward, self.low), self.high)
         return own if clipped == reward else {**own, "clip": own.get("clip", 0.0) + clipped - reward}

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from art_gym.errors import ResetNeeded
-from art_gym.seats import words_of
-from art_gym.wrappers.judging.judges import Judge
-from art_gym.wrappers.judging.rubrics import Rubric
-from art_gym.wrappers.rubric_reward import RewardMode
-from art_gym.wrappers.ruler_scoring import WAITING, JudgedGroup, OnFailure, Scoring, Transition
+from art_gym.errors import ResetNeededError
+from art_gym.games.seats import text_of
+from art_gym.wrappers.ruler_scoring import WAITING, GroupScorer, GroupTracker, Transition
 
 try:
     from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
@@ -23,44 +20,31 @@ except ModuleNotFoundError as missing:
 
 
 class RulerGroupReward(BaseParallelWrapper):  # type: ignore[misc]  # PettingZoo has no type hints
-    """Pays every agent of a group the score that a judge gives its attempt beside the others.
+    """Pays every agent of a group the score that a judge gives its attempt against the others.
 
-    See :func:`art_gym.wrappers.ruler_reward.RulerReward` for what is paid, when, and the arguments.
+    See :func:`art_gym.wrappers.ruler_reward.RulerReward` for the rewards and their time.
 
     Raises:
-        TypeError: Where an agent's observations are not ``{"text": …}``.
+        TypeError: If an agent's observations are not ``{"text": …}``.
     """
 
-    def __init__(
-        self,
-        env: ParallelEnv,
-        judge: Judge,
-        rubric: Rubric | None = None,
-        *,
-        mode: RewardMode = "replace",
-        weight: float = 0.5,
-        on_failure: OnFailure = "nan",
-    ) -> None:
+    def __init__(self, env: ParallelEnv, scoring: GroupScorer) -> None:
         super().__init__(env)
         for name in env.possible_agents:
             space = env.observation_space(name)
             if {"text": WAITING} not in space:
                 raise TypeError(f'a judge reads texts: observations must be {{"text": …}}, those are {space}')
-        self.scoring = Scoring(judge, rubric, mode, weight, on_failure)
+        self.scoring = scoring
         self.agents: list[str] = []
-        self._group = JudgedGroup(self.scoring, env.possible_agents)
+        self._group = GroupTracker(scoring, env.possible_agents)
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Begin the group.
-
-        Raises:
-            JudgingError: Where the agents do not begin alike.
-        """
+        """Begin the group."""
         self.agents = []
         observations, infos = self.env.reset(seed=seed, options=options)
-        self._group.begin({name: (words_of(observations[name]), infos[name]) for name in self._group.names})
+        self._group.begin({name: (text_of(observations[name]), infos[name]) for name in self._group.names})
         self.agents = list(self._group.names)
         return observations, infos
 
@@ -71,21 +55,16 @@ class RulerGroupReward(BaseParallelWrapper):  # type: ignore[misc]  # PettingZoo
 
         Args:
             actions: The whole reply of each agent; what an agent that waits replies is dropped.
-
-        Raises:
-            ResetNeeded: Before ``reset`` or when the group is over.
-            JudgeFailed: Where the judge has no usable answer and ``on_failure`` is ``"raise"``.
         """
         if not self.agents:
-            raise ResetNeeded("call reset() first: no group is running")
+            raise ResetNeededError("call reset() first: no group is running")
         group = self._group
-        told = {name: reply for name, reply in actions.items() if not group.waits(name)}
-        waiting = [name for name in group.names if group.waits(name)]
-        steps = self.env.step(told)
-        shown = {name: group.wait(name) for name in waiting}
+        live = {name: reply for name, reply in actions.items() if not group.waits(name)}
+        shown = {name: group.wait(name) for name in group.names if group.waits(name)}
+        steps = self.env.step(live)
         for name in steps[0]:
             observation, *rest = (part[name] for part in steps)
-            shown[name] = group.see(name, told[name], Transition(words_of(observation), *rest))
+            shown[name] = group.record(name, live[name], Transition(text_of(observation), *rest))
         if group.over:
             self.agents = []
             shown = group.pay(self.scoring.verdicts([group.attempts()])[0])

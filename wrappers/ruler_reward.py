@@ -1,16 +1,13 @@
-"""``RulerReward``: attempts at one task are paid by how a judge ranks them beside each other."""
+"""``RulerReward``: attempts at one task are paid by how a judge ranks them against each other."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import gymnasium as gym
 
-from art_gym.wrappers.judging.errors import JudgingError
-from art_gym.wrappers.judging.judges import Judge
-from art_gym.wrappers.judging.rubrics import Rubric
-from art_gym.wrappers.rubric_reward import RewardMode
-from art_gym.wrappers.ruler_scoring import OnFailure
+from art_gym.wrappers.judging.base import Judge, JudgingError, Rubric
+from art_gym.wrappers.ruler_scoring import GroupScorer, RulerOptions
 from art_gym.wrappers.ruler_vector import RulerVectorReward
 
 if TYPE_CHECKING:
@@ -24,19 +21,11 @@ def RulerReward(
     rubric: Rubric | None = None,
     *,
     group_size: int | None = None,
-    mode: RewardMode = "replace",
-    weight: float = 0.5,
-    on_failure: OnFailure = "nan",
+    **options: Unpack[RulerOptions],
 ) -> RulerVectorReward: ...
 @overload
 def RulerReward(
-    env: Any,
-    judge: Judge,
-    rubric: Rubric | None = None,
-    *,
-    mode: RewardMode = "replace",
-    weight: float = 0.5,
-    on_failure: OnFailure = "nan",
+    env: Any, judge: Judge, rubric: Rubric | None = None, **options: Unpack[RulerOptions]
 ) -> RulerGroupReward: ...
 def RulerReward(
     env: Any,
@@ -44,9 +33,7 @@ def RulerReward(
     rubric: Rubric | None = None,
     *,
     group_size: int | None = None,
-    mode: RewardMode = "replace",
-    weight: float = 0.5,
-    on_failure: OnFailure = "nan",
+    **options: Unpack[RulerOptions],
 ) -> Any:
     """Wrap a group so that each attempt's reward is the score that a judge gives it beside the others.
 
@@ -62,11 +49,11 @@ def RulerReward(
       ``independent_return``, the sum.
     * ``ruler``, at the end: ``score``, ``explanation`` and ``parts`` as the judge gave them, and ``waited``,
       for how many steps the end was held back.
-    * ``score_terms``, where the environment has them: they still sum to the reward.
+    * ``score_terms``, if the environment has them: they still sum to the reward.
 
-    A judge that fails (``JudgeFailed``) never becomes a reward of 0. The last reward of its attempts is
+    A judge that fails (``JudgeFailedError``) never becomes a reward of 0. The last reward of its attempts is
     ``nan``, which no learner takes for a score by mistake, ``info["ruler"]["failed"]`` holds the reason and
-    ``explanation`` the words; ``scoring.failures`` counts the groups lost so, by reason.
+    ``explanation`` the message; ``scoring.failures`` counts these groups, by reason.
 
     Args:
         env: A PettingZoo ``ParallelEnv`` that is one group, such as ``GroupEnv``; or a Gymnasium
@@ -75,12 +62,11 @@ def RulerReward(
             from several threads.
         rubric: What the judge is to look for; ``None``: its own rubric.
         group_size: How many neighbouring environments of a vector environment are a group; ``None``: all.
-        mode: ``"replace"``: the last step pays the score and the others 0; ``"add"``: the score is added to
-            the environment's own last reward; ``"weighted"``: the environment's rewards count
-            ``1 - weight``, the score ``weight``.
-        weight: The score's share with ``"weighted"``, from 0 to 1.
-        on_failure: ``"nan"``, or ``"raise"``: the judge's ``JudgeFailed`` leaves ``step``, and the next call
-            must be ``reset``.
+        options: ``mode``, by default ``"replace"``: the last step pays the score and the others 0;
+            ``"add"``: the score is added to the environment's own last reward; ``"weighted"``: the
+            environment's rewards count ``1 - weight``, the score ``weight`` (by default 0.5).
+            ``on_failure``, by default ``"nan"``; with ``"raise"`` ``step`` raises ``JudgeFailedError``, and
+            the next call must be ``reset``.
 
     Returns:
         A wrapper of the same kind as ``env``.
@@ -90,15 +76,15 @@ def RulerReward(
         TypeError: For an environment that is neither, or whose observations or actions are not text.
         ValueError: For a vector environment that holds no whole groups, or does not say how it resets.
     """
-    chosen: dict[str, Any] = {"mode": mode, "weight": weight, "on_failure": on_failure}
+    scoring = GroupScorer(judge, rubric, **options)
     if isinstance(env, gym.vector.VectorEnv):
-        return RulerVectorReward(env, judge, rubric, group_size=group_size, **chosen)
+        return RulerVectorReward(env, scoring, group_size)
     if isinstance(env, gym.Env):
         raise TypeError(
             f"{env} is one environment, and a group has several: use GroupEnv or gymnasium.make_vec, or "
             "RubricReward for attempts judged each by itself"
         )
-    # PettingZoo is optional, so it is asked for only here; the first of these says so where it is missing.
+    # PettingZoo is optional, so it is imported only here; the first of these says so if it is missing.
     from art_gym.wrappers.ruler_group import RulerGroupReward  # isort: skip
     from pettingzoo import ParallelEnv  # type: ignore[import-untyped]
 
@@ -106,4 +92,4 @@ def RulerReward(
         raise TypeError(f"a group is a PettingZoo ParallelEnv or a Gymnasium VectorEnv, not {env!r}")
     if group_size is not None:
         raise JudgingError("group_size is for vector environments: a ParallelEnv is one group")
-    return RulerGroupReward(env, judge, rubric, **chosen)
+    return RulerGroupReward(env, scoring)

@@ -1,4 +1,4 @@
-"""What the two kinds of ``RulerReward`` share: following a group's attempts, judging and paying them."""
+"""What the two kinds of ``RulerReward`` share: recording a group's attempts, judging and paying them."""
 
 from __future__ import annotations
 
@@ -7,27 +7,39 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple, TypedDict, get_args
 
 from art_gym.errors import did_you_mean
-from art_gym.wrappers.judging.attempts import Attempt
-from art_gym.wrappers.judging.errors import JudgeFailed, JudgingError
-from art_gym.wrappers.judging.judges import Judge, judge_group
+from art_gym.wrappers.judging.base import (
+    Attempt,
+    Judge,
+    JudgeFailedError,
+    JudgingError,
+    Rubric,
+    Score,
+    judge_group,
+)
 from art_gym.wrappers.judging.recording import AttemptRecorder
-from art_gym.wrappers.judging.rubrics import Rubric, Score
-from art_gym.wrappers.rubric_reward import RewardMode, mixed_terms
+from art_gym.wrappers.reward_terms import RewardMix, RewardMode, own_terms
 
 WAITING: Final = "This attempt is over and waits for the others of its group. What you reply has no effect."
 """What an attempt observes while its last step is held back."""
 
 OnFailure = Literal["nan", "raise"]
-"""What becomes of a group that the judge fails on."""
+"""What happens to a group that the judge fails on."""
 
 _TERM = "ruler"
-_OWN = "environment"  # the environment's reward as a term, where it names none
 _MOST_THREADS = 8
 
-Verdict = Mapping[str, Score] | JudgeFailed
+Verdict = Mapping[str, Score] | JudgeFailedError
+
+
+class RulerOptions(TypedDict, total=False):
+    """The options of :func:`art_gym.wrappers.ruler_reward.RulerReward` for every kind of group."""
+
+    mode: RewardMode
+    weight: float
+    on_failure: OnFailure
 
 
 class Transition(NamedTuple):
@@ -39,56 +51,41 @@ class Transition(NamedTuple):
     truncated: bool
     info: dict[str, Any]
 
-    @property
-    def ends(self) -> bool:
-        """Whether the episode is over."""
-        return self.terminated or self.truncated
 
-
-@dataclass(slots=True)
-class Scoring:
-    """How groups are judged and paid, checked once; it counts what the judge did.
+class GroupScorer:
+    """How groups are judged and paid; counts ``judged`` groups, and ``failures`` of the judge by reason.
 
     Raises:
         JudgingError: For an unknown ``mode`` or ``on_failure``, or a ``weight`` out of range.
-        TypeError: Where the judge cannot be called.
+        TypeError: If the judge cannot be called.
     """
 
-    judge: Judge
-    rubric: Rubric | None = None
-    mode: RewardMode = "replace"
-    weight: float = 0.5
-    on_failure: OnFailure = "nan"
-    judged: int = 0
-    """How many groups were scored."""
-    failures: Counter[str] = field(default_factory=Counter)
-    """How many groups the judge failed on, by reason."""
-
-    def __post_init__(self) -> None:
-        if not callable(self.judge):
-            raise TypeError(f"a judge is called with a group and a rubric, {self.judge!r} cannot be called")
-        for name, value, known in (
-            ("mode", self.mode, get_args(RewardMode)),
-            ("on_failure", self.on_failure, get_args(OnFailure)),
-        ):
-            if value not in known:
-                raise JudgingError(f"no {name} `{value}`{did_you_mean(str(value), known)}")
-        if not 0 <= self.weight <= 1:
-            raise JudgingError(f"weight is the score's share of the reward, from 0 to 1, not {self.weight}")
+    def __init__(
+        self,
+        judge: Judge,
+        rubric: Rubric | None = None,
+        *,
+        mode: RewardMode = "replace",
+        weight: float = 0.5,
+        on_failure: OnFailure = "nan",
+    ) -> None:
+        if not callable(judge):
+            raise TypeError(f"a judge is called with a group and a rubric, {judge!r} cannot be called")
+        if on_failure not in get_args(OnFailure):
+            raise JudgingError(f"no on_failure `{on_failure}`{did_you_mean(on_failure, get_args(OnFailure))}")
+        self.judge, self.rubric, self.on_failure = judge, rubric, on_failure
+        self.mix = RewardMix(mode, weight)
+        self.judged = 0
+        self.failures: Counter[str] = Counter()
 
     def verdicts(self, groups: Sequence[Sequence[Attempt]]) -> list[Verdict]:
-        """Judge groups, several at the same time, and count how it went.
-
-        Raises:
-            JudgingError: For a group or rubric that cannot be judged.
-            JudgeFailed: Where the judge has no usable answer and ``on_failure`` is ``"raise"``.
-        """
+        """Judge groups, several at the same time, and count the results."""
         if len(groups) == 1:
             found = [self._verdict(groups[0])]
         else:
             with ThreadPoolExecutor(min(len(groups), _MOST_THREADS)) as threads:
                 found = list(threads.map(self._verdict, groups))
-        failures = [verdict for verdict in found if isinstance(verdict, JudgeFailed)]
+        failures = [verdict for verdict in found if isinstance(verdict, JudgeFailedError)]
         self.failures.update(failure.reason for failure in failures)
         self.judged += len(found) - len(failures)
         if failures and self.on_failure == "raise":
@@ -96,99 +93,101 @@ class Scoring:
         return found
 
     def paid(self, transition: Transition, score: float | None = None) -> Transition:
-        """A step with what is paid for it; ``score`` is ``None`` before the last one."""
-        own = transition.info.get("score_terms", {_OWN: transition.reward})
-        judged = None if score is None else {_TERM: score}
-        terms = mixed_terms(own, judged, self.mode, self.weight)
+        """A step with its reward; ``score`` is ``None`` before the last one."""
+        terms = self.mix.terms(own_terms(transition.info, transition.reward), _TERM, score)
         info = transition.info | {"independent_reward": transition.reward, "score_terms": terms}
         return transition._replace(reward=sum(terms.values(), 0.0), info=info)
 
     def _verdict(self, group: Sequence[Attempt]) -> Verdict:
         try:
             return judge_group(self.judge, group, self.rubric)
-        except JudgeFailed as failure:
+        except JudgeFailedError as failure:
             return failure
 
 
-class JudgedGroup:
+@dataclass(slots=True)
+class _Member:
+    """An attempt of a group while it is played."""
+
+    recorder: AttemptRecorder = field(default_factory=AttemptRecorder)
+    held: Transition | None = None
+    """The last step, once the attempt has ended."""
+    waited: int = 0
+    total: float = 0.0
+
+
+class GroupTracker:
     """The attempts of one group, from their first observations until they are judged.
 
     An attempt's last step is held back until the last attempt of the group has ended. Only then can it be
-    judged beside the others, and only with a last step can a reward be paid that every learner will see.
+    compared with the others, and only with a last step can a reward be paid that every learner will see.
 
     Args:
-        scoring: How it is judged and paid.
+        scoring: How the group is judged and paid.
         names: The attempts' ids.
     """
 
-    def __init__(self, scoring: Scoring, names: Sequence[str]) -> None:
-        self.names = tuple(names)
+    def __init__(self, scoring: GroupScorer, names: Sequence[str]) -> None:
         self._scoring = scoring
-        self._recorders = {name: AttemptRecorder() for name in names}
-        self._held: dict[str, Transition] = {}
-        self._waited = dict.fromkeys(names, 0)
-        self._returns = dict.fromkeys(names, 0.0)
+        self.names = tuple(names)
+        self._members: dict[str, _Member] = {}
 
     def begin(self, starts: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:
-        """Begin anew with what ``reset`` gave each attempt.
-
-        Raises:
-            JudgingError: Where the attempts do not begin alike, so that they cannot be compared.
-        """
+        """Begin a new group with what ``reset`` returned for each attempt."""
         first = starts[self.names[0]][0]
-        for name in self.names:
+        self._members = {name: _Member() for name in self.names}
+        for name, member in self._members.items():
             observation, info = starts[name]
             if observation != first:
                 raise JudgingError(
                     f"{name} began differently from {self.names[0]}: a group needs equal seeds, and an "
                     "environment that draws all its chance from np_random"
                 )
-            self._recorders[name].begin(observation, info)
-        self._held = {}
-        self._waited = dict.fromkeys(self.names, 0)
-        self._returns = dict.fromkeys(self.names, 0.0)
+            member.recorder.begin(observation, info)
 
     @property
     def over(self) -> bool:
         """Whether every attempt has ended."""
-        return len(self._held) == len(self.names)
+        return all(map(self.waits, self.names))
 
     def waits(self, name: str) -> bool:
         """Whether an attempt has ended, its last step being held back."""
-        return name in self._held
+        return name in self._members and self._members[name].held is not None
 
-    def see(self, name: str, reply: str, transition: Transition) -> Transition:
-        """Take down a step of an attempt; what is shown of it outside."""
-        self._recorders[name].add(reply, *transition)
-        self._returns[name] += transition.reward
-        if transition.ends:
-            self._held[name] = transition
+    def record(self, name: str, reply: str, transition: Transition) -> Transition:
+        """Record a step of an attempt; return what is shown of it."""
+        member = self._members[name]
+        member.recorder.add(reply, *transition)
+        member.total += transition.reward
+        if member.recorder.ended:
+            member.held = transition
             return self.wait(name)
         return self._scoring.paid(transition)
 
     def wait(self, name: str) -> Transition:
         """What is shown of an attempt that has ended, in each step until the group is over."""
-        self._waited[name] += 1
+        self._members[name].waited += 1
         info = {"waiting": True, "independent_reward": 0.0, "score_terms": {}}
         return Transition(WAITING, 0.0, False, False, info)
 
     def attempts(self) -> list[Attempt]:
         """The attempts, for a judge."""
-        return [self._recorders[name].attempt(name) for name in self.names]
+        return [member.recorder.attempt(name) for name, member in self._members.items()]
 
     def pay(self, verdict: Verdict) -> dict[str, Transition]:
-        """Every attempt's last step, with what the judge made of it."""
-        return {name: self._last(name, verdict) for name in self.names}
+        """Every attempt's last step, with its score."""
+        return {name: self._last(name, member, verdict) for name, member in self._members.items()}
 
-    def _last(self, name: str, verdict: Verdict) -> Transition:
-        if isinstance(verdict, JudgeFailed):
-            score = math.nan
-            told = {"score": score, "explanation": str(verdict), "failed": verdict.reason}
+    def _last(self, name: str, member: _Member, verdict: Verdict) -> Transition:
+        assert member.held is not None
+        details: dict[str, Any]
+        if isinstance(verdict, JudgeFailedError):
+            value = math.nan
+            details = {"explanation": str(verdict), "failed": verdict.reason}
         else:
-            score = float(verdict[name].value)
-            told = {"score": score, "explanation": verdict[name].explanation}
-            told["parts"] = dict(verdict[name].parts)
+            value = float(verdict[name].value)
+            details = {"explanation": verdict[name].explanation, "parts": dict(verdict[name].parts)}
         # The step in which the last attempt ends shows every attempt's end, so it is none of waiting.
-        told["waited"] = self._waited[name] - 1
-        paid = self._scoring.paid(self._held[name], score)
-        return paid._replace(info=paid.info | {"independent_return": self._returns[name], "ruler": told})
+        result = {"score": value, **details, "waited": member.waited - 1}
+        paid = self._scoring.paid(member.held, value)
+        return paid._replace(info=paid.info | {"independent_return": member.total, "ruler": result})

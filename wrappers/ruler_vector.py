@@ -10,68 +10,67 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from numpy.typing import NDArray
 
-from art_gym.errors import ResetNeeded
+from art_gym.errors import ResetNeededError
 from art_gym.spaces import UnicodeText
-from art_gym.wrappers.judging.judges import Judge
-from art_gym.wrappers.judging.rubrics import Rubric
-from art_gym.wrappers.rubric_reward import RewardMode
-from art_gym.wrappers.ruler_scoring import WAITING, JudgedGroup, OnFailure, Scoring, Transition
+from art_gym.wrappers.ruler_scoring import WAITING, GroupScorer, GroupTracker, Transition
 from art_gym.wrappers.vector_infos import join_infos, split_infos
 
-_IDLE = ""  # what environments are told whose attempts wait
+_IDLE = ""  # the action of environments whose attempts wait
 _MOST_SEEDS = 2**31
 
 _Texts = tuple[str, ...]
 _Seeds = int | Sequence[int | None] | None
+_Start = tuple[str, dict[str, Any]]
 _Step = tuple[_Texts, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
 
 
 class RulerVectorReward(gym.vector.VectorWrapper[_Texts, Sequence[str], _Texts, Sequence[str], NDArray[Any]]):
-    """Pays every environment of a group the score that a judge gives its attempt beside the others.
+    """Pays every environment of a group the score that a judge gives its attempt against the others.
 
-    See :func:`art_gym.wrappers.ruler_reward.RulerReward` for what is paid, when, and the arguments.
+    See :func:`art_gym.wrappers.ruler_reward.RulerReward` for the rewards and their time.
 
     Environments 0 to ``group_size - 1`` are the first group, the next as many the second, and so on. The
-    members of a group always begin from equal seeds, also when they begin anew by autoreset, so the wrapper
+    members of a group always begin from equal seeds, also when they begin again by autoreset, so the wrapper
     draws those seeds itself: group by group, from generators that the last seed given to ``reset`` has
     seeded.
 
     A vector environment cannot leave one of its environments alone. So the environment of an attempt that
-    waits goes on to spare episodes that nobody is shown, and is reset when its group begins anew. Wrappers
+    waits goes on to spare episodes that nobody sees, and is reset when its group begins again. Wrappers
     *inside* the vector environment see the spare episodes, wrappers around this one do not. Its ``reset``
     must take a list of seeds and a ``reset_mask``, as those of Gymnasium's vector environments do.
 
     ``seeds`` holds the seed from which each group's present episodes began.
 
     Raises:
-        TypeError: Where observations or actions are not text.
-        ValueError: Where the environments do not make up whole groups, or their autoreset cannot be relied
+        TypeError: If observations or actions are not text.
+        ValueError: If the environments do not make up whole groups, or their autoreset cannot be relied
             on.
     """
 
     def __init__(
         self,
         env: gym.vector.VectorEnv[_Texts, Sequence[str], NDArray[Any]],
-        judge: Judge,
-        rubric: Rubric | None = None,
-        *,
+        scoring: GroupScorer,
         group_size: int | None = None,
-        mode: RewardMode = "replace",
-        weight: float = 0.5,
-        on_failure: OnFailure = "nan",
     ) -> None:
         super().__init__(env)
         _require_text(env)
         self.autoreset_mode = _autoreset_mode(env)
-        self.group_size = _group_size(group_size, env.num_envs)
-        self.scoring = Scoring(judge, rubric, mode, weight, on_failure)
-        names = [f"attempt_{number}" for number in range(self.group_size)]
-        count = env.num_envs // self.group_size
-        self._groups = [JudgedGroup(self.scoring, names) for _ in range(count)]
+        size = env.num_envs if group_size is None else group_size
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1 or env.num_envs % size:
+            raise ValueError(
+                f"group_size must part {env.num_envs} environments into whole groups, not {size!r}"
+            )
+        self.group_size, self.scoring = size, scoring
+        names = [f"attempt_{number}" for number in range(size)]
+        count = env.num_envs // size
+        self._groups = [GroupTracker(scoring, names) for _ in range(count)]
+        # Of each environment: its group, its own number, its name within the group.
+        self._members = [(at // size, at, names[at % size]) for at in range(env.num_envs)]
         self._rngs = np.random.default_rng().spawn(count)
         self.seeds: list[int | None] = [None] * count
-        self._seen: list[str] = [""] * env.num_envs
-        self._over: set[int] = set()  # the groups that ended in the last step and have not begun anew
+        self._texts = [""] * env.num_envs
+        self._over: set[int] = set()  # the groups that ended in the last step and have not begun again
         self._spent = np.zeros(env.num_envs, np.bool_)  # environments that must be reset before a step
         self._running = False
 
@@ -91,66 +90,69 @@ class RulerVectorReward(gym.vector.VectorWrapper[_Texts, Sequence[str], _Texts, 
             The observations of all, and ``info`` about those that began.
 
         Raises:
-            JudgingError: Where the members of a group begin differently.
-            ResetNeeded: For a mask before all groups were begun.
+            JudgingError: If the members of a group begin differently.
+            ResetNeededError: For a mask before all groups were begun.
             ValueError: For a mask or seeds that part the members of a group.
         """
         options = dict(options or {})
         groups = self._groups_in(options.pop("reset_mask", None))
         whole = len(groups) == len(self._groups)
         if not (whole or self._running):
-            raise ResetNeeded("call reset() without a mask first: not every group is running")
-        seeds = self._seeds(seed, groups)
+            raise ResetNeededError("call reset() without a mask first: not every group is running")
+        seeds = self._group_seeds(seed)
         self._running = False  # until this reset is whole
-        if whole:
-            self._reseed(seed)
-        for group in groups:
-            given = seeds[group]
-            self.seeds[group] = self._draw(group) if given is None else given
-        starts = self._begin(groups, options)
+        given = [one for one in np.atleast_1d(np.array(seed, object)).tolist() if one is not None]
+        if whole and given:
+            self._rngs = np.random.default_rng(list(map(int, given))).spawn(len(self._groups))
+        starts = self._begin(groups, options, seeds)
         self._running = True
-        return tuple(self._seen), join_infos([starts.get(env, ("", {}))[1] for env in range(self.num_envs)])
+        return tuple(self._texts), join_infos([starts.get(env, ("", {}))[1] for env in range(self.num_envs)])
 
     def step(self, actions: Sequence[str]) -> _Step:
-        """Let every attempt reply that has not ended.
+        """Step every attempt that has not ended.
 
         Args:
             actions: ``num_envs`` whole replies; those for attempts that wait are dropped.
 
         Raises:
-            JudgeFailed: Where the judge has no usable answer and ``on_failure`` is ``"raise"``.
-            ResetNeeded: Before ``reset``; where autoreset is disabled, also when a group is over.
-            ValueError: Where the replies are not one for each environment.
+            JudgeFailedError: If the judge has no usable answer and ``on_failure`` is ``"raise"``.
+            ResetNeededError: Before ``reset``; if autoreset is disabled, also when a group is over.
+            ValueError: If the replies are not one for each environment.
         """
-        self._check_running()
-        replies = list(actions)
-        if len(replies) != self.num_envs:
-            raise ValueError(f"{self.num_envs} environments take as many replies, not {len(replies)}")
+        if not self._running:
+            raise ResetNeededError("call reset() first: the groups are not running")
+        if self._over and self.autoreset_mode is AutoresetMode.DISABLED:
+            raise ResetNeededError(
+                f"call reset() first, with a reset_mask of the groups {sorted(self._over)}"
+            )
+        if len(actions) != self.num_envs:
+            raise ValueError(f"{self.num_envs} environments take as many replies, not {len(actions)}")
         self._running = False  # until this step is whole
         restarting = set(self._over)
-        for group, env, name in self._members():
-            if self._groups[group].waits(name):
-                replies[env] = _IDLE
+        waiting = {env for group, env, name in self._members if self._groups[group].waits(name)}
+        replies = [_IDLE if env in waiting else reply for env, reply in enumerate(actions)]
         steps = self._advance(replies)
-        shown = {
-            env: self._shown(group, name, replies[env], steps[env]) for group, env, name in self._members()
-        }
+        shown: dict[int, Transition] = {}
+        for group, env, name in self._members:
+            tracker = self._groups[group]
+            shown[env] = (
+                tracker.wait(name) if env in waiting else tracker.record(name, replies[env], steps[env])
+            )
         ended = [g for g, group in enumerate(self._groups) if group.over and g not in restarting]
-        shown |= self._ends(ended)
+        shown |= self._pay(ended)
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
-            for env, (text, info) in self._begin_anew(ended).items():
-                last = shown[env]
-                info = info | {"final_obs": last.observation, "final_info": last.info}
-                shown[env] = last._replace(observation=text, info=info)
+            for env, (text, info) in self._begin(ended, {}).items():
+                final = {"final_obs": shown[env].observation, "final_info": shown[env].info}
+                shown[env] = shown[env]._replace(observation=text, info=info | final)
         else:
-            for env, (text, info) in self._begin_anew(restarting).items():
+            for env, (text, info) in self._begin(restarting, {}).items():
                 shown[env] = Transition(text, 0.0, False, False, info)
             self._over = set(ended)
         self._running = True
         return self._batched([shown[env] for env in range(self.num_envs)])
 
     def _advance(self, replies: Sequence[str]) -> list[Transition]:
-        """Take the step in every environment; spare episodes that are over begin anew first."""
+        """Take the step in every environment; spare episodes that are over are reset first."""
         if self._spent.any():
             self.env.reset(options={"reset_mask": self._spent.copy()})
         observations, rewards, terminations, truncations, infos = self.env.step(tuple(replies))
@@ -166,69 +168,44 @@ class RulerVectorReward(gym.vector.VectorWrapper[_Texts, Sequence[str], _Texts, 
             steps.append(Transition(text, float(rewards[env]), *flags, info))
         return steps
 
-    def _shown(self, group: int, name: str, reply: str, step: Transition) -> Transition:
-        attempts = self._groups[group]
-        return attempts.wait(name) if attempts.waits(name) else attempts.see(name, reply, step)
-
-    def _ends(self, groups: Sequence[int]) -> dict[int, Transition]:
+    def _pay(self, groups: Sequence[int]) -> dict[int, Transition]:
         """Judge the groups that have just ended: the last step of each environment in them."""
         if not groups:
             return {}
         verdicts = self.scoring.verdicts([self._groups[group].attempts() for group in groups])
-        paid = {
-            group: self._groups[group].pay(verdict) for group, verdict in zip(groups, verdicts, strict=True)
-        }
-        return {env: paid[group][name] for group, env, name in self._members() if group in paid}
-
-    def _begin_anew(self, groups: Collection[int]) -> dict[int, tuple[str, dict[str, Any]]]:
-        for group in groups:
-            self.seeds[group] = self._draw(group)
-        return self._begin(groups, {}) if groups else {}
+        paid = {g: self._groups[g].pay(verdict) for g, verdict in zip(groups, verdicts, strict=True)}
+        return {env: paid[group][name] for group, env, name in self._members if group in paid}
 
     def _begin(
-        self, groups: Collection[int], options: dict[str, Any]
-    ) -> dict[int, tuple[str, dict[str, Any]]]:
-        """Begin groups from their seeds; the first observation and ``info`` of each environment in them."""
-        size = self.group_size
-        mask = np.repeat([group in groups for group in range(len(self._groups))], size)
+        self, groups: Collection[int], options: dict[str, Any], seeds: Sequence[int | None] | None = None
+    ) -> dict[int, _Start]:
+        """Begin groups, from drawn seeds unless given: the first observation and ``info`` of each member."""
+        if not groups:
+            return {}
+        for group in groups:
+            given = None if seeds is None else seeds[group]
+            self.seeds[group] = int(self._rngs[group].integers(_MOST_SEEDS)) if given is None else given
+        mask = np.repeat([group in groups for group in range(len(self._groups))], self.group_size)
         if not mask.all():
             options = options | {"reset_mask": mask.copy()}
-        each = [seed for seed in self.seeds for _ in range(size)]
+        each = [seed for seed in self.seeds for _ in range(self.group_size)]
         observations, infos = self.env.reset(seed=each, options=options)  # type: ignore[arg-type]  # as in Sync
         rows = split_infos(infos, self.num_envs)
         starts = {env: (observations[env], rows[env]) for env in mask.nonzero()[0].tolist()}
         for group in groups:
-            names = self._groups[group].names
-            self._groups[group].begin({name: starts[group * size + n] for n, name in enumerate(names)})
+            members = {name: starts[env] for g, env, name in self._members if g == group}
+            self._groups[group].begin(members)
         for env, (text, _) in starts.items():
-            self._seen[env] = text
+            self._texts[env] = text
         self._spent &= ~mask
         self._over -= set(groups)
         return starts
 
     def _batched(self, steps: Sequence[Transition]) -> _Step:
-        self._seen = [step.observation for step in steps]
-        return (
-            tuple(self._seen),
-            np.array([step.reward for step in steps], np.float64),
-            np.array([step.terminated for step in steps], np.bool_),
-            np.array([step.truncated for step in steps], np.bool_),
-            join_infos([step.info for step in steps]),
-        )
-
-    def _members(self) -> list[tuple[int, int, str]]:
-        """Each environment: its group's number, its own, its name within the group."""
-        names = self._groups[0].names
-        return [(env // self.group_size, env, names[env % self.group_size]) for env in range(self.num_envs)]
-
-    def _check_running(self) -> None:
-        if not self._running:
-            raise ResetNeeded("call reset() first: the groups are not running")
-        if self._over and self.autoreset_mode is AutoresetMode.DISABLED:
-            raise ResetNeeded(
-                f"the groups {sorted(self._over)} are over: reset() them first, with a reset_mask of their "
-                "environments"
-            )
+        texts, rewards, terminations, truncations, infos = zip(*steps, strict=True)
+        self._texts = list(texts)
+        flags = np.array(terminations, np.bool_), np.array(truncations, np.bool_)
+        return texts, np.array(rewards, np.float64), *flags, join_infos(infos)
 
     def _groups_in(self, mask: NDArray[np.bool_] | None) -> list[int]:
         """The groups that a reset's mask asks for."""
@@ -236,42 +213,26 @@ class RulerVectorReward(gym.vector.VectorWrapper[_Texts, Sequence[str], _Texts, 
             return list(range(len(self._groups)))
         if mask.dtype != np.bool_ or mask.shape != (self.num_envs,):
             raise ValueError(f"reset_mask must be of bool and shape ({self.num_envs},), not {mask!r}")
-        blocks = mask.reshape(-1, self.group_size)
-        asked = [int(block.sum()) for block in blocks]
-        parted = [group for group, count in enumerate(asked) if 0 < count < self.group_size]
-        if parted or not any(asked):
+        counts = mask.reshape(-1, self.group_size).sum(axis=1)
+        if not mask.any() or not set(counts.tolist()) <= {0, self.group_size}:
             raise ValueError(
-                f"reset_mask must hold whole groups of {self.group_size} environments, at least one; "
-                f"it holds parts of the groups {parted}"
+                f"reset_mask must hold whole groups of {self.group_size} environments, at least one, not "
+                f"{mask!r}"
             )
-        return [group for group, count in enumerate(asked) if count]
+        return [int(group) for group in counts.nonzero()[0]]
 
-    def _seeds(self, seed: _Seeds, groups: Sequence[int]) -> dict[int, int | None]:
-        """The seed that each of these groups was given."""
-        if seed is None:
-            return dict.fromkeys(groups)
-        if isinstance(seed, int | np.integer):
-            return {group: int(seed) + group for group in groups}
+    def _group_seeds(self, seed: _Seeds) -> list[int | None]:
+        """The seed that each group was given."""
+        size, count = self.group_size, len(self._groups)
+        if seed is None or isinstance(seed, int | np.integer):
+            return [None if seed is None else int(seed) + group for group in range(count)]
         if len(seed) != self.num_envs:
             raise ValueError(f"{self.num_envs} environments take as many seeds, not {len(seed)}")
-        found = {}
-        for group in groups:
-            block = list(seed[group * self.group_size : (group + 1) * self.group_size])
+        blocks = [list(seed[group * size : (group + 1) * size]) for group in range(count)]
+        for group, block in enumerate(blocks):
             if any(one != block[0] for one in block):
                 raise ValueError(f"the members of a group begin from one seed, group {group} has {block}")
-            found[group] = block[0]
-        return found
-
-    def _reseed(self, seed: _Seeds) -> None:
-        """Let the seeds of later episodes follow from a seed, where one is given."""
-        if seed is None:
-            return
-        given = [seed] if isinstance(seed, int | np.integer) else [one for one in seed if one is not None]
-        if given:
-            self._rngs = np.random.default_rng([int(one) for one in given]).spawn(len(self._groups))
-
-    def _draw(self, group: int) -> int:
-        return int(self._rngs[group].integers(_MOST_SEEDS))
+        return [block[0] for block in blocks]
 
 
 def _require_text(env: gym.vector.VectorEnv[Any, Any, Any]) -> None:
@@ -288,19 +249,11 @@ def _autoreset_mode(env: gym.vector.VectorEnv[Any, Any, Any]) -> AutoresetMode:
         raise ValueError(f'{env} does not say how it resets: set metadata["autoreset_mode"]')
     mode = AutoresetMode(env.metadata["autoreset_mode"])
     inner = env.unwrapped
-    # Gymnasium 1.4: without shared memory a worker that is reset after an episode's end forgets that it was,
-    # and begins yet another episode at its next step.
+    # Gymnasium 1.4: without shared memory a worker that is reset after an episode's end does not note it, and
+    # begins yet another episode at its next step.
     if isinstance(inner, AsyncVectorEnv) and not inner.shared_memory and mode is AutoresetMode.NEXT_STEP:
         raise ValueError(
             "AsyncVectorEnv without shared memory does not keep to a reset of single environments in "
             "next-step autoreset: leave shared_memory=True, or choose another autoreset_mode"
         )
     return mode
-
-
-def _group_size(size: int | None, num_envs: int) -> int:
-    if size is None:
-        return num_envs
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1 or num_envs % size:
-        raise ValueError(f"group_size must part {num_envs} environments into whole groups, not {size!r}")
-    return size

@@ -1,38 +1,40 @@
-"""``TextAdapter``: an environment that was not made for language models, in words.
+"""``TextAdapter``: makes a text environment of one that was not made for language models.
 
 One line brings any Gymnasium environment with discrete actions to whatever trains on text::
 
     env = TextAdapter(gym.make("CliffWalking-v1"), observe="You stand on field {}.".format,
                       actions=["up", "right", "down", "left"])
 
-Environments whose observations and actions are texts already need no names: their words go through as they
-are, out of and into dictionaries too.
+Texts in observations and actions go through as they are, out of and into dictionaries too.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 from typing import Any, ClassVar, Literal
 
 import gymnasium as gym
 import numpy as np
 
-from art_gym.env import Baseline, TextEnv, system_text
+from art_gym.base import system_text
+from art_gym.env import Baseline, TextEnv
 from art_gym.errors import ToolError, did_you_mean
 from art_gym.parameters import Parameter
 from art_gym.tasks import Task
 from art_gym.tools import Outcome, Tool, tool
-from art_gym.wrappers.private_random import PrivateRandom
-from art_gym.wrappers.text_parts import reader_of, writer_of
+from art_gym.wrappers.isolated_random import IsolatedRandom
 
 DEFAULT_MAX_TURNS = 100
-"""Turns of an episode where neither the caller nor the environment sets a limit."""
+"""Turns of an episode if neither the caller nor the environment sets a limit."""
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
-    """An episode so far, as the environment itself tells it."""
+class EpisodeProgress:
+    """An episode so far, as the environment itself reports it."""
 
     env_return: float
     """The sum of its rewards."""
@@ -42,14 +44,14 @@ class Played:
     """Its latest ``info``."""
 
 
-Success = Callable[[Played], bool]
+Success = Callable[[EpisodeProgress], bool]
 
 _MASKS = ("refuse", "show", "ignore")
 _THOUGHT = "</think>"
 
 
 def random_player(env: Any, rng: np.random.Generator) -> Callable[[str], str]:
-    """Any action that is possible now, each equally likely; where actions are free text, a text of theirs."""
+    """Any action that is possible now, each equally likely; ``pass`` if actions are free text."""
 
     def act(observation: str) -> str:
         names = env.unwrapped.possible_actions()
@@ -59,27 +61,28 @@ def random_player(env: Any, rng: np.random.Generator) -> Callable[[str], str]:
 
 
 class TextAdapter(TextEnv):
-    """Any environment as a :class:`~art_gym.TextEnv`: words for what is seen, actions by their names.
+    """Any environment as a :class:`~art_gym.TextEnv`: observations as text, actions by their names.
 
-    It is a ``TextEnv`` in all that the contract promises. A reply is read by the project's parser: ``left``,
-    ``act("left")``, a native tool call; a near miss is named, and a reply that is no action costs
+    It keeps the whole contract of a ``TextEnv``. A reply is read by the project's parser: ``left``,
+    ``act("left")``, a native tool call; a near miss is named, and a reply that is not an action costs
     ``invalid_reward`` and does not reach the environment. ``info`` has the standard keys; ``success`` is
-    there where ``success`` or the environment's own ``info`` tells it (``"success"``, ``"is_success"``).
-    The environment's rewards are the score term ``"env"``, their sum the metric ``"env_return"``.
+    there if the argument ``success`` or the environment's own ``info`` gives it (``"success"``,
+    ``"is_success"``). The environment's rewards are the score term ``"env"``, their sum the metric
+    ``"env_return"``.
 
     The same seed gives the same episode as in the environment itself: ``reset`` hands it on. Without a seed,
     one is drawn.
 
-    Where an environment takes free text, the whole reply is the action, without what was thought before
+    If an environment takes free text, the whole reply is the action, without what was thought before
     ``</think>``.
 
-    A subclass may override :meth:`words` and :meth:`restart`, list ``baselines`` and ``teachers``, and read
-    ``played``, the episode so far.
+    A subclass may override :meth:`describe` and :meth:`restart`, list ``baselines`` and ``teachers``, and
+    read ``played``, the episode so far.
 
     Args:
         env: The environment; it belongs to the adapter from now on.
-        observe: Makes words of an observation. Not needed for texts and dictionaries with one text.
-        actions: The names of discrete actions in their order, or actions by name where others than discrete
+        observe: Makes text of an observation. Not needed for texts and dictionaries with one text.
+        actions: The names of discrete actions in their order, or actions by name if others than discrete
             ones are meant. By default numbers; not needed for free text.
         instructions: Standing instructions, shown above the list of actions.
         tasks: What ``reset`` chooses from. A task's ``data`` may hold ``"seed"`` and ``"options"`` for the
@@ -87,17 +90,17 @@ class TextAdapter(TextEnv):
         split: The split that ``reset`` samples from.
         max_turns: Replies in an episode; by default the environment's own time limit, or else
             ``DEFAULT_MAX_TURNS``.
-        invalid_reward: What a reply earns that is no action; 0 or less.
-        masks: What becomes of an ``"action_mask"`` in ``info`` or in the observation: ``"refuse"`` shows what
+        invalid_reward: Reward of a reply that is not an action; 0 or less.
+        masks: How an ``"action_mask"`` in ``info`` or in the observation is used: ``"refuse"`` shows what
             is possible and refuses the rest, ``"show"`` only shows it, ``"ignore"`` leaves it out.
         success: Whether an episode succeeded; by default what the environment's ``info`` says at its end.
-        refusals: Exceptions by which the environment's ``step`` refuses an action: they become words.
-        private_random: Keep the global ``random`` and ``numpy.random`` from the environment, for those that
-            seed them; see :class:`~art_gym.wrappers.private_random.PrivateRandom`.
+        refusals: Exceptions by which the environment's ``step`` refuses an action: they become messages.
+        isolated_random: Keep the global ``random`` and ``numpy.random`` from the environment, for those that
+            seed them; see :class:`~art_gym.wrappers.isolated_random.IsolatedRandom`.
         render_mode: ``"ansi"``, ``"human"`` or ``None``, as in every ``TextEnv``.
 
     Raises:
-        TypeError: Where observations or actions are no words and nothing says how they become some.
+        TypeError: If observations or actions are not text, and no argument says how to convert them.
         ValueError: For arguments out of range, or names that do not fit the actions.
     """
 
@@ -105,7 +108,7 @@ class TextAdapter(TextEnv):
         "tools", "system", "_observe", "_write", "_actions", "_judge", "_refusals", "_masks",
     )  # fmt: skip
     baselines: ClassVar[Mapping[str, Baseline]] = {"random": random_player}
-    played: Played
+    played: EpisodeProgress
 
     def __init__(
         self,
@@ -121,7 +124,7 @@ class TextAdapter(TextEnv):
         masks: str = "refuse",
         success: Success | None = None,
         refusals: tuple[type[Exception], ...] = (),
-        private_random: bool = False,
+        isolated_random: bool = False,
         render_mode: str | None = None,
     ) -> None:
         if not invalid_reward <= 0:
@@ -140,19 +143,19 @@ class TextAdapter(TextEnv):
         self._write = None if actions is not None else writer_of(env.action_space)
         self._actions = {} if self._write is not None else _named_actions(env, actions)
         self._masks, self._judge, self._refusals = masks, success, refusals
-        self._random = PrivateRandom() if private_random else None
+        self._random = IsolatedRandom() if isolated_random else None
         self._seed: int | None = None
         self._begin_episode(None, {})
         # An author's tools belong to a class; here they are the actions of one environment.
         vars(self)["tools"] = {"say": self.tools["say"]} if self._write else {"act": _act_tool(self._actions)}
-        told = instructions or self.instructions
-        vars(self)["system"] = told.strip() if self._write else system_text(told, self.tools)
+        standing = instructions or self.instructions
+        vars(self)["system"] = standing.strip() if self._write else system_text(standing, self.tools)
 
-    def words(self, observation: Any) -> str:
-        """An observation in words.
+    def describe(self, observation: Any) -> str:
+        """An observation as text.
 
         Raises:
-            TypeError: Where ``observe`` gives something else.
+            TypeError: If ``observe`` gives something else.
         """
         text = self._observe(observation)
         if not isinstance(text, str):
@@ -168,7 +171,7 @@ class TextAdapter(TextEnv):
         return result
 
     def possible_actions(self) -> list[str]:
-        """The names of the actions that the environment's mask allows now: all, where there is no mask."""
+        """The names of the actions that the environment's mask allows now: all, if there is no mask."""
         names = list(self._actions)
         if self._mask is None:
             return names
@@ -187,20 +190,17 @@ class TextAdapter(TextEnv):
         return observation, info
 
     def begin(self, task: Task) -> str:
-        """Reset the environment and say what is seen."""
+        """Reset the environment and describe the first observation."""
         seed = int(self.np_random.integers(2**31)) if self._seed is None else self._seed
-        if self._random is None:
+        with self._global_random(task.data.get("seed", seed)):
             observation, info = self.restart(task, seed)
-        else:
-            with self._random.borrowed(task.data.get("seed", seed)):
-                observation, info = self.restart(task, seed)
         self._begin_episode(observation, info)
-        self._seen = self._shown(observation)
-        return f"{task.prompt}\n{self._seen}" if task.prompt else self._seen
+        self._text = self._shown(observation)
+        return f"{task.prompt}\n{self._text}" if task.prompt else self._text
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take the model's whole reply as the action, see :meth:`TextEnv.step`."""
-        self._said, self._cut = action, False
+        self._reply, self._cut = action, False
         free = self._write is not None and isinstance(action, str)
         observation, reward, terminated, truncated, info = super().step("say()" if free else action)
         if free and "call" in info:
@@ -226,12 +226,12 @@ class TextAdapter(TextEnv):
     def say(self) -> Outcome:
         """Say the whole reply to the environment."""
         assert self._write is not None
-        return self._advance(self._write(self._said.rpartition(_THOUGHT)[2].lstrip()))
+        return self._advance(self._write(self._reply.rpartition(_THOUGHT)[2].lstrip()))
 
-    def after_refusal(self) -> str:
+    def observation_after_error(self) -> str:
         """What was seen last, and what could be done."""
         names = f"\nactions: {', '.join(self._actions)}" if self._actions and self._mask is None else ""
-        return f"{self._seen}{names}"
+        return f"{self._text}{names}"
 
     def on_truncation(self) -> Outcome:
         """The turn limit; whether the environment calls that a success is asked all the same."""
@@ -243,62 +243,101 @@ class TextAdapter(TextEnv):
         self.env.close()
 
     def _advance(self, action: Any) -> Outcome:
-        """Step the environment and say what came of it."""
+        """Step the environment and return its result."""
         try:
-            if self._random is None:
+            with self._global_random():
                 observation, reward, terminated, truncated, info = self.env.step(action)
-            else:
-                with self._random.borrowed():
-                    observation, reward, terminated, truncated, info = self.env.step(action)
         except self._refusals as refusal:
             raise ToolError(f"the environment refused this: {refusal}") from refusal
         self._notice(observation, info)
-        self.played = Played(self.played.env_return + float(reward), bool(terminated), info)
+        self.played = EpisodeProgress(self.played.env_return + float(reward), bool(terminated), info)
         self._cut = bool(truncated) and not terminated
-        self._seen = self.words(observation) if terminated else self._shown(observation)
+        self._text = self.describe(observation) if terminated else self._shown(observation)
         return Outcome(
-            f"{self._seen}\nThe time is up." if self._cut else self._seen,
+            f"{self._text}\nThe time is up." if self._cut else self._text,
             {"env": float(reward)},
             ends=bool(terminated or truncated),
             success=bool(self._succeeded()),
             metrics={"env_return": self.played.env_return},
         )
 
+    def _global_random(self, seed: int | None = None) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._random is None else self._random.active(seed)
+
     def _begin_episode(self, observation: Any, info: Mapping[str, Any]) -> None:
-        self.played = Played(0.0, False, info)
-        self._said, self._seen, self._cut = "", "", False
+        self.played = EpisodeProgress(0.0, False, info)
+        self._reply, self._text, self._cut = "", "", False
         self._notice(observation, info)
 
     def _notice(self, observation: Any, info: Mapping[str, Any]) -> None:
-        """Keep what the environment tells beside the words."""
+        """Keep the action mask."""
         mask = info.get("action_mask")
         if mask is None and isinstance(observation, Mapping):
             mask = observation.get("action_mask")
         self._mask = None if mask is None or self._masks == "ignore" else [bool(allowed) for allowed in mask]
 
     def _shown(self, observation: Any) -> str:
-        text = self.words(observation)
+        text = self.describe(observation)
         return text if self._mask is None else f"{text}\npossible: {', '.join(self.possible_actions())}"
 
     def _succeeded(self) -> bool | None:
-        """Whether the episode is a success, ``None`` where nobody tells."""
+        """Whether the episode is a success, ``None`` if that is not known."""
         if self._judge is not None:
             return bool(self._judge(self.played))
-        told = self.played.info
-        found = [told[name] for name in ("success", "is_success") if name in told]
+        info = self.played.info
+        found = [info[name] for name in ("success", "is_success") if name in info]
         return bool(found[0]) if found else None
 
     def _reader(self) -> Callable[[Any], str]:
         reader = reader_of(self.env.observation_space)
-        if reader is None and type(self).words is TextAdapter.words:
+        if reader is None and type(self).describe is TextAdapter.describe:
             raise TypeError(
-                f"the observations of {_name(self.env)} are {self.env.observation_space}, no words: pass "
+                f"the observations of {_name(self.env)} are {self.env.observation_space}, not text: pass "
                 "observe=, a callable that makes a str of an observation"
             )
         return reader or str
 
-    def _show(self, reply: str, observation: str) -> None:
-        super()._show(self._said if self._write else reply, observation)
+    def _render_human(self, reply: str, observation: str) -> None:
+        super()._render_human(self._reply if self._write else reply, observation)
+
+
+_TEXT_KEYS = ("text", "observation", "action", "message", "messages")
+"""Names of the part that holds the text, if a dictionary has several texts."""
+
+
+def is_text(space: object) -> bool:
+    """Whether a space's members are ``str``: Gymnasium's ``Text``, ours, and other libraries' own."""
+    dtype = space.dtype if isinstance(space, gym.Space) else None
+    return dtype is not None and dtype.kind == "U"
+
+
+def text_key(space: gym.Space[Any]) -> str | None:
+    """The part of a dictionary that holds the text; ``None`` if there is none or it is not clear."""
+    if not isinstance(space, gym.spaces.Dict):
+        return None
+    texts = [name for name, part in space.spaces.items() if is_text(part)]
+    if len(texts) > 1:
+        texts = [name for name in _TEXT_KEYS if name in texts][:1]
+    return texts[0] if texts else None
+
+
+# What these return pickles, unlike closures.
+def reader_of(space: gym.Space[Any]) -> Callable[[Any], str] | None:
+    """Return what takes the text out of an observation of this space; ``None`` if it has none."""
+    key = text_key(space)
+    return str if is_text(space) else itemgetter(key) if key else None
+
+
+def writer_of(space: gym.Space[Any]) -> Callable[[str], Any] | None:
+    """Return what makes an action of this space from text; ``None`` if it takes more than text."""
+    key = text_key(space)
+    if key and isinstance(space, gym.spaces.Dict) and len(space.spaces) == 1:
+        return partial(_in_dict, key)
+    return str if is_text(space) else None
+
+
+def _in_dict(key: str, text: str) -> dict[str, str]:
+    return {key: text}
 
 
 def _act_tool(actions: Mapping[str, Any]) -> Tool:
@@ -310,8 +349,8 @@ def _named_actions(env: Any, actions: Sequence[str] | Mapping[str, Any] | None) 
     """The environment's actions by name.
 
     Raises:
-        TypeError: Where actions are not discrete and have no names.
-        ValueError: Where the names do not fit.
+        TypeError: If actions are not discrete and have no names.
+        ValueError: If the names do not fit.
     """
     space = env.action_space
     if isinstance(actions, Mapping):

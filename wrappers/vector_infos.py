@@ -2,7 +2,7 @@
 
 Gymnasium keeps the two apart with masks: beside ``infos[key]``, an array, ``infos["_" + key]`` says whose
 values are meant. Its own way there (``VectorEnv._add_info``) takes the first value's type for all of them,
-and fails where one environment has a dictionary and another has none; this one does not.
+and fails if one environment has a dictionary and another has none; this one does not.
 """
 
 from __future__ import annotations

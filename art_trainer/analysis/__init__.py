@@ -1,14 +1,25 @@
-"""What runs did, in a minute: whether they learned, where they fail, and whether they cheat.
+"""Analysis of recorded runs: did they learn, where do they fail, is the reward hacked?
 
 ::
 
     from art_trainer.analysis import analyze
 
     analysis = analyze("runs/Email-v0-art-tiny-1")
-    print(analysis.runs[0].verdict.cheats)
+    print(analysis.runs[0].verdict.learned)
+
+Also here: the training report, and evaluation suites with verifiable results.
 """
 
-from art_trainer.analysis.analyzing import Prices, analyze
-from art_trainer.analysis.results import Analysis, Confidence, RunAnalysis, Sign, Verdict
+from art_trainer.analysis.analyze import Analysis, RunAnalysis, analyze
+from art_trainer.analysis.detectors import Confidence, Finding, Verdict
+from art_trainer.analysis.run_records import episodes_frame
 
-__all__ = ["Analysis", "Confidence", "Prices", "RunAnalysis", "Sign", "Verdict", "analyze"]
+__all__ = [
+    "Analysis",
+    "Confidence",
+    "Finding",
+    "RunAnalysis",
+    "Verdict",
+    "analyze",
+    "episodes_frame",
+]

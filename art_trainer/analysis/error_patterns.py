@@ -1,19 +1,18 @@
-"""Errors that are the same but for names and numbers, counted as one, each with an example."""
+"""Error patterns: errors that differ only in names and numbers, counted as one, each with an example."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from art_trainer.analysis.results import ErrorPattern
-from art_trainer.episodes import Episode
+from art_trainer.types import Episode
 
-_LIMIT = 400
+_LIMIT = 400  # patterns kept; beyond twice as many the rare ones are counted together
 _LONGEST = 240
 _EXAMPLE = 300
 _VARIABLE = (
     (re.compile(r"\b0x[0-9a-fA-F]+\b|\b[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]{4,})*\b"), "<id>"),
-    # Quotes open after a space or bracket: an apostrophe within a word is none.
+    # A quote opens after a space or a bracket: an apostrophe within a word does not.
     (re.compile(r"(?<![^\s(\[{=:,])([\"'`])(?:\\.|(?!\1)[^\\]){1,400}\1"), "<text>"),
     (re.compile(r"(?<!\S)(?:/[\w.-]+){2,}"), "<path>"),
     (re.compile(r"[-+]?\d+(?:[.,]\d+)*"), "<n>"),
@@ -21,26 +20,34 @@ _VARIABLE = (
 )
 
 
-def normalised(message: str) -> str:
-    """The message with what differs from case to case as ``<text>``, ``<n>``, ``<id>`` or ``<path>``."""
-    words = message[: 4 * _LONGEST]
-    for pattern, stand_in in _VARIABLE:
-        words = pattern.sub(stand_in, words)
-    return words.strip()[:_LONGEST]
+def normalized(message: str) -> str:
+    """Replace what varies in a message by ``<text>``, ``<n>``, ``<id>`` or ``<path>``."""
+    shown = message[: 4 * _LONGEST]
+    for pattern, placeholder in _VARIABLE:
+        shown = pattern.sub(placeholder, shown)
+    return shown.strip()[:_LONGEST]
 
 
 @dataclass(slots=True)
-class _Seen:
-    count: int
+class ErrorPattern:
+    """Errors that differ only in names and numbers, with the first as an example.
+
+    ``share`` is of all errors.
+    """
+
+    kind: str
+    message: str
     first_step: int
     last_step: int
-    reply: str
-    message: str
     where: str
+    example_reply: str
+    example_message: str
+    count: int = 1
+    share: float = 0.0
 
 
 class ErrorCollector:
-    """Counts patterns of errors in bounded memory; past the limit rare ones are counted together.
+    """Counts error patterns in bounded memory.
 
     Attributes:
         replies: Replies seen.
@@ -49,11 +56,11 @@ class ErrorCollector:
 
     def __init__(self) -> None:
         self.replies = self.errors = 0
-        self._seen: dict[tuple[str, str], _Seen] = {}
+        self._seen: dict[tuple[str, str], ErrorPattern] = {}
         self._dropped = 0
 
     def add(self, step: int, episode: Episode) -> None:
-        """Take in an episode's errors, and the fault that ended it where one did."""
+        """Count an episode's errors, and the fault that ended it if there is one."""
         self.replies += len(episode.turns)
         for number, turn in enumerate(episode.turns, start=1):
             if turn.error is not None:
@@ -65,33 +72,23 @@ class ErrorCollector:
 
     def patterns(self, most: int) -> tuple[ErrorPattern, ...]:
         """The most frequent patterns, most frequent first."""
-        ordered = sorted(self._seen.items(), key=lambda pair: (-pair[1].count, pair[0]))
         total = self._dropped + sum(seen.count for seen in self._seen.values())
-        return tuple(
-            ErrorPattern(
-                kind=kind,
-                message=message,
-                count=seen.count,
-                share=seen.count / total,
-                first_step=seen.first_step,
-                last_step=seen.last_step,
-                where=seen.where,
-                example_reply=seen.reply,
-                example_message=seen.message,
-            )
-            for (kind, message), seen in ordered[:most]
-        )
+        return tuple(replace(seen, share=seen.count / total) for seen in self._ordered()[:most])
+
+    def _ordered(self) -> list[ErrorPattern]:
+        return sorted(self._seen.values(), key=lambda seen: (-seen.count, seen.kind, seen.message))
 
     def _count(self, step: int, episode: Episode, kind: str, message: str, reply: str, turn: str) -> None:
-        key = (kind, normalised(message))
-        seen = self._seen.get(key)
+        pattern = normalized(message)
+        seen = self._seen.get((kind, pattern))
         if seen is not None:
             seen.count += 1
             seen.last_step = max(seen.last_step, step)
             return
         where = f"step {step}, task {episode.task_id}, seed {episode.seed}{turn}"
-        self._seen[key] = _Seen(1, step, step, reply[:_EXAMPLE], message[:_EXAMPLE], where)
+        examples = reply[:_EXAMPLE], message[:_EXAMPLE]
+        self._seen[kind, pattern] = ErrorPattern(kind, pattern, step, step, where, *examples)
         if len(self._seen) > 2 * _LIMIT:
-            ordered = sorted(self._seen.items(), key=lambda pair: -pair[1].count)
-            self._dropped += sum(seen.count for _, seen in ordered[_LIMIT:])
-            self._seen = dict(ordered[:_LIMIT])
+            ordered = self._ordered()
+            self._dropped += sum(one.count for one in ordered[_LIMIT:])
+            self._seen = {(one.kind, one.message): one for one in ordered[:_LIMIT]}

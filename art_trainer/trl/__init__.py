@@ -13,13 +13,13 @@ has a judge compare the attempts of a group, either way.
 """
 
 from art_trainer.trl.dataset import task_dataset
-from art_trainer.trl.free_text import free_text
+from art_trainer.trl.environments import EPISODE_OVER, EnvironmentFactory, environment_factory
+from art_trainer.trl.response_template import free_text
 from art_trainer.trl.rewards import RulerFunction, env_reward, ruler_reward
-from art_trainer.trl.rollouts import GymRollout
-from art_trainer.trl.tools import OVER, EnvironmentFactory, environment_factory
+from art_trainer.trl.rollout_func import GymRollout
 
 __all__ = [
-    "OVER",
+    "EPISODE_OVER",
     "EnvironmentFactory",
     "GymRollout",
     "RulerFunction",

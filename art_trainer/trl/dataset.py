@@ -1,18 +1,20 @@
-"""Tasks of an environment as a dataset that TRL's trainers take."""
+"""Datasets of an environment's tasks for TRL's trainers."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
 from art_trainer.errors import ConfigError
-from art_trainer.evaluation import evaluation_split
-from art_trainer.rollout import first_messages
+from art_trainer.rollout.episodes import first_messages
+from art_trainer.rollout.evaluate import evaluation_split
+
+Messages = Sequence[Mapping[str, Any]]
 
 
 def task_dataset(
@@ -23,27 +25,26 @@ def task_dataset(
     seed: int = 0,
     env_args: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Return a ``datasets.Dataset`` with one row for each start of an episode.
+    """Return a ``datasets.Dataset`` with a row for each start of an episode.
 
-    Its columns are ``prompt`` (the conversation's first messages), ``seed`` and ``task`` (what the
-    environment is reset with), ``env`` (the environment's id and arguments as JSON) and ``begins`` (a digest
-    of the first observation). TRL repeats a row for every member of a group, so all of them start from the
-    same state and meet the same chance. The prompt's last message says again, under ``start``, what the
-    environment is reset with: it is all that a ``rollout_func`` gets to see of a row.
+    Its columns are ``prompt`` (the conversation's first messages), ``seed`` and ``task`` (arguments of the
+    environment's reset) and ``env`` (the environment's id and arguments as JSON). TRL repeats a row for every
+    member of a group, so all of them start from the same state with the same randomness. The prompt's last
+    message repeats seed and task under ``start``, since a ``rollout_func`` gets nothing but the prompt.
 
     Args:
-        env: An id that ``gym.make`` knows.
-        split: Which of its tasks; ignored where its episodes differ by seed alone.
-        size: How many rows; by default every task of the split once, 256 without tasks. Tasks come around
-            again with other seeds.
-        seed: What the rows' seeds are derived from.
-        env_args: Arguments of the environment, as JSON can hold them.
+        env: An id for ``gym.make``.
+        split: The split of tasks; ignored if its episodes differ by seed alone.
+        size: Number of rows; by default every task of the split once, 256 without tasks. Tasks repeat with
+            other seeds.
+        seed: The seed of the rows' seeds.
+        env_args: Arguments of the environment, JSON-serialisable.
 
     Raises:
-        ModuleNotFoundError: Without the package ``datasets``, of the extra ``art-gym[trl]``.
-        UnknownTask: Where the environment has tasks but no such split.
-        ValueError: Where no row is asked for.
-        ConfigError: Where ``env_args`` cannot be written as JSON.
+        ModuleNotFoundError: If the package ``datasets`` (extra ``art-gym[trl]``) is missing.
+        UnknownTaskError: If the environment has tasks but no such split.
+        ValueError: If ``size`` is below 1.
+        ConfigError: If ``env_args`` cannot be written as JSON.
     """
     try:
         from datasets import Dataset  # type: ignore[import-untyped]
@@ -53,57 +54,47 @@ def task_dataset(
         ) from missing
     if size is not None and size < 1:
         raise ValueError(f"a dataset has at least one row, got size={size}")
-    made_by = env_json(env, env_args)
-    made = make_env(made_by)
-    try:
+    env_spec = env_json(env, env_args)
+    rows = []
+    with closing(make_env(env_spec)) as made:
         name = evaluation_split(made, split)
         tasks = [] if name is None else [task.id for task in made.unwrapped.tasks.split(name)]  # type: ignore[attr-defined]
         count = size or len(tasks) or 256
-        rows = []
         for place, state in enumerate(np.random.SeedSequence(seed).generate_state(count)):
             row_seed, task = int(state), tasks[place % len(tasks)] if tasks else None
             observation, info = made.reset(seed=row_seed, options=reset_options(task))
             messages = first_messages(observation, info.get("system") or "")
             messages[-1]["start"] = json.dumps({"seed": row_seed, "task": task})
-            rows.append(
-                {
-                    "prompt": messages,
-                    "seed": row_seed,
-                    "task": task,
-                    "env": made_by,
-                    "begins": digest(observation),
-                }
-            )
-    finally:
-        made.close()
+            rows.append({"prompt": messages, "seed": row_seed, "task": task, "env": env_spec})
     return Dataset.from_list(rows)
 
 
 def env_json(env: str, env_args: Mapping[str, Any] | None) -> str:
-    """An environment's id and arguments as one text, equal for equal arguments.
-
-    Raises:
-        ConfigError: Where the arguments cannot be written as JSON.
-    """
+    """Return an environment's id and arguments as JSON, equal for equal arguments."""
     try:
         return json.dumps({"id": env, "args": dict(env_args or {})}, sort_keys=True)
     except TypeError as error:
         raise ConfigError(
-            f"env_args of {env} are kept in the dataset as JSON, and cannot be: {error}"
+            f"env_args of {env} are stored in the dataset as JSON, but cannot be: {error}"
         ) from error
 
 
-def make_env(made_by: str) -> gym.Env[Any, Any]:
-    """Make the environment that :func:`env_json` wrote down."""
-    wanted = json.loads(made_by)
+def make_env(env_spec: str) -> gym.Env[Any, Any]:
+    """Create the environment of :func:`env_json`."""
+    wanted = json.loads(env_spec)
     return gym.make(wanted["id"], **wanted["args"])
 
 
 def reset_options(task: str | None) -> dict[str, Any] | None:
-    """The options that reset an environment to a row's task."""
+    """Return the reset options for a row's task."""
     return None if task is None else {"task": task}
 
 
-def digest(observation: str) -> str:
-    """Sixteen characters by which a first observation is known again."""
-    return hashlib.sha256(observation.encode()).hexdigest()[:16]
+def check_start(env: str, seed: object, task: object, observation: str, prompt: Messages) -> None:
+    """Raise a ConfigError if an episode does not begin with what its row's prompt says."""
+    if observation != "\n\n".join(message["content"] for message in prompt):
+        raise ConfigError(
+            f"{env} with seed {seed} and task {task!r} does not begin with what the dataset's prompt says: "
+            "leave the prompts as task_dataset made them, and check that the environment draws all its "
+            "randomness from np_random"
+        )

@@ -3,9 +3,11 @@
 ART_SERVER_TOKEN=… python docs/protocol/minimal_worker.py http://127.0.0.1:8270
 """
 
+import base64
 import hashlib
 import json
 import os
+import struct
 import sys
 import time
 import urllib.request
@@ -30,12 +32,13 @@ def weights(version):
 
 def play(run, lease, version):
     """An episode of one turn; a real worker resets ``run["env"]`` with the lease's seed, and samples."""
-    read = {"token_ids": [2], "turn": None, "logprobs": [], "policy_version": version}
-    sampled = {"token_ids": [7, 1], "turn": 0, "logprobs": [-2.5, -0.5], "policy_version": version}
+    logprobs = base64.b64encode(struct.pack("<2f", -2.5, -0.5)).decode()
+    read = {"turn": None, "version": version, "tokens": [2]}
+    sampled = {"turn": 0, "version": version, "tokens": [7, 1], "logprobs": logprobs}
     turn = {"reply": "0", "observation": "", "reward": 0.0, "score_terms": {}}
     turn |= {"call": None, "error": None, "cut": False, "state": None}
     episode = {"env_id": run["env"], "task_id": "made-up", "seed": lease["seed"], "observation": "GUESS"}
-    episode |= {"turns": [turn], "histories": [{"spans": [read, sampled]}], "ending": "terminated"}
+    episode |= {"turns": [turn], "histories": [[read, sampled]], "ending": "terminated"}
     episode |= {"success": None, "metrics": {}, "error": None, "tools": [], "facts": {}}
     return episode | {"judgements": {}, "independent_reward": None, "unjudged": None}
 

@@ -1,4 +1,4 @@
-"""Players of the coding environment that use no model, and the teachers that look at the answer.
+"""Baseline players of the coding environment (no model), and the teachers that look at the answer.
 
 ``empty`` and ``hard_coded`` say what an answer without any solving is worth: on good hidden tests, nothing.
 The teachers know the reference solution; they are a ceiling and something to learn the form from.
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from art_gym.baselines import random_calls
-from art_gym.envs.coding.literals import write_literal
 from art_gym.envs.coding.problem import HOLE, Problem
 from art_gym.envs.coding.problems.grammar import noisy_answer
+from art_gym.envs.coding.values import write_literal
 
 if TYPE_CHECKING:
     from art_gym.env import Baseline
@@ -43,7 +43,7 @@ def reference(env: CodingEnv, rng: np.random.Generator) -> Player:
 def repair(env: CodingEnv, rng: np.random.Generator) -> Player:
     """Test wrong solutions one after the other, then the reference, and submit the first that passes.
 
-    An agent that improves its program by what it is shown; it submits a mutant where the public examples
+    An agent that improves its program by what it is shown; it submits a mutant if the public examples
     cannot tell it from a solution, so it also says how much they tell.
     """
     tries = list(env.problem.mutants)
@@ -81,11 +81,7 @@ def demonstrator(env: CodingEnv, rng: np.random.Generator) -> Player:
 
 
 BASELINES: Mapping[str, Baseline] = {"random": random_calls, "empty": empty, "hard_coded": hard_coded}
-TEACHERS: Mapping[str, Baseline] = {
-    "reference": reference,
-    "repair": repair,
-    "demonstrator": demonstrator,
-}
+TEACHERS: Mapping[str, Baseline] = {"reference": reference, "repair": repair, "demonstrator": demonstrator}
 
 
 def empty_answer(problem: Problem) -> str:

@@ -1,4 +1,4 @@
-"""``art/Coding-v0``: solve a programming task in Python, in a sandbox that holds."""
+"""``art/Coding-v0``: solve a programming task in Python, in a sandbox."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ import numpy as np
 from art_gym.env import Baseline, TextEnv
 from art_gym.envs.coding.baselines import BASELINES, TEACHERS
 from art_gym.envs.coding.collection import BUILTIN, open_collection
-from art_gym.envs.coding.endings import ending
 from art_gym.envs.coding.judge import Verdict, Which, grade
 from art_gym.envs.coding.problem import Problem
 from art_gym.envs.coding.rewards import REWARDS, score_terms
-from art_gym.envs.coding.sandbox import Limits
+from art_gym.envs.coding.sandbox import Limits, SandboxFailedError
 from art_gym.envs.coding.sandbox import Outcome as RunOutcome
 from art_gym.envs.coding.sharing import shared_sandbox
-from art_gym.envs.coding.statement import printed, report, statement, wanted
-from art_gym.errors import ArtGymError, ToolError, did_you_mean
+from art_gym.envs.coding.statement import checked_code, printed, report, statement, wanted
+from art_gym.errors import ToolError, did_you_mean
 from art_gym.parameters import Code
 from art_gym.tasks import Task
 from art_gym.tools import Outcome, tool
@@ -28,19 +27,14 @@ from art_gym.tools import Outcome, tool
 _QUICK = Limits(wall_seconds=5, cpu_seconds=1)
 """For one expression; a model in training writes thousands, and ``9 ** 9 ** 9`` among them."""
 _UNGRADED = ("reference", "mutants", "source")  # of a problem, what its judge does not use
-_LONGEST_CODE = 100_000  # characters
 _FENCED = re.compile(r"\s*```[^\n`]*\n(.*?)\n?```\s*", re.DOTALL)
-
-
-class SandboxFailed(ArtGymError, RuntimeError):
-    """The sandbox could not run or judge a program: the episode says nothing about the agent."""
 
 
 class CodingEnv(TextEnv):
     """Solve a programming task in Python.
 
     ## Description
-    The agent gets a task in words, often with code to start from and examples. It can run code, try the
+    The agent gets a task as text, often with code to start from and examples. It can run code, try the
     examples, and submits an answer, which hidden tests decide. Whatever it writes runs in a sandbox: no
     network, no files, no other processes, a limit on time, memory and output.
 
@@ -63,8 +57,8 @@ class CodingEnv(TextEnv):
 
     The hidden tests run in the sandbox on inputs alone; what comes back is compared outside, by exact type
     and value. What passes is judged a second time in a fresh order, and what does not pass both times does
-    not count. When the sandbox itself fails, ``step`` raises ``SandboxFailed``, which trainers treat as a
-    failed episode: it is no reward in either direction.
+    not count. When the sandbox itself fails, ``step`` raises ``SandboxFailedError``, which trainers treat as
+    a failed episode: no reward in either direction.
 
     ## Episode End
     Terminated by ``submit``; truncated after ``max_turns`` replies.
@@ -163,9 +157,9 @@ class CodingEnv(TextEnv):
         data = stdin.encode("utf-8", "replace")
         ran = shared_sandbox().run("script", program.encode("utf-8", "replace"), stdin=data)
         if ran.outcome is RunOutcome.REFUSED:
-            raise SandboxFailed(ending(ran))
+            raise SandboxFailedError(ran.describe())
         exited = ran.outcome is RunOutcome.EXITED
-        return printed(ran.stdout, ran.stderr, ran.exit_code if exited else ending(ran))
+        return printed(ran.stdout, ran.stderr, ran.exit_code if exited else ran.describe())
 
     @tool
     def test(self, code: Code) -> str:
@@ -222,9 +216,7 @@ class CodingEnv(TextEnv):
             rng=np.random.default_rng(self.np_random.integers(2**32)),
             limits=_QUICK if self.problem.level == 0 else None,
         )
-        if verdict.infrastructure:
-            raise SandboxFailed(verdict.infrastructure)
-        return verdict
+        return verdict.checked()
 
     def _metrics(self, passed: float) -> dict[str, float]:
         return {
@@ -236,12 +228,6 @@ class CodingEnv(TextEnv):
 
 
 def _checked(code: str) -> str:
-    """The code without a fence around it.
-
-    Raises:
-        ToolError: When it is too long.
-    """
-    if len(code) > _LONGEST_CODE:
-        raise ToolError(f"code may have {_LONGEST_CODE:,} characters, not {len(code):,}")
-    fenced = _FENCED.fullmatch(code)
+    """The code without a fence around it."""
+    fenced = _FENCED.fullmatch(checked_code(code))
     return fenced[1] if fenced else code

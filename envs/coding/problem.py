@@ -1,4 +1,4 @@
-"""What a coding problem is, and its form on disk."""
+"""The coding problem: its data class and its JSON form."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
-from art_gym.envs.coding.literals import read_literal, write_literal
-from art_gym.envs.coding.values import Equality
+from art_gym.envs.coding.literals import read_literal
+from art_gym.envs.coding.values import Equality, write_literal
 
 Kind = Literal["function", "script", "unittest"]
 
@@ -45,7 +45,7 @@ class Case:
         """The case that `to_json` wrote.
 
         Raises:
-            ValueError: When the fields are not those of a call or of a program.
+            ValueError: If the fields are not those of a call or of a program.
         """
         if not isinstance(item, Mapping) or not all(isinstance(value, str) for value in item.values()):
             raise ValueError("a case is a JSON object of strings (values are written as Python literals)")
@@ -68,7 +68,7 @@ class Problem:
 
     Attributes:
         id: Unique within its set.
-        prompt: What is asked, in words.
+        prompt: What is asked.
         kind: ``function``: `entry_point` is called; ``script``: the program reads stdin and prints;
             ``unittest``: `tests` is a unittest file that imports the module named `entry_point`.
         level: 0 (one expression) to 3 (an algorithm).
@@ -154,7 +154,7 @@ class Problem:
         """The problem that `to_json` wrote; fields with a default may be missing.
 
         Raises:
-            ValueError: When the item is no object, or a field is unknown, missing or not what it should be.
+            ValueError: If the item is no object, or a field is unknown, missing or not what it should be.
         """
         if not isinstance(item, Mapping):
             raise ValueError(f"a problem is a JSON object, not {type(item).__name__}")

@@ -1,4 +1,4 @@
-"""The two rewards of the coding environment. Only the hidden tests of a submitted answer pay."""
+"""The rewards of the coding environment: only the hidden tests of a submitted answer pay."""
 
 from __future__ import annotations
 
@@ -10,15 +10,10 @@ _QUICK = 0.1
 _LOADS = 0.05
 
 
-def _all(verdict: Verdict) -> float:
-    return float(verdict.solved)
-
-
-def _fraction(verdict: Verdict) -> float:
-    return verdict.fraction
-
-
-REWARDS: Mapping[str, Callable[[Verdict], float]] = {"all": _all, "fraction": _fraction}
+REWARDS: Mapping[str, Callable[[Verdict], float]] = {
+    "all": lambda verdict: float(verdict.solved),
+    "fraction": lambda verdict: verdict.fraction,
+}
 """What the hidden tests pay, from 0 to 1, by the name that ``gym.make`` takes."""
 
 
@@ -34,7 +29,7 @@ def score_terms(reward: str, verdict: Verdict, turns_left: float) -> dict[str, f
         turns_left: The share of the turns that were not used.
 
     Raises:
-        ValueError: When the sandbox could not judge.
+        ValueError: If the sandbox could not judge.
     """
     if verdict.infrastructure:
         raise ValueError(f"a failure of the sandbox is paid in neither direction: {verdict.infrastructure}")

@@ -1,4 +1,4 @@
-"""The sandbox that all coding environments of a process share."""
+"""The shared sandbox of all coding environments of a process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def shared_sandbox() -> Sandbox:
     """This process's sandbox, started at the first call; a forked process gets one of its own.
 
     Raises:
-        SandboxUnavailable: Where nothing on this machine can isolate a program.
+        SandboxUnavailableError: If nothing on this machine can isolate a program.
     """
     global _shared
     with _lock:

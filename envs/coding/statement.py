@@ -1,17 +1,19 @@
-"""What the agent is shown of a problem. Nothing hidden comes through here."""
+"""Format what the agent sees of a problem: the statement and test reports, nothing hidden."""
 
 from __future__ import annotations
 
 from art_gym.envs.coding.judge import CaseResult, Verdict, call_text
 from art_gym.envs.coding.problem import HOLE, Case, Problem
 from art_gym.envs.coding.values import shorten, show, tree_of
+from art_gym.errors import ToolError
 
 _SHOWN = 300  # characters of one value
 _OUTPUT = 2_000  # characters of what a program printed
+_LONGEST_CODE = 100_000  # characters
 
 
 def statement(problem: Problem) -> str:
-    """The task in words, the code to start from, and the public examples."""
+    """The text of the task, the code to start from, and the public examples."""
     parts = [problem.prompt.strip()]
     if problem.template.strip():
         parts.append(problem.template.strip("\n"))
@@ -31,6 +33,17 @@ def wanted(problem: Problem) -> str:
     return f"a program that defines `{problem.entry_point}`"
 
 
+def checked_code(code: str) -> str:
+    """The code as it is.
+
+    Raises:
+        ToolError: If it is too long.
+    """
+    if len(code) > _LONGEST_CODE:
+        raise ToolError(f"code may have {_LONGEST_CODE:,} characters, not {len(code):,}")
+    return code
+
+
 def report(verdict: Verdict) -> str:
     """What a try of the public examples found: how many pass, and each that does not."""
     if not verdict.loaded:
@@ -41,7 +54,7 @@ def report(verdict: Verdict) -> str:
 
 
 def printed(stdout: bytes, stderr: bytes, end: int | str | None) -> str:
-    """What a run printed, cut in the middle, and how it ended: its exit code, or in words."""
+    """What a run printed, cut in the middle, and how it ended: its exit code, or a text."""
     texts = [shorten(part.decode("utf-8", "replace").rstrip(), _OUTPUT) for part in (stdout, stderr)]
     lines = [text for text in texts if text]
     if end:

@@ -1,4 +1,4 @@
-"""Finding tasks that are broken before an agent meets them: gold answers, wrong answers, repeated judging."""
+"""Validate tasks before training: grade references, mutants and trivial answers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from art_gym.envs.coding.baselines import constant_answers, empty_answer
 from art_gym.envs.coding.judge import grade
 from art_gym.envs.coding.problem import Problem
 from art_gym.envs.coding.sandbox import Sandbox
-from art_gym.errors import ArtGymError
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +24,6 @@ class Finding:
     problem: str
     what: str
     broken: bool = True
-
-
-class SandboxBroke(ArtGymError, RuntimeError):
-    """The sandbox failed while tasks were validated, so nothing can be said about them."""
 
 
 def validate(
@@ -51,7 +46,7 @@ def validate(
         The findings, in the order of the problems.
 
     Raises:
-        SandboxBroke: When the sandbox fails.
+        SandboxFailedError: If the sandbox fails.
     """
     found: list[Finding] = []
     for problem in problems:
@@ -63,10 +58,7 @@ def validate(
 
 def _check(problem: Problem, sandbox: Sandbox) -> Iterator[Finding]:
     def solves(code: str) -> bool:
-        verdict = grade(problem, code, sandbox)
-        if verdict.infrastructure:
-            raise SandboxBroke(verdict.infrastructure)
-        return verdict.solved
+        return grade(problem, code, sandbox).checked().solved
 
     if problem.reference:
         yield from _check_reference(problem, sandbox)
@@ -83,10 +75,8 @@ def _check(problem: Problem, sandbox: Sandbox) -> Iterator[Finding]:
 
 
 def _check_reference(problem: Problem, sandbox: Sandbox) -> Iterator[Finding]:
-    hidden = grade(problem, problem.reference, sandbox, twice=True)
-    public = grade(problem, problem.reference, sandbox, "public")
-    if reason := hidden.infrastructure or public.infrastructure:
-        raise SandboxBroke(reason)
+    hidden = grade(problem, problem.reference, sandbox, twice=True).checked()
+    public = grade(problem, problem.reference, sandbox, "public").checked()
     if not hidden.solved:
         words = f"the reference passes {hidden.passed} of {hidden.total} hidden tests"
         yield Finding(problem.id, f"{words}: {hidden.failure}" if hidden.failure else words)

@@ -1,4 +1,4 @@
-"""Reading and comparing what a program returned, without ever trusting it.
+"""Parse and compare the values that an untrusted program returned.
 
 A result arrives as tokens (see `drivers.codec`) and becomes a tree, not Python values: nothing of the
 candidate's is called, hashed or compared with its own methods, so neither an object that equals everything
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from art_gym.envs.coding.drivers.codec import DEEPEST, STANDARD, encode, scalar, shape_of
+from art_gym.envs.coding.drivers.codec import STANDARD, encode, rebuild, scalar
 
 Equality = Literal["exact", "python"]
 
@@ -43,7 +43,7 @@ def tree_of(value: object) -> Tree:
     """The tree of a Python value, as a child would send it.
 
     Raises:
-        ValueError: When the value holds itself or is too deep or too large.
+        ValueError: If the value holds itself or is too deep or too large.
     """
     return read_tree(encode(value))
 
@@ -52,30 +52,21 @@ def read_tree(tokens: object) -> Tree:
     """The tree that tokens stand for.
 
     Raises:
-        ValueError: When they are not those of exactly one value.
+        ValueError: If they are not those of exactly one value.
     """
-    if not isinstance(tokens, list):
-        raise ValueError("a value is a list of tokens")
-    root: list[Tree] = []
-    open_: list[tuple[str, int, list[Tree]]] = [("", 1, root)]
-    for token in tokens:
-        if not open_:
-            raise ValueError("tokens after the end of the value")
-        shape = shape_of(token)
-        if shape is None:
-            open_[-1][2].append(_leaf(token))
-        elif len(open_) > DEEPEST + 1:
-            raise ValueError(f"the value is nested more than {DEEPEST} deep")
-        else:
-            letter, count = shape
-            open_.append((_WORDS.get(letter, letter[1:]), count, []))
-        while open_ and len(open_[-1][2]) == open_[-1][1]:
-            kind, _, parts = open_.pop()
-            if open_:
-                open_[-1][2].append(Branch(kind, tuple(parts)))
-    if open_:
-        raise ValueError("the value is cut off")
-    return root[0]
+    tree: Tree = rebuild(tokens, _leaf, _branch)
+    return tree
+
+
+def _branch(letter: str, parts: list[Tree]) -> Branch:
+    return Branch(_WORDS.get(letter, letter[1:]), tuple(parts))
+
+
+def _leaf(token: Any) -> Leaf:
+    if isinstance(token, str) and token[:1] in ("?", "o"):
+        return Leaf("?", token[1:])
+    value = scalar(token)
+    return Leaf(type(value).__name__, value)
 
 
 def same(expected: Tree, got: Tree, *, tolerance: float | None = None, equality: Equality = "exact") -> bool:
@@ -137,13 +128,6 @@ def shorten(text: str, limit: int) -> str:
         return text
     head = limit * 2 // 3
     return f"{text[:head]} … [{len(text) - limit} characters left out] … {text[len(text) - limit + head :]}"
-
-
-def _leaf(token: Any) -> Leaf:
-    if isinstance(token, str) and token[:1] in ("?", "o"):
-        return Leaf("?", token[1:])
-    value = scalar(token)
-    return Leaf(type(value).__name__, value)
 
 
 def _kind(kind: str, equality: Equality) -> str:
@@ -232,32 +216,48 @@ _BRACKETS = {
     "frozenset": ("frozenset({", "})"),
     "dict": ("{", "}"),
 }
+_LONGEST_INT = 10**600
+"""Python refuses to write an int of more than 4300 digits; far below that, hex is used."""
 
 
-def _pieces(tree: Tree) -> Iterator[str]:
-    """The text of a value in pieces, so that a huge one need not be written to its end."""
+def write_literal(value: object) -> str:
+    """The value as one Python expression that `literals.read_literal` reads back, equal in type and value.
+
+    Raises:
+        ValueError: If it holds something that is no built-in value, or holds itself.
+    """
+    return "".join(_pieces(tree_of(value), literal=True))
+
+
+def _pieces(tree: Tree, *, literal: bool = False) -> Iterator[str]:
+    """The text of a value in pieces, so that a huge one need not be written to its end.
+
+    A literal can be read back: sets are sorted, and what is no built-in value is refused.
+    """
     if isinstance(tree, Leaf):
-        yield _leaf_text(tree)
+        yield _literal_leaf(tree) if literal else _leaf_text(tree)
         return
     if tree.kind in STANDARD:
+        if literal:
+            raise ValueError(f"{tree.kind} is no built-in value and cannot be written as a literal")
         yield tree.kind
         yield from _pieces(tree.parts[0])
         return
     if not tree.parts and tree.kind in ("set", "frozenset"):
         yield f"{tree.kind}()"
         return
+    parts = (_pieces(part, literal=literal) for part in tree.parts)
+    if literal and tree.kind in ("set", "frozenset"):
+        parts = (iter([text]) for text in sorted("".join(part) for part in parts))
     opening, closing = _BRACKETS[tree.kind]
     yield opening
-    for index, part in enumerate(tree.parts):
+    for index, part in enumerate(parts):
         if index:
             yield ": " if tree.kind == "dict" and index % 2 else ", "
-        yield from _pieces(part)
+        yield from part
     if tree.kind == "tuple" and len(tree.parts) == 1:
         yield ","
     yield closing
-
-
-_LONGEST_INT = 10**600
 
 
 def _leaf_text(leaf: Leaf) -> str:
@@ -266,3 +266,14 @@ def _leaf_text(leaf: Leaf) -> str:
     if leaf.kind == "int" and abs(leaf.value) > _LONGEST_INT:
         return hex(leaf.value)
     return repr(leaf.value)
+
+
+def _literal_leaf(leaf: Leaf) -> str:
+    if leaf.kind in ("?", "NotImplementedType", "ellipsis"):
+        raise ValueError(f"{leaf.value} is no built-in value and cannot be written as a literal")
+    if leaf.kind == "float" and not math.isfinite(leaf.value):
+        return f'float("{leaf.value}")'
+    if leaf.kind == "complex":
+        parts = (_literal_leaf(Leaf("float", part)) for part in (leaf.value.real, leaf.value.imag))
+        return f"complex({', '.join(parts)})"
+    return _leaf_text(leaf)

@@ -1,1 +1,1 @@
-"""2048: in words, as arrays, in batches and for two players, all on the rules in ``board.py``."""
+"""2048: as text, as arrays, in batches and for two players, all on the rules in ``rules/board.py``."""

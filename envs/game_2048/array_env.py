@@ -1,4 +1,4 @@
-"""``art/2048Array-v0``: the game of 2048 in numbers, for classic reinforcement learning."""
+"""``art/2048Array-v0``: the game of 2048 as arrays, for classic reinforcement learning."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from art_gym.base import SnapshotMixin
 from art_gym.envs.game_2048 import rendering
-from art_gym.envs.game_2048.board import ACTIONS, Rules
-from art_gym.envs.game_2048.chance import Chance
 from art_gym.envs.game_2048.options import GameOptions, split_of
-from art_gym.envs.game_2048.rewards import shaped_terms, target_terms
-from art_gym.envs.game_2048.splits import draw_key
-from art_gym.errors import ResetNeeded, did_you_mean
-from art_gym.snapshots import Restorable
+from art_gym.envs.game_2048.rules.board import ACTIONS, Rules
+from art_gym.envs.game_2048.rules.rewards import shaped_terms, target_terms
+from art_gym.envs.game_2048.rules.tile_rng import TileRng, draw_key
+from art_gym.errors import ResetNeededError, did_you_mean
 
 _BYTE = np.dtype(np.uint8)
 _RENDER_MODES = ("ansi", "human", "rgb_array")
 
 
-class Array2048Env(Restorable, gym.Env[NDArray[np.uint8], SupportsInt]):
+class Array2048Env(SnapshotMixin, gym.Env[NDArray[np.uint8], SupportsInt]):
     """Slide the tiles of 2048, with the board as an array and the move as a number.
 
     ## Description
@@ -61,7 +60,7 @@ class Array2048Env(Restorable, gym.Env[NDArray[np.uint8], SupportsInt]):
     * ``stop_at_target``: whether reaching the target ends the episode; by default with ``"target"`` alone.
     * ``illegal_move_penalty``: what an illegal move costs, instead of the reward's own figure.
     * ``shared_chance``: whether the n-th tile of a seed's game is drawn alike whatever was played before; see
-      ``Chance``.
+      ``TileRng``.
     * ``split``: ``"train"``, ``"validation"`` or ``"test"``; no game is in two of them. ``reset`` takes
       another one in ``options={"split": …}``.
     * ``max_turns``: the episode is truncated after this many actions.
@@ -118,7 +117,7 @@ class Array2048Env(Restorable, gym.Env[NDArray[np.uint8], SupportsInt]):
         self.score = 0
         self.turn = 0
         self._legal = (False, False, False, False)
-        self._chance = Chance(0)
+        self._tile_rng = TileRng(0)
         self._tiles = 0
         self._running = False
 
@@ -133,30 +132,30 @@ class Array2048Env(Restorable, gym.Env[NDArray[np.uint8], SupportsInt]):
 
         Raises:
             ValueError: For any other option.
-            UnknownTask: For a split that does not exist.
+            UnknownTaskError: For a split that does not exist.
         """
         super().reset(seed=seed)
         split = split_of(options, self.options.split)
-        self._chance = Chance(draw_key(self.np_random, split), self.options.shared_chance)
-        self.board = self.rules.start(self._chance.opening())
+        self._tile_rng = TileRng(draw_key(self.np_random, split), self.options.shared_chance)
+        self.board = self.rules.start(self._tile_rng.opening())
         self._legal = self.rules.legal(self.board)
         self._tiles = 2
         self.score = self.turn = 0
         self._running = True
         if self.render_mode == "human":
-            self._print()
+            self._render_human()
         return self._observation(), self._info(illegal=False)
 
     def step(self, action: SupportsInt) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
         """Make a move.
 
         Raises:
-            ResetNeeded: Before ``reset`` or after the episode's end.
-            TypeError: Where ``action`` is no integer.
-            ValueError: Where it is not from 0 to 3.
+            ResetNeededError: Before ``reset`` or after the episode's end.
+            TypeError: If ``action`` is no integer.
+            ValueError: If it is not from 0 to 3.
         """
         if not self._running:
-            raise ResetNeeded("call reset() first: no episode is running")
+            raise ResetNeededError("call reset() first: no episode is running")
         move = action if type(action) is int else _as_int(action)
         if not 0 <= move < 4:
             raise ValueError(f"an action is from 0 (up) to 3 (left), not {move}")
@@ -165,7 +164,7 @@ class Array2048Env(Restorable, gym.Env[NDArray[np.uint8], SupportsInt]):
         points = 0
         if legal:
             after, points = self.rules.slide(self.board, move)
-            self.board = board = self.rules.spawn(after, self._chance.draw(self._tiles, after))
+            self.board = board = self.rules.spawn(after, self._tile_rng.draw(self._tiles, after))
             self._legal = self.rules.legal(board)
             self._tiles += 1
             self.score += points
@@ -176,7 +175,7 @@ class Array2048Env(Restorable, gym.Env[NDArray[np.uint8], SupportsInt]):
         plain = legal and options.reward == "score"
         reward = float(points) if plain else self._reward(points, legal=legal)
         if self.render_mode == "human":
-            self._print()
+            self._render_human()
         return self._observation(), reward, terminated, truncated, self._info(illegal=not legal)
 
     def action_masks(self) -> NDArray[np.bool_]:
@@ -224,7 +223,7 @@ class Array2048Env(Restorable, gym.Env[NDArray[np.uint8], SupportsInt]):
     def _info(self, *, illegal: bool) -> dict[str, Any]:
         return {"action_mask": _MASKS[self._legal].copy(), "score": self.score, "illegal": illegal}
 
-    def _print(self) -> None:
+    def _render_human(self) -> None:
         print(rendering.colored(self.rules.exponents(self.board), self.rules.size, self.score))
 
 

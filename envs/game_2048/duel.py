@@ -12,17 +12,56 @@ from pettingzoo.utils.conversions import turn_based_aec_to_parallel  # type: ign
 
 from art_gym.env import Baseline
 from art_gym.envs.game_2048 import rendering
-from art_gym.envs.game_2048.board import ACTIONS, Rules
-from art_gym.envs.game_2048.chance import Chance
-from art_gym.envs.game_2048.duel_players import PLACERS, SLIDERS
-from art_gym.envs.game_2048.words import board_text, observation
+from art_gym.envs.game_2048.options import check_target
+from art_gym.envs.game_2048.players import BASELINES, Player
+from art_gym.envs.game_2048.rules.board import ACTIONS, Rules
+from art_gym.envs.game_2048.rules.tile_rng import TileRng
+from art_gym.envs.game_2048.text_board import board_text, observation
 from art_gym.errors import ToolError
-from art_gym.games import Ply, TextAECEnv, seat
+from art_gym.games.aec import MoveResult, TextAECEnv, seat
 from art_gym.tasks import Task
 from art_gym.tools import tool
 
 SLIDER = "slider_0"
 PLACER = "placer_1"
+
+
+# --- players without a model: each is ``player(env, rng) -> act``, and ``act(text)`` gives the next reply
+
+
+def random_cell(env: Duel2048Env, rng: np.random.Generator) -> Player:
+    """Any empty cell, each equally likely: the ordinary game."""
+
+    def act(observation: str) -> str:
+        empty = [cell for cell, exponent in enumerate(env.exponents, 1) if not exponent]
+        return str(empty[int(rng.integers(len(empty)))])
+
+    return act
+
+
+def worst_cell(env: Duel2048Env, rng: np.random.Generator) -> Player:
+    """The cell that leaves the slider the fewest legal moves; of equal ones the fewest points, then any."""
+
+    def act(observation: str) -> str:
+        empty = [cell for cell, exponent in enumerate(env.exponents) if not exponent]
+        left = [_options(env, cell) for cell in empty]
+        worst = [cell for cell, options in zip(empty, left, strict=True) if options == min(left)]
+        return str(worst[int(rng.integers(len(worst)))] + 1)
+
+    return act
+
+
+def _options(env: Duel2048Env, cell: int) -> tuple[int, int]:
+    """What the slider could do with the tile in this cell: its legal moves, and the most points of one."""
+    board = env.rules.place(env.board, cell, env.tile)
+    points = (env.rules.slide(board, action)[1] for action in range(len(ACTIONS)))
+    return sum(env.rules.legal(board)), max(points)
+
+
+SLIDERS: Mapping[str, Baseline] = {
+    name: BASELINES[name] for name in ("random", "left-down-right-down", "greedy")
+}
+PLACERS: Mapping[str, Baseline] = {"random": random_cell, "worst": worst_cell}
 
 
 class Duel2048Env(TextAECEnv):
@@ -114,7 +153,7 @@ class Duel2048Env(TextAECEnv):
         if not 0 < points_scale < float("inf"):
             raise ValueError(f"points_scale must be above 0, not {points_scale}")
         self.rules = Rules.of(board_size)
-        self.target = _checked_target(target, board_size)
+        self.target = check_target(target, board_size)
         self.points_scale = float(points_scale)
         self.shared_chance = shared_chance
         self.board = 0
@@ -122,7 +161,7 @@ class Duel2048Env(TextAECEnv):
         self.moves = 0
         self.tile = 0
         self.legal: tuple[bool, ...] = (False,) * len(ACTIONS)
-        self._chance = Chance(0, shared_chance)
+        self._tile_rng = TileRng(0, shared_chance)
         super().__init__(
             actions=actions,
             max_cycles=max_cycles,
@@ -134,15 +173,15 @@ class Duel2048Env(TextAECEnv):
     def begin(self, task: Task) -> str:
         """Draw the first two tiles."""
         key = int(self.np_random.integers(0, 2**64, dtype=np.uint64))
-        self._chance = Chance(key, self.shared_chance)
-        self.board = self.rules.start(self._chance.opening())
+        self._tile_rng = TileRng(key, self.shared_chance)
+        self.board = self.rules.start(self._tile_rng.opening())
         self.score = self.moves = self.tile = 0
         self.legal = self.rules.legal(self.board)
         return SLIDER
 
     @seat(SLIDER)
     @tool
-    def move(self, direction: Literal["up", "right", "down", "left"]) -> Ply:
+    def move(self, direction: Literal["up", "right", "down", "left"]) -> MoveResult:
         """Slide all tiles.
 
         Args:
@@ -155,17 +194,17 @@ class Duel2048Env(TextAECEnv):
         self.score += points
         self.moves += 1
         # The tile that the draw gives in the ordinary game; there it chooses the cell too.
-        draw = self._chance.draw(self.moves + 1, self.board)
+        draw = self._tile_rng.draw(self.moves + 1, self.board)
         self.tile = self.rules.best(self.rules.spawn(0, draw))
         gain = points / self.points_scale
-        ply = Ply(score_terms={SLIDER: {"points": gain}, PLACER: {"points": -gain}})
+        ply = MoveResult(score_terms={SLIDER: {"points": gain}, PLACER: {"points": -gain}})
         if 1 << self.rules.best(self.board) >= self.target:
             return self._end(f"The tile {self.target} is made: the slider wins.", SLIDER).after(ply)
         return ply
 
     @seat(PLACER)
     @tool
-    def place(self, cell: int) -> Ply:
+    def place(self, cell: int) -> MoveResult:
         """Put the new tile into an empty cell.
 
         Args:
@@ -181,10 +220,10 @@ class Duel2048Env(TextAECEnv):
         self.legal = self.rules.legal(self.board)
         if not any(self.legal):
             return self._end("No move is legal: the placer wins.", PLACER)
-        return Ply()
+        return MoveResult()
 
     def view(self, name: str) -> str:
-        """The board in words; the placer's with numbered cells and the tile to place."""
+        """The board as text; the placer's with numbered cells and the tile to place."""
         if name == SLIDER:
             legal = self.legal if self.agent_selection == SLIDER else (False,) * len(ACTIONS)
             return observation(self.exponents, self.rules.size, self.score, legal)
@@ -210,7 +249,7 @@ class Duel2048Env(TextAECEnv):
         planes[0] = np.reshape(self.exponents, planes.shape[1:])
         return planes
 
-    def on_truncation(self) -> Ply:
+    def on_truncation(self) -> MoveResult:
         """Running out of turns ends the game as it stands, and nobody has succeeded."""
         return self._end("No turns are left.")
 
@@ -235,14 +274,14 @@ class Duel2048Env(TextAECEnv):
         """The cells row by row: 0 for an empty one, else log2 of the tile."""
         return self.rules.exponents(self.board)
 
-    def _end(self, words: str, *winners: str) -> Ply:
+    def _end(self, words: str, *winners: str) -> MoveResult:
         metrics = {
             "score": float(self.score),
             "best_tile": float(1 << self.rules.best(self.board)),
             "moves": float(self.moves),
         }
         told = dict.fromkeys(self.seats, words)
-        return Ply(told, ends=True, success=frozenset(winners), metrics=metrics)
+        return MoveResult(told, ends=True, success=frozenset(winners), metrics=metrics)
 
 
 def env(**arguments: Any) -> Duel2048Env:
@@ -265,14 +304,3 @@ def _numbered(exponents: Sequence[int], size: int) -> str:
     width = max(map(len, cells))
     rows = (cells[at : at + size] for at in range(0, size * size, size))
     return "\n".join(" ".join(cell.rjust(width) for cell in row) for row in rows)
-
-
-def _checked_target(target: int, board_size: int) -> int:
-    largest = 2 ** (board_size**2 + 1)
-    if isinstance(target, bool) or not isinstance(target, int):
-        raise TypeError(f"target must be an int such as 2048, not {target!r}")
-    if not 8 <= target <= largest or target & (target - 1):
-        raise ValueError(
-            f"target must be a power of two from 8 to {largest} on a board of size {board_size}, not {target}"
-        )
-    return target

@@ -1,4 +1,4 @@
-"""``art/2048-v0``: the game of 2048 in words."""
+"""``art/2048-v0``: the game of 2048 as text."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 
 from art_gym.env import Baseline, TextEnv
 from art_gym.envs.game_2048 import rendering
-from art_gym.envs.game_2048.board import ACTIONS, Rules
-from art_gym.envs.game_2048.chance import Chance
 from art_gym.envs.game_2048.options import GameOptions
 from art_gym.envs.game_2048.players import BASELINES
-from art_gym.envs.game_2048.rewards import score_terms, shaped_terms, target_terms
-from art_gym.envs.game_2048.splits import SPLITS, draw_key
-from art_gym.envs.game_2048.words import observation, observation_with_points
+from art_gym.envs.game_2048.rules.board import ACTIONS, Rules
+from art_gym.envs.game_2048.rules.rewards import shaped_terms, target_terms
+from art_gym.envs.game_2048.rules.tile_rng import SPLITS, TileRng, draw_key
+from art_gym.envs.game_2048.text_board import observation, observation_with_points
 from art_gym.errors import did_you_mean
 from art_gym.tasks import Task
 from art_gym.tools import Outcome, tool
@@ -26,12 +25,12 @@ _NUMBERS = {name: number for number, name in enumerate(ACTIONS)}
 
 
 class Game2048Env(TextEnv):
-    """Slide the tiles of 2048 in words.
+    """Slide the tiles of 2048, as text.
 
     ## Description
     A move slides all tiles in one direction; equal tiles that meet merge into one of twice the value. After a
     move that changed the board a new tile appears in an empty cell, each equally likely: a 2 with probability
-    0.9, else a 4. A move that would change nothing is illegal: it is answered in words and no tile appears.
+    0.9, else a 4. A move that would change nothing is illegal: no tile appears, and the observation says so.
 
     ## Action Space
     Text: ``left``, ``move("left")``, ``<move>left</move>`` or a native call of ``move``, and so ``up``,
@@ -39,7 +38,7 @@ class Game2048Env(TextEnv):
 
     ## Observation Space
     Text: the board in aligned columns with a dot for an empty cell, the score, and the legal moves, with
-    ``show_points`` as ``up 0 right 8 down - left 4``: the points of each, a dash where it is illegal. It says
+    ``show_points`` as ``up 0 right 8 down - left 4``: the points of each, a dash if it is illegal. It says
     all there is to know, so a policy needs no memory of earlier turns.
 
     ## Starting State
@@ -48,7 +47,7 @@ class Game2048Env(TextEnv):
 
     ## Rewards
     ``reward="score"`` (the default) pays the points of each merge, the value of the new tile. The return is
-    the game's score and cannot be gamed; but it is in the thousands for a good game, and where ``max_turns``
+    the game's score and cannot be gamed; but it is in the thousands for a good game, and if ``max_turns``
     cuts games short it pays for merging now rather than for building. An illegal move pays nothing, and costs
     the turn alone.
 
@@ -59,12 +58,12 @@ class Game2048Env(TextEnv):
     random play 20 and expectimax 24 (their scores: 172, 235 and 327). Over whole games it ranks players as
     the score does. An illegal move pays none of it, so standing still earns nothing.
 
-    ``reward="target"``, after OpenPipe ART's example, pays at the end alone: 2 where the target was
+    ``reward="target"``, after OpenPipe ART's example, pays at the end alone: 2 if the target was
     reached, else ``(log2(best) - 1) / (log2(target) - 1) + 0.2 * (log2(total) - 1) / (log2(target * cells)
     - 1)``, less than 1.2; an illegal move costs 1. Every doubling is worth the same however much harder it
     is, so most of what is to be had below the target comes with the first few tiles. It can be gamed by
     saying nothing: a reply that is no move costs ``invalid_action_penalty``, which is less than the risk of
-    an illegal move for an agent that does not know the legal ones; and where ``max_turns`` is small, doing
+    an illegal move for an agent that does not know the legal ones; and if ``max_turns`` is small, doing
     nothing costs little.
 
     A reply that is no move costs ``invalid_action_penalty``, under every reward.
@@ -85,7 +84,7 @@ class Game2048Env(TextEnv):
     * ``stop_at_target``: whether reaching the target ends the episode; by default with ``"target"`` alone.
     * ``illegal_move_penalty``: what an illegal move costs, instead of the reward's own figure.
     * ``shared_chance``: whether the n-th tile of a seed's game is drawn alike whatever was played before, so
-      that attempts at one game differ by their moves and little by luck; see ``Chance``.
+      that attempts at one game differ by their moves and little by luck; see ``TileRng``.
     * ``opening_moves``: the most moves that are played before the first turn; how many is drawn.
     * ``opening_player``: the baseline that plays them.
     * ``show_points``: whether observations tell what each move would score.
@@ -106,13 +105,7 @@ class Game2048Env(TextEnv):
         "which is added to the score. Then a 2 or a 4 appears in an empty cell, shown as a dot. Reply with "
         "the direction alone: up, right, down or left. The game is over when no move is legal."
     )
-    shared: ClassVar[tuple[str, ...]] = (
-        "rules",
-        "options",
-        "opening_moves",
-        "opening_player",
-        "show_points",
-    )
+    shared: ClassVar[tuple[str, ...]] = ("rules", "options", "opening_moves", "opening_player", "show_points")
     baselines: ClassVar[Mapping[str, Baseline]] = BASELINES
 
     def __init__(
@@ -159,7 +152,7 @@ class Game2048Env(TextEnv):
         self.moves = 0
         self.illegal_moves = 0
         self.legal: tuple[bool, ...] = (False,) * 4
-        self._chance = Chance(0)
+        self._tile_rng = TileRng(0)
         self._tiles = 0
         prompt = f"Reach the tile {options.target} and make as many points as you can."
         super().__init__(
@@ -173,8 +166,8 @@ class Game2048Env(TextEnv):
     def begin(self, task: Task) -> str:
         """Deal the first two tiles and play the opening moves."""
         key = draw_key(self.np_random, task.split)
-        self._chance = Chance(key, self.options.shared_chance)
-        self.board = self.rules.start(self._chance.opening())
+        self._tile_rng = TileRng(key, self.options.shared_chance)
+        self.board = self.rules.start(self._tile_rng.opening())
         self._tiles = 2
         self.score = self.moves = self.illegal_moves = 0
         if self.opening_moves:
@@ -197,7 +190,7 @@ class Game2048Env(TextEnv):
             return Outcome(words, {"illegal_move": -penalty if penalty else 0.0})
         rules = self.rules
         after, points = rules.slide(self.board, action)
-        self.board = board = rules.spawn(after, self._chance.draw(self._tiles, after))
+        self.board = board = rules.spawn(after, self._tile_rng.draw(self._tiles, after))
         self._tiles += 1
         self.moves += 1
         self.score = score = self.score + points
@@ -206,7 +199,7 @@ class Game2048Env(TextEnv):
         words = self._words() if self.show_points else observation(exponents, rules.size, score, legal)
         terms: dict[str, float] = {}
         if self.options.reward == "score":
-            terms = score_terms(points)
+            terms = {"points": float(points)}
         elif self.options.reward == "shaped":
             terms = shaped_terms(points, exponents, rules.size)
         if True not in legal:
@@ -219,7 +212,7 @@ class Game2048Env(TextEnv):
         """Running out of turns ends the game as it stands."""
         return self._end("No turns are left.", {})
 
-    def after_refusal(self) -> str:
+    def observation_after_error(self) -> str:
         """The board again: each observation says all there is to know."""
         return self._words()
 
@@ -260,10 +253,10 @@ class Game2048Env(TextEnv):
             return rendering.picture(self.exponents, self.rules.size, self.score)
         return super().render()
 
-    def _show(self, reply: str, observation: str) -> None:
+    def _render_human(self, reply: str, observation: str) -> None:
         """Print the board in colours in place of plain text."""
         if self.render_mode != "human":
-            super()._show(reply, observation)
+            super()._render_human(reply, observation)
             return
         board = rendering.colored(self.exponents, self.rules.size, self.score)
         print(f"> {reply}\n{board}" if reply else board)
@@ -296,7 +289,7 @@ class Game2048Env(TextEnv):
         for _ in range(moves):
             self.legal = self.rules.legal(self.board)
             after, _ = self.rules.slide(self.board, _NUMBERS[player("")])
-            board = self.rules.spawn(after, self._chance.draw(self._tiles, after))
+            board = self.rules.spawn(after, self._tile_rng.draw(self._tiles, after))
             if not any(self.rules.legal(board)) or 1 << self.rules.best(board) >= self.options.target:
                 return
             self.board = board

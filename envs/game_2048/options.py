@@ -1,4 +1,4 @@
-"""What the environments of 2048 can be told: checked once, for words, for arrays and for many games."""
+"""Options of the 2048 environments, checked in one place for the text, array and vector ones."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from art_gym.envs.game_2048.board import Rules
-from art_gym.envs.game_2048.rewards import ILLEGAL_MOVE, REWARDS
-from art_gym.envs.game_2048.splits import SPLITS
-from art_gym.errors import UnknownTask, did_you_mean
+from art_gym.envs.game_2048.rules.board import Rules
+from art_gym.envs.game_2048.rules.rewards import ILLEGAL_MOVE, REWARDS
+from art_gym.envs.game_2048.rules.tile_rng import SPLITS
+from art_gym.errors import UnknownTaskError, did_you_mean
 
 OBSERVATIONS = ("exponents", "one_hot")
 """The forms of observation by name."""
@@ -26,7 +26,7 @@ class GameOptions:
     Raises:
         TypeError: For an argument of the wrong type.
         ValueError: For one out of range.
-        UnknownTask: Where ``split`` is none.
+        UnknownTaskError: If ``split`` is none.
     """
 
     board_size: int = 4
@@ -43,11 +43,11 @@ class GameOptions:
     def checked(
         cls,
         *,
-        board_size: int,
-        reward: str,
-        target: int | None,
-        stop_at_target: bool | None,
-        illegal_move_penalty: float | None,
+        board_size: int = 4,
+        reward: str = "score",
+        target: int | None = None,
+        stop_at_target: bool | None = None,
+        illegal_move_penalty: float | None = None,
         **others: Any,
     ) -> GameOptions:
         """The options, with ``None`` replaced by what goes with the board's size and the reward."""
@@ -66,16 +66,10 @@ class GameOptions:
         )
 
     def __post_init__(self) -> None:
-        Rules.of(self.board_size)
         if self.observation not in OBSERVATIONS:
             wrong = f"no observation `{self.observation}`"
             raise ValueError(f"{wrong}{did_you_mean(str(self.observation), OBSERVATIONS)}")
-        if isinstance(self.target, bool) or not isinstance(self.target, int):
-            raise TypeError(f"target must be an int such as 2048, not {self.target!r}")
-        largest = _largest(self.board_size)
-        if not 8 <= self.target <= largest or self.target & (self.target - 1):
-            size = f"on a board of size {self.board_size}"
-            raise ValueError(f"target must be a power of two from 8 to {largest} {size}, not {self.target}")
+        check_target(self.target, self.board_size)
         if not 0 <= self.illegal_move_penalty < float("inf"):
             raise ValueError(f"illegal_move_penalty must be 0 or more, not {self.illegal_move_penalty}")
         if isinstance(self.max_turns, bool) or not isinstance(self.max_turns, int):
@@ -104,14 +98,30 @@ def _largest(board_size: int) -> int:
     return int(2 ** (board_size**2 + 1))
 
 
+def check_target(target: int, board_size: int) -> int:
+    """The target, refused if a board of this size cannot reach it.
+
+    Raises:
+        TypeError: If it is no integer.
+        ValueError: If it is no power of two in range.
+    """
+    if isinstance(target, bool) or not isinstance(target, int):
+        raise TypeError(f"target must be an int such as 2048, not {target!r}")
+    largest = _largest(board_size)
+    if not 8 <= target <= largest or target & (target - 1):
+        size = f"on a board of size {board_size}"
+        raise ValueError(f"target must be a power of two from 8 to {largest} {size}, not {target}")
+    return target
+
+
 def check_split(split: str) -> None:
     """Refuse a split that does not exist.
 
     Raises:
-        UnknownTask: For a split that is not one of ``SPLITS``.
+        UnknownTaskError: For a split that is not one of ``SPLITS``.
     """
     if split not in SPLITS:
-        raise UnknownTask(f"no split `{split}`{did_you_mean(str(split), SPLITS)}")
+        raise UnknownTaskError(f"no split `{split}`{did_you_mean(str(split), SPLITS)}")
 
 
 def split_of(options: Mapping[str, Any] | None, default: str) -> str:
@@ -119,7 +129,7 @@ def split_of(options: Mapping[str, Any] | None, default: str) -> str:
 
     Raises:
         ValueError: For any other option.
-        UnknownTask: Where the split does not exist.
+        UnknownTaskError: If the split does not exist.
     """
     for name in options or {}:
         if name != "split":

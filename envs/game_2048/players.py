@@ -1,4 +1,4 @@
-"""Players of 2048 that use no model: random, fixed cycles, greedy, snake, and expectimax.
+"""Baseline players of 2048 (no model): random, fixed cycles, greedy, snake and expectimax.
 
 Each is ``baseline(env, rng) -> act``; ``act(observation)`` gives the next reply. They look at the board
 alone, never at the tiles to come, so they are honest company for a trained result. Since they answer at
@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from art_gym.envs.game_2048.board import ACTIONS, Rules
-from art_gym.envs.game_2048.expectimax import Expectimax
-from art_gym.envs.game_2048.line_values import Weights
-from art_gym.envs.game_2048.snake import snake_choice
+from art_gym.envs.game_2048.rules.board import ACTIONS, Rules
+from art_gym.envs.game_2048.search.expectimax import Expectimax
+from art_gym.envs.game_2048.search.snake import snake_choice
 
 if TYPE_CHECKING:
     from art_gym.env import Baseline
@@ -40,7 +39,7 @@ def cycle(*directions: str) -> Baseline:
     """A player that repeats a fixed cycle of moves.
 
     A move that is not legal is skipped: the next legal one of the cycle is played instead, and the cycle goes
-    on from there. Where none of its moves is legal, the first legal one of right, up, left and down is.
+    on from there. If none of its moves is legal, the first legal one of right, up, left and down is.
 
     Args:
         directions: The cycle, such as ``"left", "down"``.
@@ -75,11 +74,7 @@ def greedy_choice(rules: Rules, board: int) -> int:
 
 
 def chooser(choose: Chooser) -> Baseline:
-    """A player that plays what a function chooses for each board.
-
-    Args:
-        choose: From the rules and a packed board with a legal move to a legal action.
-    """
+    """A player that plays what a function chooses for each board."""
 
     def player(env: Game2048Env, rng: np.random.Generator) -> Player:
         return lambda observation: ACTIONS[choose(env.rules, env.board)]
@@ -87,13 +82,11 @@ def chooser(choose: Chooser) -> Baseline:
     return player
 
 
-def expectimax(
-    depth: int = 8, *, seconds: float | None = None, cutoff: float = 0.02, weights: Weights | None = None
-) -> Baseline:
-    """A player that searches, one :class:`~art_gym.envs.game_2048.expectimax.Expectimax` a game."""
+def expectimax(depth: int = 8, *, seconds: float | None = None, cutoff: float = 0.02) -> Baseline:
+    """A player that searches, one :class:`~art_gym.envs.game_2048.search.expectimax.Expectimax` a game."""
 
     def player(env: Game2048Env, rng: np.random.Generator) -> Player:
-        search = Expectimax(depth, seconds=seconds, cutoff=cutoff, weights=weights)
+        search = Expectimax(depth, seconds=seconds, cutoff=cutoff)
         return lambda observation: ACTIONS[search(env.rules, env.board)]
 
     return player

@@ -1,4 +1,4 @@
-"""Pictures of a board: in the colours of a terminal, and as an image drawn with NumPy alone."""
+"""Render a board: in terminal colours, and as an image drawn with NumPy alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from art_gym.envs.game_2048.words import board_text
+from art_gym.envs.game_2048.text_board import board_text
 
 Image = NDArray[np.uint8]
 Colour = tuple[int, int, int]

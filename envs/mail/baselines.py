@@ -1,4 +1,4 @@
-"""Players of the mail environment that use no model, and the demonstrator that a small model learns from.
+"""Baseline players of the mail environment (no model), and the demonstrator that a small model imitates.
 
 Each is ``baseline(env, rng) -> act``; ``act(observation)`` gives the next reply. They stand beside every
 trained result. Only the teacher, ``demonstrator``, looks at what a player cannot know, the question's telling
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from art_gym.envs.mail.store import query_words
+from art_gym.envs.mail.store.store import query_words
 from art_gym.parameters import Parameter
 from art_gym.tools import Tool
 
@@ -73,11 +73,7 @@ def demonstrator(env: EmailEnv, rng: np.random.Generator) -> Player:
     return lambda observation: next(replies)
 
 
-BASELINES: Mapping[str, Baseline] = {
-    "random": random_valid,
-    "bm25": bm25,
-    "scripted": scripted,
-}
+BASELINES: Mapping[str, Baseline] = {"random": random_valid, "bm25": bm25, "scripted": scripted}
 TEACHERS: Mapping[str, Baseline] = {"demonstrator": demonstrator}
 
 
@@ -127,7 +123,7 @@ def _noisy_search(env: EmailEnv, rng: np.random.Generator) -> str:
 
 
 def _noisy_choice(env: EmailEnv, rng: np.random.Generator) -> int | None:
-    # Where somebody else's reply was carried out in between, not all results need be listed.
+    # If somebody else's reply was carried out in between, not all results need be listed.
     listed = [(env.listed[row], matched) for row, matched in env.results if row in env.listed]
     if not listed:
         return None

@@ -1,4 +1,4 @@
-"""Opening a mailbox with its questions, once per process and without generating anything twice.
+"""Open a mailbox with its questions; generated ones are cached on disk and shared.
 
 The generated world is written to a mail store in the user's cache folder the first time it is needed; all
 environments of all processes then share that file read-only.
@@ -12,6 +12,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable
+from dataclasses import astuple
 from datetime import datetime
 from os import PathLike
 from pathlib import Path
@@ -20,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from art_gym.envs.mail.questions import Question, known_item_questions, world_questions
-from art_gym.envs.mail.store import MailStore, MailStoreWriter
-from art_gym.envs.mail.world import generate
+from art_gym.envs.mail.store.store import MailStore, MailStoreWriter
+from art_gym.envs.mail.synthetic.world import generate
 from art_gym.tasks import Task, TaskSet
 
 _IMPORTED_QUESTIONS = 1_200  # at most so many are made for an imported mailbox
@@ -43,8 +44,8 @@ def open_collection(
         difficulty: Which levels to keep; ``None`` keeps all.
 
     Raises:
-        ValueError: Where no question is left, or a file is not what it should be.
-        FileNotFoundError: Where a path does not exist.
+        ValueError: If no question is left, or a file is not what it should be.
+        FileNotFoundError: If a path does not exist.
     """
     path = world_path(world_seed) if mailbox is None else Path(mailbox).resolve()
     levels = (
@@ -138,8 +139,12 @@ def _task(question: Question) -> Task:
 def _generator_version() -> str:
     """A digest of the generator's source, so that a world made by an older one is never taken for its own."""
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        if path.stem.startswith(("world", "questions", "message", "store", "writer", "words")):
+    for path in sorted(Path(__file__).parent.rglob("*")):
+        made_from = path.parent.name in ("synthetic", "questions", "store") or path.stem in (
+            "message",
+            "words",
+        )
+        if made_from and path.suffix in (".py", ".toml"):
             digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 
@@ -156,3 +161,15 @@ def _cache_folder() -> Path:
         base = Path(tempfile.gettempdir()) / "art-gym"
         base.mkdir(parents=True, exist_ok=True)
     return base
+
+
+@functools.lru_cache(maxsize=16)
+def store_sha256(store: MailStore) -> str:
+    """The sha256 of all mails of a store, in order of date; about 50 µs a mail, once for each store.
+
+    It is of what can be read, not of the file, whose bytes depend on SQLite's version.
+    """
+    digest = hashlib.sha256()
+    for row in store.rows():
+        digest.update(json.dumps(astuple(store.message(row)), default=str).encode("ascii"))
+    return digest.hexdigest()

@@ -9,13 +9,12 @@ from typing import Any, ClassVar, Literal
 
 from art_gym.env import Baseline, TextEnv
 from art_gym.envs.mail.baselines import BASELINES, TEACHERS
-from art_gym.envs.mail.collection import open_collection
-from art_gym.envs.mail.digest import store_sha256
+from art_gym.envs.mail.collection import open_collection, store_sha256
 from art_gym.envs.mail.facts import episode_facts
 from art_gym.envs.mail.grading import matches, says_nothing_found
 from art_gym.envs.mail.questions import Question
-from art_gym.envs.mail.rewards import REWARDS, Progress
-from art_gym.envs.mail.store import Hit, query_words
+from art_gym.envs.mail.rewards import REWARDS, Progress, end_terms, search_terms
+from art_gym.envs.mail.store.store import Hit, query_words
 from art_gym.errors import ToolError, did_you_mean
 from art_gym.tasks import Task
 from art_gym.tools import Outcome, tool
@@ -172,14 +171,16 @@ class EmailEnv(TextEnv):
             raise ToolError(f"limit must be from 1 to {_MOST_RESULTS}, not {limit}")
         if after and before and after > before:
             raise ToolError(f"after ({after}) must not be later than before ({before})")
-        hits = self._hits(query, sender, recipient, after, before, limit)
+        hits = self._hits(query, limit, sender=sender, recipient=recipient, after=after, before=before)
         self._words = query_words(query)
         self._ranks = {hit.row: rank for rank, hit in enumerate(hits)}
         self._scores = {hit.row: hit.score for hit in hits}
         self._results = [(hit.row, hit.matched) for hit in hits]
         self._newest_first()
         new = [row for row, _ in self._results if row not in self._ids]
-        terms = REWARDS[self.reward_name].search(self._progress, self.store, self.task.prompt, new)
+        terms: dict[str, float] = {}
+        if self.reward_name == "shaped":
+            terms = search_terms(self._progress, self.store, self.task.prompt, new)
         self._progress.searches += 1
         return Outcome(self._listing(), terms)
 
@@ -203,7 +204,9 @@ class EmailEnv(TextEnv):
         """
         self._need_results()
         words = len(query_words(contains or ""))
-        hits = self._hits(contains or "", sender, recipient, after, before, len(self.store))
+        everything = len(self.store)
+        filters = {"sender": sender, "recipient": recipient, "after": after, "before": before}
+        hits = self._hits(contains or "", everything, **filters)
         kept = {hit.row for hit in hits if hit.matched == words}
         self._results = [(row, matched) for row, matched in self._results if row in kept]
         return self._listing()
@@ -317,37 +320,16 @@ class EmailEnv(TextEnv):
         """The BM25 of one of the current results for the latest search, for scripted players."""
         return self._scores[row]
 
-    def _hits(
-        self,
-        query: str,
-        sender: str | None,
-        recipient: str | None,
-        after: date | None,
-        before: date | None,
-        limit: int,
-    ) -> list[Hit]:
+    def _hits(self, query: str, limit: int, **filters: Any) -> list[Hit]:
         """Search what may be seen: the question's mailbox up to the question's date."""
-        return self.store.search(
-            query,
-            sender=sender,
-            recipient=recipient,
-            after=after,
-            before=before,
-            mailbox=self._mailbox,
-            until=self._until,
-            limit=limit,
-        )
+        return self.store.search(query, mailbox=self._mailbox, until=self._until, limit=limit, **filters)
 
     def _give_up(self, words: str = "You gave up.") -> Outcome:
         return Outcome(words, self._progress.terms(), ends=True, metrics=self._metrics())
 
     def _end(self, right: bool, words: str, *, sources: float = 0.0) -> Outcome:
-        terms = REWARDS[self.reward_name].end(
-            self._progress,
-            right=right,
-            sources=sources,
-            turns_left=(self.max_turns - self.turn) / self.max_turns,
-        )
+        left = (self.max_turns - self.turn) / self.max_turns
+        terms = end_terms(self._progress, right=right, sources=sources, turns_left=left)
         return Outcome(words, terms, ends=True, success=right, metrics=self._metrics())
 
     def _metrics(self) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""What is known about a finished episode, in the form that judges compare."""
+"""Facts about a finished episode, in the form that judges compare."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One e-mail, as plain frozen data: what importers make, stores keep and tools show."""
+"""The e-mail message: plain frozen data that importers make, stores keep and tools show."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Message:
 
     Attributes:
         message_id: The Message-ID without angle brackets.
-        date: When it was sent, aware and in UTC; ``None`` when that is unknown.
+        date: When it was sent, aware and in UTC; ``None`` if that is unknown.
         sender: Who sent it.
         to: The main recipients.
         cc: Those copied.

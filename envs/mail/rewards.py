@@ -1,13 +1,15 @@
-"""The two rewards of the mail environment: what each pays, and for what only once."""
+"""The rewards of the mail environment: ``"outcome"`` pays at the end, ``"shaped"`` for searching too."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from art_gym.envs.mail.store import MailStore
+from art_gym.envs.mail.store.store import MailStore
+
+REWARDS = ("outcome", "shaped")
+"""The rewards by the name that ``gym.make`` takes."""
 
 _CORRECT, _WRONG = 1.0, -0.5
 _SOURCES, _QUICK = 0.1, 0.1
@@ -32,77 +34,37 @@ class Progress:
     """Step rewards paid so far."""
 
     def terms(self) -> dict[str, float]:
-        """What is paid for progress where the episode does not end right."""
-        terms = {}
-        if self.found:
-            terms["found"] = _FOUND
-        if self.read:
-            terms["read"] = _READ
-        return terms
+        """What is paid for progress if the episode does not end right."""
+        terms = {"found": _FOUND} if self.found else {}
+        return terms | {"read": _READ} if self.read else terms
 
 
-class Reward(Protocol):
-    """How an episode is paid."""
-
-    def search(
-        self, progress: Progress, store: MailStore, question: str, new: Sequence[int]
-    ) -> Mapping[str, float]:
-        """Pay for a search, given the rows of its results that were not listed before."""
-
-    def end(
-        self, progress: Progress, *, right: bool, sources: float, turns_left: float
-    ) -> Mapping[str, float]:
-        """Pay for the end; ``sources`` and ``turns_left`` are shares in [0, 1]."""
+def end_terms(progress: Progress, *, right: bool, sources: float, turns_left: float) -> dict[str, float]:
+    """What an end pays under both rewards; ``sources`` and ``turns_left`` are shares in [0, 1]."""
+    if not right:
+        return {"wrong": _WRONG, **progress.terms()}
+    terms = {"correct": _CORRECT, "quick": _QUICK * turns_left}
+    return terms | {"sources": _SOURCES * sources} if sources else terms
 
 
-class OutcomeReward:
-    """Right or wrong at the end, with small terms beside it; searching pays nothing by itself."""
+def search_terms(progress: Progress, store: MailStore, question: str, new: Sequence[int]) -> dict[str, float]:
+    """What a search pays under ``"shaped"``, given the rows of its results that were not listed before.
 
-    def search(
-        self, progress: Progress, store: MailStore, question: str, new: Sequence[int]
-    ) -> Mapping[str, float]:
-        """Pay nothing."""
-        return {}
-
-    def end(
-        self, progress: Progress, *, right: bool, sources: float, turns_left: float
-    ) -> Mapping[str, float]:
-        """Pay for being right, or take for being wrong."""
-        if not right:
-            return {"wrong": _WRONG, **progress.terms()}
-        terms = {"correct": _CORRECT, "quick": _QUICK * turns_left}
-        if sources:
-            terms["sources"] = _SOURCES * sources
-        return terms
-
-
-class ShapedReward(OutcomeReward):
-    """The outcome reward and step rewards for searching, capped over the episode."""
-
-    def search(
-        self, progress: Progress, store: MailStore, question: str, new: Sequence[int]
-    ) -> Mapping[str, float]:
-        """Pay for new results by what they share with the question and by who sent them."""
-        if not new:
-            return {"nothing_found": _NOTHING_FOUND}
-        asked = _words(question)
-        shares, new_senders = [], set()
-        for row in new:
-            message = store.message(row)
-            shares.append(len(asked & _words(f"{message.subject} {message.body}")) / max(1, len(asked)))
-            new_senders.add(message.sender.email)
-        new_senders -= progress.senders
-        progress.senders |= new_senders
-        relevance = _RELEVANCE * sum(shares) / len(shares)
-        diversity = _DIVERSITY * len(new_senders)
-        left = max(0.0, _SHAPED_MOST - progress.shaped)
-        scale = min(1.0, left / (relevance + diversity)) if relevance + diversity else 0.0
-        progress.shaped += scale * (relevance + diversity)
-        return {"relevance": scale * relevance, "diversity": scale * diversity}
-
-
-REWARDS: Mapping[str, Reward] = {"outcome": OutcomeReward(), "shaped": ShapedReward()}
-"""The rewards by the name that ``gym.make`` takes."""
+    They pay by what they share with the question and by who sent them, up to 1 over the episode.
+    """
+    if not new:
+        return {"nothing_found": _NOTHING_FOUND}
+    asked = _words(question)
+    messages = [store.message(row) for row in new]
+    shares = [len(asked & _words(f"{m.subject} {m.body}")) / max(1, len(asked)) for m in messages]
+    new_senders = {message.sender.email for message in messages} - progress.senders
+    progress.senders |= new_senders
+    relevance = _RELEVANCE * sum(shares) / len(shares)
+    diversity = _DIVERSITY * len(new_senders)
+    left = max(0.0, _SHAPED_MOST - progress.shaped)
+    scale = min(1.0, left / (relevance + diversity)) if relevance + diversity else 0.0
+    progress.shaped += scale * (relevance + diversity)
+    return {"relevance": scale * relevance, "diversity": scale * diversity}
 
 
 def _words(text: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""Words as the full-text index sees them, and the line of a text that shows the most of them.
+"""Tokenize text as the full-text index does, and make snippets of search results.
 
 The index is SQLite's FTS5 with ``unicode61 remove_diacritics 2``: a word is a run of letters and digits of
 any script, without regard to case and accents. See https://www.sqlite.org/fts5.html, section 4.3.1.

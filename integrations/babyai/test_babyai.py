@@ -9,8 +9,8 @@ pytest.importorskip("minigrid")
 import minigrid
 
 from art_gym.wrappers.adapters.babyai_env import ACTIONS, BabyAITextEnv
-from art_trainer.rollout import rollout_groups
-from art_trainer.scripted_policy import ScriptedPolicy
+from art_trainer.inference.scripted_policy import ScriptedPolicy
+from art_trainer.rollout.episodes import group_specs, rollout_groups
 
 LEVELS = ("BabyAI-GoToLocal-v0", "BabyAI-PickupLoc-v0", "BabyAI-OpenDoor-v0", "BabyAI-PutNextLocal-v0")
 
@@ -45,7 +45,7 @@ def test_what_is_seen():
         "a wall 1 step left",
     ]
     env.step("turn right")
-    assert "a red key 2 steps forward and 3 steps left" in env.words(env.env.unwrapped.gen_obs())
+    assert "a red key 2 steps forward and 3 steps left" in env.describe(env.env.unwrapped.gen_obs())
 
 
 def test_what_is_carried():
@@ -60,7 +60,7 @@ def test_what_is_carried():
 
 def test_rollout():
     """Groups of episodes are played by this trainer's rollout; near misses are named."""
-    groups = rollout_groups(ScriptedPolicy("random"), BabyAITextEnv, [1, 2], 3)
+    groups = rollout_groups(ScriptedPolicy("random"), BabyAITextEnv, group_specs([1, 2], 3))
     assert all(group.whole for group in groups)
     env = BabyAITextEnv()
     env.reset(seed=0)

@@ -10,8 +10,8 @@ pytest.importorskip("gem")
 import gem
 
 from art_gym.wrappers.adapters.gem_env import GemTextEnv
-from art_trainer.rollout import rollout_groups
-from art_trainer.scripted_policy import ScriptedPolicy
+from art_trainer.inference.scripted_policy import ScriptedPolicy
+from art_trainer.rollout.episodes import group_specs, rollout_groups
 
 GUESS = "game:GuessTheNumber-v0-easy"
 
@@ -86,7 +86,7 @@ def test_time_limit():
 
 def test_rollout():
     """Groups of episodes are played by this trainer's rollout, with GEM's own random player."""
-    groups = rollout_groups(ScriptedPolicy("random"), lambda: GemTextEnv(GUESS), [1, 2, 3], 4)
+    groups = rollout_groups(ScriptedPolicy("random"), lambda: GemTextEnv(GUESS), group_specs([1, 2, 3], 4))
     assert all(group.whole for group in groups)
     assert {episode.success for group in groups for episode in group.episodes} == {True, False}
 

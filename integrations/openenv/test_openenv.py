@@ -16,8 +16,8 @@ import httpx
 import uvicorn
 from openenv import GenericEnvClient
 
-from art_gym.served_openenv import OpenEnvEnvironment, ReplyAction, openenv_app
-from art_gym.tool_episode import OVER
+from art_gym.servers.openenv import OpenEnvEnvironment, ReplyAction, openenv_app
+from art_gym.servers.tool_episode import OVER
 
 SEED = 3
 CASES = [("art/2048-v0", "greedy"), ("art/Email-v0", "bm25")]

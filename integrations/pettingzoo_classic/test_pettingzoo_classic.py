@@ -14,15 +14,13 @@ from pettingzoo.classic.tictactoe import tictactoe
 
 from art_gym.wrappers.adapters.connect_four import ConnectFour
 from art_gym.wrappers.adapters.tic_tac_toe import TicTacToe
-from art_trainer.commands.self_play import game_texts
 from art_trainer.config import GRPOConfig
-from art_trainer.game_demonstrations import imitate_players
-from art_trainer.imitation import ImitationConfig
-from art_trainer.sampler import SamplingParams
-from art_trainer.scratch import ScratchSize, scratch_model
-from art_trainer.scripted_policy import ScriptedPolicy
-from art_trainer.self_play import SelfPlayTrainer, play_matches
-from art_trainer.transformers_policy import TransformersPolicy
+from art_trainer.inference.sampling import SamplingParams
+from art_trainer.inference.scripted_policy import ScriptedPolicy
+from art_trainer.inference.transformers_policy import TransformersPolicy
+from art_trainer.training.scratch_model import ScratchSize, game_texts, scratch_model
+from art_trainer.training.self_play import SelfPlayTrainer, play_matches
+from art_trainer.training.sft import ImitationConfig, imitate_players
 
 with warnings.catch_warnings():
     # PettingZoo's own test module imports its classics by their old names.

@@ -7,9 +7,9 @@ pytest.importorskip("reasoning_gym")
 import reasoning_gym
 
 from art_gym.wrappers.adapters.reasoning_gym_env import SIZES, ReasoningGymTextEnv
-from art_trainer.evaluation import evaluate
-from art_trainer.rollout import rollout_groups
-from art_trainer.scripted_policy import ScriptedPolicy
+from art_trainer.inference.scripted_policy import ScriptedPolicy
+from art_trainer.rollout.episodes import group_specs, rollout_groups
+from art_trainer.rollout.evaluate import evaluate
 
 
 @pytest.mark.parametrize("name", ["chain_sum", "leg_counting", "simple_equations", "word_sorting"])
@@ -45,7 +45,9 @@ def test_splits():
 
 def test_rollout():
     """Groups are played by this trainer's rollout; the right answers succeed in an evaluation."""
-    groups = rollout_groups(ScriptedPolicy("answer"), lambda: ReasoningGymTextEnv("chain_sum"), [1, 2], 3)
+    groups = rollout_groups(
+        ScriptedPolicy("answer"), lambda: ReasoningGymTextEnv("chain_sum"), group_specs([1, 2], 3)
+    )
     assert all(group.whole for group in groups)
     found = evaluate(
         ScriptedPolicy("answer"), lambda: ReasoningGymTextEnv("chain_sum"), split="test", episodes=40

@@ -11,14 +11,14 @@ pytest.importorskip("textarena")
 import textarena
 from pettingzoo.test import api_test
 
-from art_gym.game_registration import register_games
-from art_gym.seats import SeatEnv
+from art_gym.games.seats import SeatEnv
+from art_gym.registration import register_games
 from art_gym.wrappers.adapters.textarena_env import TextArenaSoloEnv
 from art_gym.wrappers.adapters.textarena_game import TextArenaGame
-from art_trainer.game_rollout import play_games, seat_groups
-from art_trainer.rollout import rollout_groups
-from art_trainer.scripted_policy import ScriptedPolicy
-from art_trainer.starts import Start
+from art_trainer.inference.scripted_policy import ScriptedPolicy
+from art_trainer.rollout.episodes import group_specs, rollout_groups
+from art_trainer.rollout.games import play_games, seat_groups
+from art_trainer.types import EpisodeSpec
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +104,7 @@ def test_bad_replies():
 
 def test_two_players():
     """Games for two are played by self-play's rollout, a group for each seat."""
-    starts = [Start(seed, rng_seed=(seed, member)) for seed in (1, 2) for member in range(4)]
+    starts = [EpisodeSpec(seed, rng_seed=(seed, member)) for seed in (1, 2) for member in range(4)]
     games = play_games(dict.fromkeys(("player_0", "player_1"), ScriptedPolicy("random")), Played, starts)
     groups = seat_groups(games, 4, ("player_0", "player_1"))
     assert len(groups) == 4
@@ -152,7 +152,7 @@ def test_turn_limit():
 
 def test_rollout():
     """Groups of episodes are played by this trainer's rollout."""
-    groups = rollout_groups(ScriptedPolicy("random"), TextArenaSoloEnv, [1, 2], 3)
+    groups = rollout_groups(ScriptedPolicy("random"), TextArenaSoloEnv, group_specs([1, 2], 3))
     assert all(group.whole for group in groups)
 
 

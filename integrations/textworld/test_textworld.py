@@ -8,8 +8,8 @@ pytest.importorskip("textworld")
 import textworld
 
 from art_gym.wrappers.adapters.textworld_env import TextWorldTextEnv
-from art_trainer.rollout import rollout_groups
-from art_trainer.scripted_policy import ScriptedPolicy
+from art_trainer.inference.scripted_policy import ScriptedPolicy
+from art_trainer.rollout.episodes import group_specs, rollout_groups
 
 # Jericho says so of every game made by TextWorld; the adapter keeps it quiet.
 pytestmark = pytest.mark.filterwarnings("ignore:.*not fully supported")
@@ -69,7 +69,9 @@ def test_bad_replies():
 
 def test_rollout():
     """Groups of episodes are played by this trainer's rollout."""
-    groups = rollout_groups(ScriptedPolicy("random"), lambda: TextWorldTextEnv(max_turns=5), [1, 2], 2)
+    groups = rollout_groups(
+        ScriptedPolicy("random"), lambda: TextWorldTextEnv(max_turns=5), group_specs([1, 2], 2)
+    )
     assert all(group.whole for group in groups)
 
 

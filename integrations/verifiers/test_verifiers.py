@@ -26,7 +26,7 @@ CASES = [("art/2048-v0", "greedy"), ("art/Email-v0", "bm25")]
 def plugin(tmp_path, monkeypatch):
     """The one line that gives the taskset a top-level name."""
     (tmp_path / "art_tasks.py").write_text(
-        "from art_gym.served_verifiers import *\nfrom art_gym.served_verifiers import __all__\n"
+        "from art_gym.servers.verifiers import *\nfrom art_gym.servers.verifiers import __all__\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("MODEL_KEY", "secret")

@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
-from art_gym.errors import UnknownTask
+from art_gym.errors import UnknownTaskError
 from art_gym.tasks import Task, TaskSet
 
 TASKS = TaskSet(Task(f"t{n}", f"Do {n}.", "test" if n % 3 == 0 else "train", {"n": n}) for n in range(9))
@@ -21,7 +21,7 @@ def test_splits_keep_order_and_membership() -> None:
 
 def test_get_names_the_near_miss() -> None:
     assert TASKS.get("t4").data["n"] == 4
-    with pytest.raises(UnknownTask, match="no task `t44`; did you mean `t4`"):
+    with pytest.raises(UnknownTaskError, match="no task `t44`; did you mean `t4`"):
         TASKS.get("t44")
     with pytest.raises(KeyError):
         TASKS.get("t44")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import types
 from datetime import date, datetime
 from typing import Any, Literal
 
@@ -7,7 +8,6 @@ import pytest
 
 from art_gym.errors import ToolDeclarationError
 from art_gym.parameters import Code, Parameter
-from art_gym.parser import Call, parse
 from art_gym.tools import Tool, collect_tools, tool
 
 
@@ -97,20 +97,6 @@ def test_usage_and_example_are_what_a_model_may_write() -> None:
     assert TOOLS["book"].example() == 'book("text", 1)'
 
 
-def test_the_parser_reads_what_render_writes() -> None:
-    arguments = {
-        "room": 'the "blue" one',
-        "seats": 4,
-        "quiet": True,
-        "day": date(2024, 3, 1),
-        "size": "large",
-        "guests": ["Ann", "Bo"],
-    }
-    call = parse(TOOLS["book"].render(arguments), TOOLS)
-    assert isinstance(call, Call)
-    assert call.arguments == arguments
-
-
 @pytest.mark.parametrize(
     ("name", "given", "expected"),
     [
@@ -162,59 +148,44 @@ def test_wrong_values_are_refused_in_words(name: str, given: Any, words: str) ->
     assert len(str(caught.value)) < 200
 
 
-def _declare(method: Any) -> Tool:
-    return Tool.from_method(method, ends=False)
+def documented(self: Any, x: Any) -> str:
+    """Do.
+
+    Args:
+        x: It.
+    """
+    return ""
 
 
-def test_a_tool_needs_a_docstring() -> None:
-    def bare(self: Any, x: int) -> str:
-        return ""
-
-    with pytest.raises(ToolDeclarationError, match="docstring"):
-        _declare(bare)
-
-
-def test_a_tool_needs_type_hints_and_descriptions() -> None:
-    def unhinted(self, x) -> str:  # type: ignore[no-untyped-def]
-        """Do.
-
-        Args:
-            x: It.
-        """
-        return ""
-
-    def undescribed(self: Any, x: int) -> str:
-        """Do."""
-        return ""
-
-    with pytest.raises(ToolDeclarationError, match="type hint"):
-        _declare(unhinted)
-    with pytest.raises(ToolDeclarationError, match="describe `x`"):
-        _declare(undescribed)
+def declared(**changes: Any) -> Any:
+    """A copy of ``documented`` with other attributes."""
+    method = types.FunctionType(documented.__code__, {})
+    for name, value in {"__doc__": documented.__doc__, "__annotations__": {"x": int}, **changes}.items():
+        setattr(method, name, value)
+    return method
 
 
-@pytest.mark.parametrize("hint", [dict, int | str, Literal["a", 1], list[dict], bytes])
-def test_types_that_a_model_cannot_write_are_refused(hint: Any) -> None:
-    def odd(self: Any, x: Any) -> str:
-        """Do.
-
-        Args:
-            x: It.
-        """
-        return ""
-
-    odd.__annotations__["x"] = hint
-    with pytest.raises(ToolDeclarationError, match="`x`"):
-        _declare(odd)
+def many(self: Any, *args: int) -> str:
+    """Do."""
+    return ""
 
 
-def test_star_arguments_are_refused() -> None:
-    def many(self: Any, *args: int) -> str:
-        """Do."""
-        return ""
-
-    with pytest.raises(ToolDeclarationError, match="ordinary argument"):
-        _declare(many)
+@pytest.mark.parametrize(
+    ("method", "named"),
+    [
+        (declared(__doc__=None), "docstring"),
+        (declared(__annotations__={}), "type hint"),
+        (declared(__doc__="Do."), "describe `x`"),
+        (many, "ordinary argument"),
+        *(
+            (declared(__annotations__={"x": hint}), "`x`")
+            for hint in (dict, int | str, Literal["a", 1], list[dict], bytes)
+        ),
+    ],
+)
+def test_wrong_declarations_are_refused(method: Any, named: str) -> None:
+    with pytest.raises(ToolDeclarationError, match=named):
+        Tool.from_method(method, ends=False)
 
 
 def test_schemas_are_fresh_objects() -> None:

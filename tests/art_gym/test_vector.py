@@ -16,8 +16,6 @@ from gymnasium.wrappers import (
     FlattenObservation,
     FrameStackObservation,
     RecordEpisodeStatistics,
-    TimeAwareObservation,
-    TimeLimit,
     TransformAction,
     TransformObservation,
 )
@@ -155,11 +153,6 @@ def test_async_equals_plain(shared_memory, mode):
     )
 
 
-@pytest.mark.parametrize("make", [EchoEnv, DictEchoEnv])
-def test_async_with_defaults_equals_plain(make):
-    assert_equal_rollouts(make, lambda fns, autoreset_mode: AsyncVectorEnv(fns), AutoresetMode.NEXT_STEP)
-
-
 @pytest.mark.parametrize("shared_memory", [True, False])
 def test_spawned_workers_equal_plain(shared_memory):
     assert_equal_rollouts(
@@ -167,16 +160,6 @@ def test_spawned_workers_equal_plain(shared_memory):
         lambda fns, **kw: AsyncVectorEnv(fns, shared_memory=shared_memory, context="spawn", **kw),
         AutoresetMode.NEXT_STEP,
     )
-
-
-def test_async_hands_out_plain_strings():
-    vector = AsyncVectorEnv([EchoEnv] * 2)
-    try:
-        observations, _ = vector.reset(seed=0)
-        assert type(observations) is tuple
-        assert all(type(text) is str for text in observations)
-    finally:
-        vector.close()
 
 
 def test_async_without_copies_shows_the_latest_step():
@@ -190,28 +173,6 @@ def test_async_without_copies_shows_the_latest_step():
         assert [text.split("\n")[0] for text in live] == ["é", "日"]
     finally:
         vector.close()
-
-
-@pytest.mark.filterwarnings("ignore:.*ERROR")  # how Gymnasium shows a worker's traceback
-def test_a_text_too_long_stops_the_worker_with_words():
-    class LongEnv(EchoEnv):
-        def _text(self, word):
-            return "x" * 2_001 if word == "long" else word
-
-    vector = AsyncVectorEnv([LongEnv] * 2)
-    vector.reset(seed=0)
-    with pytest.raises(ValueError, match=r"environment 1 .* 2,001 code points, .* UnicodeText\(2000\)"):
-        vector.step(("fine", "long"))
-
-
-def test_spaces_of_different_lengths_are_refused():
-    def shorter():
-        env = EchoEnv()
-        env.observation_space = UnicodeText(1_999)
-        return env
-
-    with pytest.raises(RuntimeError, match="observation space"):
-        SyncVectorEnv([EchoEnv, shorter])
 
 
 def roll(env, turns=4):
@@ -231,13 +192,6 @@ def test_frames_stack():
         stacked = roll(env)
         assert stacked == [(first, texts[0]), *itertools.pairwise(texts)]
         assert all(seen in env.observation_space for seen in stacked)
-
-
-def test_time_aware_observations_beside_the_text():
-    env = TimeAwareObservation(TimeLimit(EchoEnv(), 10), flatten=False)
-    assert [(seen["obs"], int(seen["time"][0])) for seen in roll(env)] == [
-        (text, turn) for turn, text in enumerate(roll(EchoEnv()))
-    ]
 
 
 @pytest.mark.parametrize("wrap", [RecordEpisodeStatistics, Autoreset, FlattenObservation])

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from art_gym import Task, ToolError, tool
-from art_gym.games import Ply, TextAECEnv, seat
+from art_gym.games.aec import MoveResult, TextAECEnv, seat
 
 FIRST, SECOND = "first_0", "second_1"
 
@@ -46,7 +46,7 @@ class Race(TextAECEnv):
         return FIRST
 
     @tool
-    def add(self, number: int) -> Ply:
+    def add(self, number: int) -> MoveResult:
         """Add to the count.
 
         Args:
@@ -58,8 +58,8 @@ class Race(TextAECEnv):
         other = SECOND if actor == FIRST else FIRST
         self.count += number
         if self.count < self.goal:
-            return Ply({other: f"+{number}"})
-        return Ply(
+            return MoveResult({other: f"+{number}"})
+        return MoveResult(
             dict.fromkeys(self.seats, f"{actor} wins"),
             {actor: {"win": 1.0}, other: {"win": -1.0}},
             ends=True,
@@ -69,12 +69,12 @@ class Race(TextAECEnv):
 
     @seat(FIRST)
     @tool
-    def wait(self) -> Ply:
+    def wait(self) -> MoveResult:
         """Do nothing, once a game; it is still your turn then."""
         if self.passed:
             raise ToolError("you have waited already")
         self.passed = True
-        return Ply({SECOND: "waited"}, {FIRST: {"waited": -0.25}}, next=FIRST)
+        return MoveResult({SECOND: "waited"}, {FIRST: {"waited": -0.25}}, next=FIRST)
 
     def view(self, name: str) -> str:
         return f"count {self.count}"
@@ -100,7 +100,7 @@ class Pennies(TextAECEnv):
         self.seen = "nothing yet"
 
     @tool
-    def show(self, side: Literal["heads", "tails"]) -> Ply:
+    def show(self, side: Literal["heads", "tails"]) -> MoveResult:
         """Show a side of the penny.
 
         Args:
@@ -108,10 +108,10 @@ class Pennies(TextAECEnv):
         """
         if self.agent_selection == "even_0":
             self.shown = side
-            return Ply()
+            return MoveResult()
         even = 1.0 if side == self.shown else -1.0
         self.seen = f"{self.shown} and {side}"
-        return Ply(score_terms={"even_0": {"match": even}, "odd_1": {"match": -even}})
+        return MoveResult(score_terms={"even_0": {"match": even}, "odd_1": {"match": -even}})
 
     def view(self, name: str) -> str:
         return f"shown: {self.seen}"

@@ -21,8 +21,8 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from art_trainer.decoding import RecomputeDecoder, TokenSequence
-from art_trainer.sampler import SamplingParams
+from art_trainer.inference.generation import RecomputeDecoder, TokenSequence
+from art_trainer.inference.sampling import SamplingParams
 from tests.art_trainer.tiny_models import full_logprobs
 
 HANG = "hang"

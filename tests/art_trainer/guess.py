@@ -10,8 +10,8 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from art_trainer.sampler import SamplingParams
-from art_trainer.transformers_policy import TransformersPolicy
+from art_trainer.inference.sampling import SamplingParams
+from art_trainer.inference.transformers_policy import TransformersPolicy
 
 NUMBERS = 16
 TURNS = 5
@@ -57,6 +57,9 @@ class GuessEnv(gym.Env[str, str]):
         answer = "LOW" if int(word) < self.hidden else "HIGH"
         over = self.turn == TURNS
         return answer, 0.0, False, over, {"success": False} if over else {}
+
+
+gym.register("toy/Guess-v0", entry_point=GuessEnv)
 
 
 def _bisect() -> Any:

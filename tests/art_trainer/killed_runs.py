@@ -3,13 +3,12 @@
 Called with the path of a JSON file, ``{"folder": …, "runs": [{"name": …, "arguments": […], "kill": …}]}``.
 What kills a run is null or one of
 
-- ``{"file": N}``: at the N-th change of a file below the folder, before it is made;
-- ``{"event": E, "path": P, "count": N}``: at the N-th change of kind E to a path that holds P;
+- ``{"event": E, "path": P, "count": N}``: at the N-th change of kind E to a path that holds P, before it;
 - ``{"call": "module:Class.method", "count": N}``: at the N-th call of a method.
 
 The process kills itself there with SIGKILL, so that nothing can tidy up. With ``"supervised": true`` that is
-the first start of a run under ``art-trainer supervise``. Prints a JSON list: of each run its exit status, the
-number of changed files, and what then lies among the checkpoints of the folder of its name.
+the first start of a run under ``art-trainer supervise``. Prints a JSON list: of each run its exit status, and
+what then lies among the checkpoints of the folder of its name.
 """
 
 from __future__ import annotations
@@ -26,46 +25,37 @@ from typing import Any, ClassVar
 from unittest import mock
 
 import gymnasium as gym
-import typer
 
-from art_trainer import charts, trainer  # noqa: F401 (imported once, before the children part)
-from art_trainer.cli import app, main
-from art_trainer.commands import models, training  # noqa: F401
-from art_trainer.commands.supervising import TrainingCommand
-from art_trainer.supervisor import Supervisor
+from art_trainer.cli.main import main
+from art_trainer.cli.supervise import TrainingCommand
+from art_trainer.training.supervisor import Supervisor, TrainingJob
 from tests.art_trainer.tiny_models import EchoEnv
 
 ENV = "toy/Words-v0"
-CHANGES = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir")
 
 
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Files:
-    """Counts changes of files below a folder, and dies at one of them."""
+class DieAtChange:
+    """An audit hook that dies at a change of a file below the folder."""
 
     def __init__(self, folder: str, moment: Mapping[str, Any]) -> None:
         self.folder = folder
         self.moment = moment
-        self.seen = 0
         self.matching = 0
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event not in CHANGES or not arguments or not isinstance(arguments[0], str | os.PathLike):
+        if event != self.moment["event"] or not arguments or not isinstance(arguments[0], str | os.PathLike):
             return
         paths = [os.fspath(x) for x in arguments[:2] if isinstance(x, str | os.PathLike)]
         # Deleting a tree names its files relative to an open folder.
-        ours = paths[0].startswith(self.folder) or (
-            event in ("os.remove", "os.rmdir") and "/" not in paths[0]
-        )
+        ours = paths[0].startswith(self.folder) or (event == "os.remove" and "/" not in paths[0])
         if not ours or (event == "open" and not arguments[2] & (os.O_WRONLY | os.O_RDWR)):
             return
-        self.seen += 1
-        if event == self.moment.get("event") and any(self.moment["path"] in path for path in paths):
-            self.matching += 1
-        if self.seen == self.moment.get("file") or 0 < self.matching == self.moment.get("count"):
+        self.matching += any(self.moment["path"] in path for path in paths)
+        if self.matching == self.moment["count"]:
             die()
 
 
@@ -85,19 +75,17 @@ def die_at_call(target: str, count: int) -> None:
     setattr(holder, method, counted)
 
 
-def work(arguments: Sequence[str], moment: Mapping[str, Any], folder: str, writer: int | None = None) -> None:
-    """Be the command: exit as it does, or die at the moment; tell how many files were changed."""
+def work(arguments: Sequence[str], moment: Mapping[str, Any], folder: str) -> None:
+    """Be the command: exit as it does, or die at the moment."""
     if "call" in moment:
         die_at_call(moment["call"], moment["count"])
-    files = Files(folder, {} if "call" in moment else moment)
-    sys.addaudithook(files)
+    elif moment:
+        sys.addaudithook(DieAtChange(folder, moment))
     with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
         try:
             main(list(arguments))
         except SystemExit as exit_:
             status = int(exit_.code or 0)
-    if writer is not None:
-        os.write(writer, str(files.seen).encode())
     os._exit(status)
 
 
@@ -130,35 +118,25 @@ class Forked:
 def supervise(run: Mapping[str, Any], folder: str) -> int:
     """Run the command under supervision; return what that comes to."""
     Forked.moments, Forked.folder = [run["kill"]], folder
-    commands: Any = typer.main.get_command(app)
-    command = TrainingCommand(["art-trainer", *run["arguments"]], commands.commands)
+    command = TrainingCommand(["art-trainer", *run["arguments"]])
     with mock.patch("subprocess.Popen", Forked):
-        return Supervisor(command.folder, command, lambda line: None, first_pause=0.001).run()
+        return Supervisor([TrainingJob(command.folder, command, first_pause=0.001)]).run()
 
 
-def play(run: Mapping[str, Any], folder: str) -> tuple[int, int]:
-    """Run the command in a child; return its exit status and how many files it changed."""
+def play(run: Mapping[str, Any], folder: str) -> dict[str, Any]:
+    """Run the command in a child; return its exit status and what is left among its checkpoints."""
     if run.get("supervised"):
-        return supervise(run, folder), 0
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        work(run["arguments"], run["kill"] or {}, folder, writer)
-    os.close(writer)
-    with os.fdopen(reader) as stream:
-        seen = stream.read()
-    _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status), int(seen or 0)
-
-
-def told(run: Mapping[str, Any], folder: str) -> dict[str, Any]:
-    """Play a run and tell what came of it."""
-    status, changes = play(run, folder)
+        status = supervise(run, folder)
+    else:
+        child = os.fork()
+        if child == 0:
+            work(run["arguments"], run["kill"] or {}, folder)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     left = sorted(path.name for path in Path(folder, run["name"], "checkpoints").glob("*"))
-    return {"status": status, "changes": changes, "left": left}
+    return {"status": status, "left": left}
 
 
 if __name__ == "__main__":
     gym.register(ENV, entry_point=EchoEnv, order_enforce=False, disable_env_checker=True)
     plan = json.loads(Path(sys.argv[1]).read_text())
-    print(json.dumps([told(run, plan["folder"]) for run in plan["runs"]]))
+    print(json.dumps([play(run, plan["folder"]) for run in plan["runs"]]))

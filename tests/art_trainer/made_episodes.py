@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from art_trainer.episodes import Ending, Episode, Group, Span, TokenHistory, Turn
+from art_trainer.types import Ending, Episode, Group, Span, TokenHistory, Turn
 from tests.art_trainer.tiny_models import full_logprobs
 
 

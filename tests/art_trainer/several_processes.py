@@ -1,4 +1,4 @@
-"""What each of several processes does in ``test_processes.py``.
+"""What each of several processes does in ``training/test_distributed.py``.
 
 Called with the path of a JSON file, a list of ``{"folder": …, "jobs": [{"job": …, "name": …}]}``. For each,
 two processes do the jobs one after the other and write what a job came to as ``NAME-RANK.pt``. With
@@ -22,18 +22,18 @@ from typing import Any
 
 import torch
 
-from art_trainer import cli
+from art_trainer.cli import main as cli
 from art_trainer.config import GRPOConfig
-from art_trainer.episodes import Episode
 from art_trainer.errors import EngineError
-from art_trainer.learner import Learner
-from art_trainer.loading import with_adapter
-from art_trainer.processes import Processes, joined
-from art_trainer.trainer import GRPOTrainer
+from art_trainer.models.loading import add_lora_adapter
+from art_trainer.training.distributed import ProcessGroup, init_distributed
+from art_trainer.training.learner import Learner
+from art_trainer.training.trainer import GRPOTrainer
+from art_trainer.types import Episode
 from tests.art_trainer.guess import GuessEnv, guess_policy
 from tests.art_trainer.made_episodes import made_groups
 from tests.art_trainer.tiny_models import tiny_model
-from tests.art_trainer.updates import with_rewards
+from tests.art_trainer.updates import untimed, weights_of, with_rewards
 
 TRAINER: dict[str, Any] = {
     "learning_rate": 2e-3,
@@ -47,17 +47,12 @@ TRAINER: dict[str, Any] = {
 }
 
 
-def weights_of(model: torch.nn.Module) -> torch.Tensor:
-    """Every trained weight, in one row."""
-    return torch.cat([p.detach().flatten() for p in model.parameters() if p.requires_grad])
-
-
-def learn(options: Mapping[str, Any], processes: Processes) -> tuple[torch.Tensor, list[dict[str, float]]]:
+def learn(options: Mapping[str, Any], processes: ProcessGroup) -> tuple[torch.Tensor, list[dict[str, float]]]:
     """Three updates of a tiny model on episodes made by hand; the weights, and the metrics but for times."""
     model = tiny_model(options.get("family", "qwen2"), hidden=32)
     if options.get("lora"):
         torch.manual_seed(0)
-        model = with_adapter(model, 4)
+        model = add_lora_adapter(model, 4)
     groups = made_groups(model, groups=options.get("groups", 3), size=3)
     flat = options.get("flat", [])
     groups = [with_rewards(g, [0.5] * 3) if i in flat else g for i, g in enumerate(groups)]
@@ -72,7 +67,7 @@ def learn(options: Mapping[str, Any], processes: Processes) -> tuple[torch.Tenso
     )
     learner = Learner(model, config, processes)
     metrics = [learner.update(groups) for _ in range(3)]
-    return weights_of(model), [{k: v for k, v in one.items() if k != "time/update"} for one in metrics]
+    return weights_of(model), [untimed(one) for one in metrics]
 
 
 class Watcher:
@@ -90,10 +85,11 @@ class Watcher:
 
 
 class Reached(GuessEnv):
-    """Does something at the first move of the ``count``-th game."""
+    """Sends its process a signal at the first move of the ``at``-th game."""
 
     games = 0
     at = 0
+    number = signal.SIGINT
 
     def reset(self, **arguments: Any) -> Any:
         Reached.games += 1
@@ -102,54 +98,38 @@ class Reached(GuessEnv):
     def step(self, action: str) -> Any:
         if Reached.games == Reached.at:
             Reached.games += 1
-            self.reached()
+            os.kill(os.getpid(), Reached.number)
         return super().step(action)
 
-    def reached(self) -> None:
-        """What is done."""
 
-
-class Interrupted(Reached):
-    def reached(self) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-
-
-def make_trainer(
-    options: Mapping[str, Any], processes: Processes, env: Any = GuessEnv
-) -> tuple[GRPOTrainer, Watcher]:
-    """A trainer of a tiny model, gone on with from a checkpoint where one is named."""
+def make_trainer(options: Mapping[str, Any], processes: ProcessGroup) -> tuple[GRPOTrainer, Watcher]:
+    """A trainer of a tiny model, gone on with from a checkpoint if one is named."""
     watcher = Watcher()
     config = GRPOConfig(**{**TRAINER, **options.get("config", {}), "output_dir": options["folder"]})
     policy = guess_policy(hidden=16, seed=processes.rank)  # the main process's weights are those that count
-    trainer = GRPOTrainer(policy, env, config, callbacks=[watcher], processes=processes)
+    trainer = GRPOTrainer(policy, Reached, config, callbacks=[watcher], processes=processes)
     if "resume" in options:
         trainer.load_checkpoint(options["resume"])
     return trainer, watcher
 
 
-def train(options: Mapping[str, Any], processes: Processes) -> dict[str, Any]:
+def train(options: Mapping[str, Any], processes: ProcessGroup) -> dict[str, Any]:
     """A run of GRPO; its weights and what its callback was told."""
     interrupted = options.get("interrupt") == processes.rank
     Reached.games, Reached.at = 0, options.get("at", 0) if interrupted else -1
-    trainer, watcher = make_trainer(options, processes, Interrupted if interrupted else GuessEnv)
+    trainer, watcher = make_trainer(options, processes)
     if "full_at" in options and processes.is_main:
         trainer.backend.publish = partial(publish_to_full_disk, at=options["full_at"])  # type: ignore[method-assign]
-    stopped, fault = False, ""
+    result: dict[str, Any] = {"stopped": False, "fault": ""}
     try:
         trainer.train()
     except KeyboardInterrupt:
-        stopped = True
+        result["stopped"] = True
     except EngineError as error:
-        fault = str(error)
+        result["fault"] = str(error)
     trainer.close()
-    return {
-        "weights": weights_of(trainer.policy.model),
-        "episodes": watcher.episodes,
-        "steps": watcher.steps,
-        "step": trainer.step,
-        "stopped": stopped,
-        "fault": fault,
-    }
+    result |= {"weights": weights_of(trainer.policy.model), "step": trainer.step}
+    return {**result, "episodes": watcher.episodes, "steps": watcher.steps}
 
 
 def publish_to_full_disk(version: int, at: int) -> None:
@@ -158,27 +138,33 @@ def publish_to_full_disk(version: int, at: int) -> None:
         raise EngineError("no room")
 
 
-def die(options: Mapping[str, Any], processes: Processes) -> None:
+def die(options: Mapping[str, Any], processes: ProcessGroup) -> None:
     """A run of which one process is killed in its second step, after some files were written."""
 
-    class Killed(Reached):
-        def reached(self) -> None:
-            os.kill(os.getpid(), signal.SIGKILL)
-
     Reached.games, Reached.at = 0, options["at"] if processes.rank == 1 else -1
-    trainer, _ = make_trainer(options, processes, Killed)
+    Reached.number = signal.SIGKILL
+    trainer, _ = make_trainer(options, processes)
     trainer.train()
 
 
-def command(options: Mapping[str, Any], processes: Processes) -> int:
+def command(options: Mapping[str, Any], processes: ProcessGroup) -> int:
     """``art-trainer`` with some arguments; its exit code."""
-    return cli._run(options["arguments"])
+    return exit_code(options["arguments"])
+
+
+def exit_code(arguments: Sequence[str]) -> int:
+    """Run ``art-trainer``; what it ends with."""
+    try:
+        cli.main(list(arguments))
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
 
 
 def work(jobs: Sequence[Mapping[str, Any]], folder: Path) -> None:
     """Do jobs in one of several processes, and write down what each came to."""
     torch.set_num_threads(1)
-    with joined(timeout=20) as processes:
+    with init_distributed(timeout=20) as processes:
         for options in jobs:
             result = JOBS[options["job"]](options, processes)
             torch.save(result, folder / f"{options['name']}-{processes.rank}.pt")
@@ -198,16 +184,16 @@ def launch(one: Mapping[str, Any], size: int = 2) -> list[int]:
                 os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
             else:
                 del os.environ["WORLD_SIZE"]
-            words = os.open(folder / f"words-{rank}.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            os.dup2(words, sys.stderr.fileno())
-            os.dup2(words, sys.stdout.fileno())
+            written = os.open(folder / f"output-{rank}.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            os.dup2(written, sys.stderr.fileno())
+            os.dup2(written, sys.stdout.fileno())
             code = 1
             try:
                 if "jobs" in one:
                     work(one["jobs"], folder)
                     code = 0
                 else:
-                    code = cli._run(one["arguments" if rank < size else "beside"])
+                    code = exit_code(one["arguments" if rank < size else "beside"])
             except BaseException:  # a forked child must not return into its parent's code
                 traceback.print_exc()
             finally:
@@ -218,7 +204,7 @@ def launch(one: Mapping[str, Any], size: int = 2) -> list[int]:
     return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
 
 
-JOBS: dict[str, Callable[[Mapping[str, Any], Processes], Any]] = {
+JOBS: dict[str, Callable[[Mapping[str, Any], ProcessGroup], Any]] = {
     "learn": learn,
     "train": train,
     "die": die,

@@ -1,4 +1,4 @@
-"""A wish to end where SIGINT is ignored, as a script's shell has it for jobs in the background."""
+"""Requests to end if SIGINT is ignored, as a shell script has it for background jobs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from art_trainer.commands.serving import Stop
-from art_trainer.interrupt import Interruptible, terminated_as_interrupted
-from tests.art_trainer.remote.server_helpers import until
+from art_trainer.signals import Interruptible, StopRequest, sigterm_as_sigint
+from tests.art_trainer.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -23,11 +22,11 @@ def ignored() -> Iterator[None]:
 
 def test_ctrl_c_is_ignored_and_sigterm_waits_for_the_update() -> None:
     def act() -> None:
-        with terminated_as_interrupted(), Interruptible() as interruptible:
-            with interruptible.shielded():
+        with sigterm_as_sigint(), Interruptible() as interruptible:
+            with interruptible.defer_sigint():
                 signal.raise_signal(signal.SIGINT)
                 done.append("Ctrl-C")
-            with interruptible.shielded():
+            with interruptible.defer_sigint():
                 signal.raise_signal(signal.SIGTERM)
                 done.append("SIGTERM")
             done.append("never")
@@ -40,7 +39,7 @@ def test_ctrl_c_is_ignored_and_sigterm_waits_for_the_update() -> None:
 
 def test_outside_of_an_update_sigterm_ends_it_at_once() -> None:
     def act() -> None:
-        with terminated_as_interrupted():
+        with sigterm_as_sigint():
             signal.raise_signal(signal.SIGINT)
             done.append("Ctrl-C")
             signal.raise_signal(signal.SIGTERM)
@@ -53,18 +52,18 @@ def test_outside_of_an_update_sigterm_ends_it_at_once() -> None:
 
 
 @pytest.mark.parametrize("by_request", [False, True])
-def test_a_server_hears_sigterm_and_requests(by_request: bool) -> None:
+def test_a_stop_request_ends_the_run_although_sigint_is_ignored(by_request: bool) -> None:
     def act() -> None:
-        with stop.heard(), Interruptible():
+        with stop.listening(), Interruptible():
             signal.raise_signal(signal.SIGINT)
-            assert not stop.asked
+            assert not stop.requested
             if by_request:
                 asking.start()
                 until(lambda: False)
             signal.raise_signal(signal.SIGTERM)
 
-    stop = Stop()
-    asking = threading.Thread(target=stop.ask)
+    stop = StopRequest()
+    asking = threading.Thread(target=stop.request)
     with pytest.raises(KeyboardInterrupt):
         act()
-    assert stop.asked
+    assert stop.requested

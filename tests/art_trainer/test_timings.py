@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import time
 
-from art_trainer.episodes import Group
-from art_trainer.rollout import rollout_groups
-from art_trainer.timings import Timings
+from art_trainer.rollout.episodes import group_specs, rollout_groups
+from art_trainer.types import Group, Timings
 from tests.art_trainer.guess import GuessEnv, guess_policy
 
 
@@ -20,7 +20,9 @@ class SlowGuessEnv(GuessEnv):
 def test_every_turn_of_every_episode_is_timed():
     timings = Timings()
     before = time.time()
-    groups = rollout_groups(guess_policy(0, hidden=16), SlowGuessEnv, range(2), 3, timings=timings)
+    groups = rollout_groups(
+        guess_policy(0, hidden=16), SlowGuessEnv, group_specs(range(2), 3), timings=timings
+    )
     found = timings.of(groups)
     episodes = [episode for group in groups for episode in group.episodes]
     for timing, episode in zip(found, episodes, strict=True):
@@ -33,11 +35,11 @@ def test_every_turn_of_every_episode_is_timed():
 
 def test_a_rewritten_reward_keeps_its_timing_and_others_have_none():
     timings = Timings()
-    groups = rollout_groups(guess_policy(0, hidden=16), GuessEnv, range(1), 2, timings=timings)
+    groups = rollout_groups(guess_policy(0, hidden=16), GuessEnv, group_specs(range(1), 2), timings=timings)
     turns = tuple(dataclasses.replace(turn, reward=9.0) for turn in groups[0].episodes[0].turns)
     judged = Group(tuple(dataclasses.replace(e, turns=turns) for e in groups[0].episodes))
     assert timings.of([judged]) == timings.of(groups)
-    elsewhere = Group(tuple(type(e).from_json(e.to_json()) for e in groups[0].episodes))
+    elsewhere = Group(tuple(copy.deepcopy(groups[0].episodes)))
     assert timings.of([elsewhere]) == (None, None)
     timings.clear()
     assert timings.of(groups) == (None, None)

@@ -1,32 +1,32 @@
+"""The facts that each environment gives to judges, and what the default judge makes of them."""
+
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
-from art_gym.checker import check_text_env
 from art_gym.env import TextEnv
 from art_gym.envs.coding import sharing
 from art_gym.envs.coding.env import CodingEnv
 from art_gym.envs.coding.problem import Case, Problem
-from art_gym.envs.coding.sandbox import SandboxUnavailable
+from art_gym.envs.coding.sandbox import SandboxUnavailableError
 from art_gym.envs.game_2048.env import Game2048Env
 from art_gym.envs.mail.env import EmailEnv
 from art_gym.envs.mail.facts import episode_facts
 from art_gym.envs.mail.message import Address, Message
 from art_gym.envs.mail.questions import Question
-from art_gym.envs.mail.store import MailStoreWriter
-from art_gym.wrappers.judging.criteria import accuracy
+from art_gym.envs.mail.store.store import MailStoreWriter
+from art_gym.wrappers.judging.base import Score
 from art_gym.wrappers.judging.recording import AttemptRecorder
-from art_gym.wrappers.judging.rubric_judge import RubricJudge
-from art_gym.wrappers.judging.rubrics import Score
+from art_gym.wrappers.judging.rubric_judge import RubricJudge, accuracy
 
 
 def judged(env: TextEnv, task: str, *replies: str) -> tuple[Score, dict[str, Any]]:
@@ -42,13 +42,14 @@ def judged(env: TextEnv, task: str, *replies: str) -> tuple[Score, dict[str, Any
     return RubricJudge().score(attempt), dict(attempt.facts)
 
 
-# --- e-mail ---------------------------------------------------------------------------------------------
+# --- e-mail ---
 
 BOB = Address("Bob Fell", "bob@fir.example")
 MAILS = [
     ("a1@fir.example", "Falcon budget", "The Falcon budget is 1,250 EUR."),
     ("a2@fir.example", "Falcon budget, corrected", "The Falcon budget is 1,400 EUR."),
 ]
+SEARCH, READ = 'search("falcon corrected")', 'read("m1")'
 
 
 def question(kind: str, gold: list[str], answers: list[str], answer_type: str | None = None) -> Question:
@@ -66,34 +67,19 @@ def question(kind: str, gold: list[str], answers: list[str], answer_type: str | 
 
 
 @pytest.fixture(scope="module")
-def mailbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmailEnv]:
-    path = tmp_path_factory.mktemp("facts") / "box.db"
+def mailbox(tmp_path_factory: pytest.TempPathFactory) -> EmailEnv:
+    path: Path = tmp_path_factory.mktemp("facts") / "box.db"
+    sent = datetime(2024, 3, 1, tzinfo=UTC)
     with MailStoreWriter(path) as writer:
         for message_id, subject, body in MAILS:
-            writer.add(
-                Message(
-                    message_id=message_id,
-                    date=datetime(2024, 3, 1, tzinfo=UTC),
-                    sender=BOB,
-                    to=(BOB,),
-                    subject=subject,
-                    body=body,
-                    mailboxes=("bob",),
-                )
-            )
+            writer.add(Message(message_id, sent, BOB, (BOB,), subject=subject, body=body, mailboxes=("bob",)))
     questions = [
         question("known_item", ["a2@fir.example"], []),
         question("fact", ["a2@fir.example"], ["1,400 EUR", "EUR 1400"], "amount"),
         question("fact", ["a2@fir.example"], ["a corrected budget"], "text"),
         question("unanswerable", [], []),
     ]
-    env = EmailEnv(mailbox=path, questions=questions, max_turns=4)
-    yield env
-    env.close()
-
-
-SEARCH = 'search("falcon corrected")'
-READ = 'read("m1")'
+    return EmailEnv(mailbox=path, questions=questions, max_turns=4)
 
 
 def test_a_mail_is_named_by_its_message_id(mailbox: EmailEnv) -> None:
@@ -109,21 +95,16 @@ def test_a_mail_is_named_by_its_message_id(mailbox: EmailEnv) -> None:
     assert score.value == pytest.approx(1.0)
 
 
-def test_a_mail_with_a_similar_id_is_as_wrong_as_any(mailbox: EmailEnv) -> None:
-    score, facts = judged(mailbox, "known_item-None", SEARCH, 'select("m2")')
-    assert facts["result"] == {"mail": "a1@fir.example"}
-    assert (score.parts["accuracy"], score.parts["efficiency"]) == (0.0, 0.0)
-
-
 @pytest.mark.parametrize(
     ("replies", "result"),
     [
+        ([SEARCH, 'select("m2")'], {"mail": "a1@fir.example"}),
         ([SEARCH, 'answer("not in the mailbox")'], None),
         ([SEARCH, 'answer("the second")'], {"answer": "the second"}),
         ([SEARCH] * 4, None),
     ],
 )
-def test_an_answer_or_giving_up_is_no_mail(mailbox: EmailEnv, replies: list[str], result: Any) -> None:
+def test_anything_but_the_right_mail_is_wrong(mailbox: EmailEnv, replies: list[str], result: Any) -> None:
     score, facts = judged(mailbox, "known_item-None", *replies)
     assert facts.get("result") == result
     assert score.parts["accuracy"] == 0.0
@@ -152,32 +133,16 @@ def test_answers_are_told_as_graded(
 
 def test_a_fact_wants_its_mail_read(mailbox: EmailEnv) -> None:
     guessed, _ = judged(mailbox, "fact-amount", 'answer("1400 EUR")')
-    found, _ = judged(mailbox, "fact-amount", SEARCH, READ, 'answer("1400 EUR")')
-    assert found.value == pytest.approx(1.0)
     assert guessed.parts["completeness"] == pytest.approx(1 / 3)
 
 
-def test_each_of_several_right_mails_is_the_expected_one_when_chosen() -> None:
-    for chosen, expected in (("b", "b"), ("c", "c"), ("d", "b")):
+def test_what_is_expected_depends_on_what_is_known() -> None:
+    for chosen, expected in (("b", "b"), ("c", "c"), ("d", "b")):  # several mails are right
         facts = episode_facts({"kind": "known_item", "answer_type": None}, {"mail": chosen}, ["c", "b"])
-        assert facts["expected"] == {"mail": expected}
-        assert facts["result"] == {"mail": chosen}
-
-
-def test_a_question_that_nobody_knows_the_answer_to_expects_nothing() -> None:
+        assert (facts["expected"], facts["result"]) == ({"mail": expected}, {"mail": chosen})
     asked: dict[str, Any] = {"kind": "fact", "answers": [], "answer_type": None}
     assert "expected" not in episode_facts(asked, {"answer": ""}, [])
     assert "expected" not in episode_facts({"kind": "known_item"}, None, [])
-
-
-def test_facts_of_one_episode_do_not_reach_the_next(mailbox: EmailEnv) -> None:
-    judged(mailbox, "known_item-None", SEARCH, 'select("m1")')
-    _, facts = judged(mailbox, "known_item-None", *[SEARCH] * 4)
-    assert "result" not in facts
-
-
-def test_the_mail_environment_keeps_the_contract(mailbox: EmailEnv) -> None:
-    check_text_env(mailbox, seeds=(0, 1), steps=6)
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
@@ -193,12 +158,12 @@ def test_a_vector_environment_joins_facts_that_differ(mailbox: EmailEnv, order: 
     assert facts["result"]["answer"][at[2]] == "Bob"
 
 
-# --- 2048 -----------------------------------------------------------------------------------------------
+# --- 2048 ---
 
 
 def test_2048_tells_how_far_the_game_came_in_doublings() -> None:
     env = Game2048Env(board_size=3, target=64, max_turns=30)
-    env.reset(seed=1, options={"task": "train"})
+    env.reset(seed=1)
     player = env.baselines["random"](env, np.random.default_rng(0))
     ended = False
     while not ended:
@@ -211,7 +176,6 @@ def test_2048_tells_how_far_the_game_came_in_doublings() -> None:
         "result": {"score_doublings": math.log2(1 + info["metrics"]["score"])},
         "required_actions": ["move"],
     }
-    assert 0 < info["metrics"]["score"] < 64 * 5
 
 
 def test_2048_is_fully_accurate_once_the_target_is_reached() -> None:
@@ -222,91 +186,51 @@ def test_2048_is_fully_accurate_once_the_target_is_reached() -> None:
         reply = "left" if env.legal[3] else "up" if env.legal[0] else "right"
         recorder.add(reply, *env.step(reply))
     attempt = recorder.attempt("a")
-    assert attempt.success
     assert env.score < 16, "tiles that appear as a 4 spare the points of making it"
-    assert accuracy(attempt).value == 1.0
-    assert RubricJudge().score(attempt).value == pytest.approx(1.0)
+    assert accuracy(attempt).value == RubricJudge().score(attempt).value == pytest.approx(1.0)
 
 
 def test_2048_counts_silence_for_nothing() -> None:
     score, facts = judged(Game2048Env(max_turns=3), "train", *["I pass"] * 3)
-    assert facts["result"] == {"score_doublings": 0.0}
-    assert score.value == 0.0
+    assert (facts["result"], score.value) == ({"score_doublings": 0.0}, 0.0)
 
 
-# --- coding ---------------------------------------------------------------------------------------------
+# --- coding ---
 
 HIDDEN = 7_411_147_411
 TRIPLE = Problem(
     id="triple",
     prompt="Return three times a number.",
     entry_point="triple",
-    template="def triple(n: int) -> int:\n    ...\n",
     public=(Case((1,), expected=3),),
     hidden=(Case((HIDDEN,), expected=3 * HIDDEN), Case((-HIDDEN,), expected=-3 * HIDDEN)),
-    reference="def triple(n):\n    return 3 * n\n",
-    mutants=("def triple(n):\n    return 3 * abs(n)\n",),
 )
-
-
-@pytest.fixture(scope="module")
-def coding() -> CodingEnv:
-    try:
-        sharing.shared_sandbox()
-    except SandboxUnavailable as error:
-        pytest.skip(str(error))
-    return CodingEnv(problems=[TRIPLE], max_turns=3)
-
-
-def submission(code: str) -> str:
-    return f"submit\n```python\n{code}```"
 
 
 @pytest.mark.parametrize(
     ("code", "share", "total"),
     [
-        (TRIPLE.reference, 1.0, 1.0),
-        (TRIPLE.mutants[0], 0.5, 0.4 * 0.5 + 0.3 * 0.5 + 0.3),
-        ("def triple(n): return 0\n", 0.0, 0.3),
+        ("def triple(n): return 3 * n", 1.0, 1.0),
+        ("def triple(n): return 3 * abs(n)", 0.5, 0.4 * 0.5 + 0.3 * 0.5 + 0.3),
+        ("def triple(n): return 0", 0.0, 0.3),
+        (None, None, 0.0),
     ],
 )
 def test_coding_tells_the_share_of_hidden_tests_and_nothing_of_them(
-    coding: CodingEnv, code: str, share: float, total: float
+    code: str | None, share: float | None, total: float
 ) -> None:
-    score, facts = judged(coding, "triple", submission(code))
+    try:
+        sharing.shared_sandbox()
+    except SandboxUnavailableError as error:
+        pytest.skip(str(error))
+    env = CodingEnv(problems=[TRIPLE], max_turns=3)
+    score, facts = judged(env, "triple", *([f'submit("{code}")'] if code else ["?"] * 3))
     assert facts == {
         "task_type": "code_generation",
         "expected": {"tests_passed": 1.0},
-        "result": {"tests_passed": share},
+        **({} if share is None else {"result": {"tests_passed": share}}),
         "optimal_turns": 2,
         "required_actions": ["submit"],
     }
     assert str(HIDDEN) not in str(facts)
     assert score.value == pytest.approx(total)
-
-
-def test_coding_without_a_submission_has_no_result(coding: CodingEnv) -> None:
-    judged(coding, "triple", submission(TRIPLE.reference))
-    score, facts = judged(coding, "triple", *["?"] * 3)
-    assert "result" not in facts
-    assert score.value == 0.0
-
-
-def test_facts_survive_a_snapshot(coding: CodingEnv, mailbox: EmailEnv) -> None:
-    plays: list[tuple[TextEnv, str]] = [
-        (coding, submission(TRIPLE.mutants[0])),
-        (mailbox, 'answer("1,400 EUR")'),
-        (Game2048Env(max_turns=1), "left"),
-    ]
-    for env, reply in plays:
-        env.reset(seed=0)
-        state = env.snapshot()
-        first = env.step(reply)[4]["facts"]
-        env.restore(state)
-        assert env.step(reply)[4]["facts"] == first
-        env.restore(state)
-        ended = False
-        while not ended:
-            _, _, terminated, truncated, info = env.step("no call")
-            ended = terminated or truncated
-        assert info["facts"].get("result") in (None, {"score_doublings": 0.0})

@@ -25,6 +25,7 @@ def example() -> ModuleType:
     return module
 
 
+@pytest.mark.e2e
 def test_one_file_of_ppo_learns_on_make_vec(example: ModuleType) -> None:
     """PPO in one file (docs/examples/ppo_2048.py, torch alone) beats twice the score of random legal moves"""
     scores = example.train(updates=50)
@@ -32,6 +33,7 @@ def test_one_file_of_ppo_learns_on_make_vec(example: ModuleType) -> None:
     assert np.mean(scores[-5:]) > 2 * by_chance, f"{scores[-5:]}, by chance {by_chance:.0f}"
 
 
+@pytest.mark.e2e
 def test_the_same_seed_gives_the_same_training(example: ModuleType) -> None:
     """the same seed gives the same training"""
     assert example.train(updates=2, seed=5) == example.train(updates=2, seed=5)

@@ -83,12 +83,11 @@ def test_observations_tell_the_time(env_id: str, actions: Any) -> None:
 @pytest.mark.parametrize(("env_id", "actions"), [CASES[0], CASES[2]], ids=["text", "array"])
 def test_videos_of_2048(env_id: str, actions: Any, tmp_path: Path) -> None:
     """RecordVideo on 2048, in words and in arrays, writes a film and changes nothing"""
-    pytest.importorskip("moviepy", reason="RecordVideo needs moviepy: pip install moviepy")
     env = gym.make(env_id, max_turns=TURNS, render_mode="rgb_array")
-    video = wrappers.RecordVideo(env, str(tmp_path), episode_trigger=lambda _: True)
+    video = wrappers.RecordVideo(env, str(tmp_path / "videos"), episode_trigger=lambda _: True)
     assert played(video, SEED, actions) == outside(env_id, actions)
     video.close()
-    (film,) = tmp_path.glob("*.mp4")
+    (film,) = (tmp_path / "videos").glob("*.mp4")
     assert film.stat().st_size > 1_000
 
 
@@ -106,10 +105,9 @@ def test_frames_of_2048_are_collected() -> None:
 def test_every_way_of_make_vec_gives_the_same(env_id: str, autoreset: str) -> None:
     """`gym.make_vec` sync, async and vector_entry_point, in each autoreset mode, gives the same games"""
     actions: Any = REPLIES if env_id == "art/2048-v0" else MOVES
-    found = [
-        vector_episode(env_id, mode, autoreset, actions) for mode in ("sync", "async", "vector_entry_point")
-    ]
-    assert found[0] == found[1] == found[2]
+    modes = ["sync", "async", *["vector_entry_point"] * (env_id == "art/2048Array-v0")]
+    found = [vector_episode(env_id, mode, autoreset, actions) for mode in modes]
+    assert all(episode == found[0] for episode in found)
     plain = [row[0] for row in played(make(env_id), SEED, actions)]
     assert [step[0][0] for step in found[0]][:TURNS] == plain[:TURNS]
 

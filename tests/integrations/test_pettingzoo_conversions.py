@@ -15,7 +15,7 @@ pytest.importorskip("pettingzoo", reason='pip install "art-gym[pettingzoo]"')
 import pettingzoo
 from pettingzoo.utils import conversions, wrappers
 
-from art_gym.game_registration import register_games
+from art_gym.registration import register_games
 from art_gym.wrappers import GroupEnv
 
 SEED, PLIES = 3, 16
@@ -109,11 +109,11 @@ def test_a_group_of_attempts_becomes_turns() -> None:
 
 def test_films_of_a_game(tmp_path: Path) -> None:
     """RecordVideo writes a film of a duel and changes nothing"""
-    pytest.importorskip("moviepy", reason="RecordVideo needs moviepy: pip install moviepy")
-    env = wrappers.RecordVideo(game(render_mode="rgb_array"), str(tmp_path), episode_trigger=lambda _: True)
+    videos = tmp_path / "videos"
+    env = wrappers.RecordVideo(game(render_mode="rgb_array"), str(videos), episode_trigger=lambda _: True)
     assert played(env) == played(game())
     env.close()
-    (film,) = tmp_path.glob("*.mp4")
+    (film,) = videos.glob("*.mp4")
     assert film.stat().st_size > 1_000
 
 

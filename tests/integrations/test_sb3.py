@@ -87,6 +87,7 @@ def test_other_algorithms_take_their_steps(algorithm: Any) -> None:
     assert int(model.predict(flat().reset(seed=1)[0])[0]) in range(4)
 
 
+@pytest.mark.e2e
 def test_ppo_learns_to_play_a_small_board() -> None:
     """PPO, not told which moves are legal, beats random legal moves on 3 x 3 after 60,000 steps"""
     vector = VecMonitor(DummyVecEnv([flat] * 32))

@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium as gym
 import pytest
 
-from art_gym.torchrl_texts import register_text_space
+from art_gym.servers.torchrl import register_text_space
 from tests.integrations.episodes import MOVES, REPLIES, TEXT_IDS, played
 
 pytest.importorskip("torchrl", reason="pip install torchrl")
@@ -129,7 +129,7 @@ def test_limit_infos_that_are_no_arrays_need_a_reader() -> None:
 
 def test_what_is_missing_is_named() -> None:
     """without TorchRL the words name the `pip install`"""
-    code = "import sys, art_gym.torchrl_texts as t; sys.modules['torchrl'] = None; t.register_text_space()"
+    code = "import sys, art_gym.servers.torchrl as t; sys.modules['torchrl'] = None; t.register_text_space()"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert found.returncode == 1
     assert "this needs TorchRL: pip install torchrl" in found.stderr.splitlines()[-1]

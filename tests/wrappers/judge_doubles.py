@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from art_gym.wrappers.judging import Attempt, JudgeFailed, Rubric, Score
+from art_gym.wrappers.judging import Attempt, JudgeFailedError, Rubric, Score
 
 
 def worth(attempt: Attempt) -> float:
@@ -31,5 +31,5 @@ class FailsOn:
     def __call__(self, group: Sequence[Attempt], rubric: Rubric | None = None) -> dict[str, Score]:
         self.count += 1
         if self.count - 1 in self.calls:
-            raise JudgeFailed(self.reason, f"no answer to call {self.count - 1}")
+            raise JudgeFailedError(self.reason, f"no answer to call {self.count - 1}")
         return by_worth(group, rubric)

@@ -8,20 +8,18 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test, seed_test
 from pettingzoo.utils.conversions import aec_to_parallel, parallel_to_aec
 
 import art_gym  # noqa: F401 (registers the environments)
-from art_gym import ResetNeeded
+from art_gym import ResetNeededError, Task
 from art_gym.wrappers.group_env import GroupEnv
-from art_gym.wrappers.judging import Attempt, JudgeFailed, JudgingError, Rubric, Score
+from art_gym.wrappers.judging import Attempt, JudgeFailedError, JudgingError, Rubric, Score
 from art_gym.wrappers.ruler_group import RulerGroupReward
 from art_gym.wrappers.ruler_reward import RulerReward
-from art_gym.wrappers.ruler_scoring import WAITING
-from art_gym.wrappers.ruler_vector import RulerVectorReward
+from art_gym.wrappers.vector_infos import split_infos
 from tests.art_gym.pettingzoo_warnings import MASK_AT_THE_END, no_other_warnings
 from tests.art_gym.toy_games import Pennies
 from tests.art_gym.toys import CounterEnv
@@ -52,50 +50,29 @@ def test_pettingzoo_finds_nothing_wrong(make: Callable[[], RulerGroupReward]) ->
     with no_other_warnings():
         parallel_api_test(make(), num_cycles=12)
         parallel_seed_test(make, num_cycles=12)
-
-
-@pytest.mark.parametrize("make", [counters, games])
-def test_pettingzoo_finds_nothing_wrong_turn_by_turn(make: Callable[[], RulerGroupReward]) -> None:
-    with no_other_warnings():
         api_test(parallel_to_aec(make()), num_cycles=30)
         seed_test(lambda: parallel_to_aec(make()), num_cycles=12)
 
 
-def test_an_end_is_held_back_whole_until_the_last_attempt_has_ended() -> None:
-    env, plain = counters(), GroupEnv(CounterEnv, 3, max_turns=6)
-    assert env.reset(seed=1) == plain.reset(seed=1)
-    ends: dict[str, Any] = {}
+def test_a_group_is_paid_as_in_a_vector_environment() -> None:
+    """Whose steps are compared with those of plain environments in the tests of ``RulerVectorReward``."""
+    options: Any = {"mode": "weighted", "weight": 0.25}
+    env = counters(**options)
+    plain = SyncVectorEnv([lambda: CounterEnv(max_turns=6)] * 3, autoreset_mode=AutoresetMode.DISABLED)
+    vector = RulerReward(plain, by_worth, **options)
+    env.reset(seed=11)
+    vector.reset(seed=11)
     for round_ in REPLIES:
-        live = list(plain.agents)
-        own = plain.step({name: reply for name, reply in zip(NAMES, round_, strict=True) if name in live})
-        seen = step(env, round_)
-        assert all(list(part) == NAMES for part in seen)
-        ends |= {name: [part[name] for part in own] for name in live if own[2][name] or own[3][name]}
-        if round_ is REPLIES[-1]:
-            break
-        assert env.agents == NAMES
-        for name in NAMES:
-            text, reward, terminated, truncated, info = (part[name] for part in seen)
-            assert (reward, terminated, truncated) == (0.0, False, False)
-            if name in ends:
-                assert text == {"text": WAITING}
-                assert info == {"waiting": True, "independent_reward": 0.0, "score_terms": {}}
-            else:
-                assert text == own[0][name]
-                assert info == own[4][name] | {"independent_reward": own[1][name], "score_terms": {}}
+        observations, *parts, infos = step(env, round_)
+        texts, *others, vector_infos = vector.step(round_)
+        assert {name: {"text": text} for name, text in zip(NAMES, texts, strict=True)} == observations
+        assert [list(part.values()) for part in parts] == [other.tolist() for other in others]
+        assert list(infos.values()) == split_infos(vector_infos, 3)
     assert env.agents == []
-    for name, waited in zip(NAMES, (2, 0, 0), strict=True):
-        text, reward, terminated, truncated, info = (part[name] for part in seen)
-        own_text, own_reward, own_terminated, own_truncated, own_info = ends[name]
-        assert (text, terminated, truncated) == (own_text, own_terminated, own_truncated)
-        assert info["ruler"]["waited"] == waited
-        assert info["ruler"]["score"] == reward == info["score_terms"]["ruler"]
-        assert info["independent_reward"] == own_reward
-        assert {key: info[key] for key in own_info if key != "score_terms"} == {
-            key: own_info[key] for key in own_info if key != "score_terms"
-        }
-    rewards = seen[1]
-    assert rewards["attempt_0"] > rewards["attempt_1"] == rewards["attempt_2"]
+    assert [infos[name]["ruler"]["waited"] for name in NAMES] == [2, 0, 0]
+    for name in NAMES:
+        own, score = infos[name]["independent_reward"], infos[name]["ruler"]["score"]
+        assert parts[0][name] == pytest.approx(0.75 * own + 0.25 * score)
 
 
 def test_a_judge_reads_the_attempts_and_the_rubric() -> None:
@@ -123,15 +100,6 @@ def test_a_judge_reads_the_attempts_and_the_rubric() -> None:
     assert group[2].steps[0].error == {"kind": "no_call", "message": group[2].steps[0].error["message"]}
 
 
-def test_scores_go_by_id_and_not_by_place() -> None:
-    def judge(group: Sequence[Attempt], rubric: Rubric | None = None) -> dict[str, Score]:
-        return {"attempt_2": Score(0.2), "attempt_0": Score(0.0), "attempt_1": Score(0.1)}
-
-    env = counters(judge)
-    env.reset(seed=0)
-    assert step(env, ["stop()"] * 3)[1] == {"attempt_0": 0.0, "attempt_1": 0.1, "attempt_2": 0.2}
-
-
 def test_what_a_waiting_agent_replies_may_be_missing_and_has_no_effect() -> None:
     def rest(replies: dict[str, str]) -> Any:
         env = counters()
@@ -143,90 +111,44 @@ def test_what_a_waiting_agent_replies_may_be_missing_and_has_no_effect() -> None
     assert rest({}) == rest({"attempt_0": "add(5)"})
 
 
-def test_modes_mix_the_score_with_the_environment_s_reward() -> None:
-    for mode, along, last in (("replace", 0, 0), ("add", -0.01, 1.0), ("weighted", -0.0075, 0.75)):
-        env = counters(mode=mode, weight=0.25)
-        env.reset(seed=0, options={"task": "t1"})
-        rewards = step(env, ["peek('count')"] * 3)[1]
-        assert rewards == pytest.approx(dict.fromkeys(NAMES, along))
-        _, rewards, _, _, infos = step(env, ["stop()"] * 3)
-        for name in NAMES:
-            own, score = infos[name]["independent_reward"], infos[name]["ruler"]["score"]
-            share = 0.25 if mode == "weighted" else 1.0
-            assert rewards[name] == pytest.approx(last * own + share * score)
-            assert sum(infos[name]["score_terms"].values()) == rewards[name]
-
-
-def test_a_failing_judge_pays_nan_and_is_counted() -> None:
+def test_a_failing_judge_pays_nan_or_raises_and_a_reset_begins_again() -> None:
     env = counters(FailsOn(0, reason="malformed"))
     env.reset(seed=0)
     _, rewards, terminations, _, infos = step(env, ["stop()"] * 3)
     assert all(math.isnan(reward) for reward in rewards.values())
     assert all(terminations.values())
-    told = infos["attempt_1"]["ruler"]
-    assert (told["failed"], told["explanation"], told["waited"]) == ("malformed", "no answer to call 0", 0)
-    assert math.isnan(told["score"])
-    assert "parts" not in told
-    env.reset(seed=0)
-    assert np.isfinite(list(step(env, ["stop()"] * 3)[1].values())).all()
-    assert (env.scoring.failures, env.scoring.judged) == ({"malformed": 1}, 1)
-
-
-def test_a_failure_can_be_raised_and_asks_for_a_reset() -> None:
-    env = counters(FailsOn(0), on_failure="raise")
-    env.reset(seed=0)
-    with pytest.raises(JudgeFailed, match="no answer to call 0"):
-        step(env, ["stop()"] * 3)
-    assert env.agents == []
-    with pytest.raises(ResetNeeded):
-        step(env, ["stop()"] * 3)
-
-
-def test_an_error_of_the_judge_s_is_not_swallowed() -> None:
-    def judge(group: Sequence[Attempt], rubric: Rubric | None = None) -> dict[str, Score]:
-        raise ZeroDivisionError
-
-    env = counters(judge)
-    env.reset(seed=0)
-    with pytest.raises(ZeroDivisionError):
-        step(env, ["stop()"] * 3)
-
-
-def test_a_reset_midway_forgets_the_group() -> None:
-    env = counters()
+    assert infos["attempt_1"]["ruler"]["failed"] == "malformed"
     env.reset(seed=0)
     step(env, ("stop()", "add(1)", "add(1)"))
     env.reset(seed=0)
     infos = step(env, ["stop()"] * 3)[4]
     assert infos["attempt_0"]["ruler"] == infos["attempt_1"]["ruler"]
-    with pytest.raises(ResetNeeded):
-        step(env, ["stop()"] * 3)
+    assert (env.scoring.failures, env.scoring.judged) == ({"malformed": 1}, 1)
+    for judge, fault in ((FailsOn(0), JudgeFailedError), (lambda group, rubric: 1 / 0, ZeroDivisionError)):
+        raising = counters(judge, on_failure="raise")
+        raising.reset(seed=0)
+        for expected in (fault, ResetNeededError):
+            with pytest.raises(expected):
+                step(raising, ["stop()"] * 3)
 
 
-def test_the_scores_are_the_same_beside_each_other_and_in_a_vector_environment() -> None:
-    env = counters()
-    env.reset(seed=11)
-    vector = RulerReward(
-        SyncVectorEnv([lambda: CounterEnv(max_turns=6)] * 3, autoreset_mode=AutoresetMode.DISABLED), by_worth
-    )
-    vector.reset(seed=11)
-    for round_ in REPLIES:
-        observations, rewards, terminations, truncations, _ = step(env, round_)
-        texts, paid, terminated, truncated, _ = vector.step(round_)
-        assert [observation["text"] for observation in observations.values()] == list(texts)
-        assert list(rewards.values()) == paid.tolist()
-        assert list(terminations.values()) == terminated.tolist()
-        assert list(truncations.values()) == truncated.tolist()
-    assert terminated.all()
+class Unequal(CounterEnv):
+    """Gives each instance another first observation."""
+
+    made = 0
+
+    def begin(self, task: Task) -> str:
+        Unequal.made += 1
+        return f"{super().begin(task)} This is number {Unequal.made}."
 
 
-def test_one_name_wraps_both_kinds_of_groups() -> None:
-    assert isinstance(counters(), RulerGroupReward)
-    vector = SyncVectorEnv([CounterEnv] * 4)
-    wrapped = RulerReward(vector, by_worth, group_size=2)
-    assert isinstance(wrapped, RulerVectorReward)
-    assert wrapped.group_size == 2
-    assert RulerReward(vector, by_worth).group_size == 4
+def test_attempts_that_begin_differently_are_no_group() -> None:
+    with pytest.raises(JudgingError, match="attempt_1 began differently"):
+        RulerReward(SyncVectorEnv([Unequal] * 2), by_worth).reset(seed=0)
+    env = GroupEnv(Unequal, 2)
+    with pytest.raises(RuntimeError, match="attempt_1 began differently"):
+        env.reset(seed=0)
+    assert env.agents == []
 
 
 @pytest.mark.parametrize(
@@ -247,41 +169,16 @@ def test_what_is_no_group_or_out_of_range_is_refused(
         RulerReward(env, **{"judge": by_worth} | options)
 
 
-def test_agents_at_different_tasks_are_no_group() -> None:
-    env = GroupEnv(CounterEnv, 2)
-    wrapped = RulerReward(env, by_worth)
-    wrapped.reset(seed=0)
-    original = env.reset
-
-    def tampered(**kwargs: Any) -> Any:
-        observations, infos = original(**kwargs)
-        return observations | {"attempt_1": {"text": "another task"}}, infos
-
-    env.reset = tampered
-    with pytest.raises(JudgingError, match="attempt_1 began differently"):
-        wrapped.reset(seed=0)
-    assert wrapped.agents == []
-
-
 def test_a_vector_environment_is_wrapped_without_pettingzoo() -> None:
     script = """
 import sys
 sys.modules["pettingzoo"] = None
 import gymnasium as gym, art_gym
 from art_gym.wrappers.ruler_reward import RulerReward
+from art_gym.wrappers.vector_infos import split_infos
 RulerReward(gym.make_vec("art/2048-v0", 2), lambda group, rubric: {})
 RulerReward(object(), lambda group, rubric: {})
 """
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert found.returncode == 1
     assert "RulerReward on a group needs PettingZoo" in found.stderr.splitlines()[-1]
-
-
-def test_the_wrapper_renders_and_closes_what_it_wraps() -> None:
-    env = RulerReward(GroupEnv(CounterEnv, 2, render_mode="ansi"), by_worth)
-    env.reset(seed=0)
-    assert env.render() == env.env.render()
-    assert env.render_mode == "ansi"
-    env.close()
-    assert env.env.agents == []
-    assert isinstance(env.unwrapped, GroupEnv)

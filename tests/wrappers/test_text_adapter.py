@@ -1,4 +1,3 @@
-import pickle
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -8,17 +7,16 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from art_gym import ResetNeeded, Task, TextEnv, UnicodeText, check_text_env
-from art_gym._check_form import HEADINGS
-from art_gym.wrappers.adapters.needs import needed
-from art_gym.wrappers.private_random import PrivateRandom
-from art_gym.wrappers.text_adapter import Played, TextAdapter
-from art_gym.wrappers.text_parts import is_text, reader_of, writer_of
-from art_trainer.commands.policies import env_maker
+from art_gym import ResetNeededError, Task, TextEnv, UnicodeText, check_text_env
+from art_gym.testing.format_checks import HEADINGS
+from art_gym.wrappers.adapters.common import import_optional
+from art_gym.wrappers.isolated_random import IsolatedRandom
+from art_gym.wrappers.text_adapter import EpisodeProgress, TextAdapter, is_text, reader_of, writer_of
 from art_trainer.errors import ConfigError
-from art_trainer.rollout import rollout
-from art_trainer.scripted_policy import ScriptedPolicy
-from art_trainer.starts import Start
+from art_trainer.inference.scripted_policy import ScriptedPolicy
+from art_trainer.rollout.envs import env_maker
+from art_trainer.rollout.episodes import rollout_episodes
+from art_trainer.types import EpisodeSpec
 
 MOVES = ("up", "right", "down", "left")
 
@@ -52,7 +50,7 @@ class Corridor(gym.Env[int, int]):
         return {"action_mask": np.array([self.place > 0, True], np.int8)}
 
 
-class Told(Corridor):
+class Reporting(Corridor):
     def _info(self) -> dict[str, Any]:
         return {"is_success": self.place == 4}
 
@@ -62,7 +60,7 @@ class DocumentedAdapter(TextAdapter):
 
 
 class Echo(gym.Env[Any, Any]):
-    """Says back what it is told, in whatever its spaces are."""
+    """Repeats its action, in whatever its spaces are."""
 
     def __init__(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
         self.observation_space, self.action_space = observation_space, action_space
@@ -71,15 +69,15 @@ class Echo(gym.Env[Any, Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
-        return self._said("hello"), {}
+        return self._as_observation("hello"), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         text = action["reply"] if isinstance(action, Mapping) else action
         if text == "crash":
             raise LookupError("no such word")
-        return self._said(text), 1.0, text == "end", False, {}
+        return self._as_observation(text), 1.0, text == "end", False, {}
 
-    def _said(self, text: str) -> Any:
+    def _as_observation(self, text: str) -> Any:
         if isinstance(self.observation_space, spaces.Dict):
             return {"picture": np.zeros(2, np.float32), "text": text}
         return text
@@ -113,47 +111,23 @@ def test_a_seed_gives_the_episode_that_it_gives_outside(env_id: str) -> None:
     rng = np.random.default_rng(0)
     for seed in (0, 1, 7):
         seen, _ = outside.reset(seed=seed)
-        told, _ = inside.reset(seed=seed)
-        assert told.endswith(repr(seen))
+        text, _ = inside.reset(seed=seed)
+        assert text.endswith(repr(seen))
         ended = False
         for _ in range(30):
             action = int(rng.integers(outside.action_space.n))  # type: ignore[attr-defined]
             seen, reward, terminated, truncated, _ = outside.step(action)
-            told, paid, *flags, info = inside.step(str(action))
-            assert told.startswith(repr(seen))
+            text, paid, *flags, info = inside.step(str(action))
+            assert text.startswith(repr(seen))
             assert (paid, flags, info["score_terms"]) == (reward, [terminated, truncated], {"env": reward})
             if ended := terminated or truncated:
-                assert info["metrics"]["env_return"] == pytest.approx(sum_of(inside))
+                assert info["metrics"]["env_return"] == pytest.approx(inside.played.env_return)
                 break
         assert ended or env_id == "CliffWalking-v1"
 
 
-def sum_of(adapter: TextAdapter) -> float:
-    return adapter.played.env_return
-
-
-def test_without_a_seed_episodes_follow_from_the_last_one() -> None:
-    def three(seed: int) -> list[str]:
-        env = TextAdapter(gym.make("CartPole-v1"), observe=repr)
-        return [env.reset(seed=seed)[0], env.reset()[0], env.reset()[0]]
-
-    assert three(4) == three(4)
-    assert len(set(three(4))) == 3
-    assert three(4) != three(5)
-
-
 def test_an_adapter_keeps_the_contract_of_text_environments_but_for_its_docstring() -> None:
-    check_text_env(DocumentedAdapter(Told(), observe=str, actions=("back", "on"), max_turns=5))
-
-
-def test_a_snapshot_goes_back_and_travels() -> None:
-    env = cliff()
-    env.reset(seed=1)
-    env.step("up")
-    state = pickle.loads(pickle.dumps(env.snapshot()))
-    ahead = [env.step(move) for move in ("up", "right", "sideways")]
-    env.restore(state)
-    assert [env.step(move) for move in ("up", "right", "sideways")] == ahead
+    check_text_env(DocumentedAdapter(Reporting(), observe=str, actions=("back", "on"), max_turns=5))
 
 
 # --- replies ---------------------------------------------------------------------------------------------
@@ -172,15 +146,15 @@ def test_an_action_is_read_by_its_name_in_any_format(reply: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "words"), [("rihgt", "did you mean `right`"), ("jump over it", 'act("up")'), ("", "empty")]
+    ("reply", "named"), [("rihgt", "did you mean `right`"), ("jump over it", 'act("up")'), ("", "empty")]
 )
 def test_a_reply_that_is_no_action_is_answered_and_does_not_reach_the_environment(
-    reply: str, words: str
+    reply: str, named: str
 ) -> None:
     env = cliff(invalid_reward=-0.25)
     env.reset(seed=0)
     observation, reward, terminated, truncated, info = env.step(reply)
-    assert words in observation
+    assert named in observation
     assert observation.endswith("field 36\nactions: up, right, down, left")
     assert (reward, terminated, truncated) == (-0.25, False, False)
     assert info["score_terms"] == {"invalid_action": -0.25}
@@ -198,6 +172,16 @@ def test_actions_of_other_kinds_are_named_by_a_dictionary() -> None:
     assert env.step("pull")[0].startswith("-")
 
 
+@pytest.mark.parametrize(
+    ("masks", "first", "second"),
+    [("show", "possible: on", "-1\npossible: on"), ("ignore", "\n0", "-1")],
+)
+def test_a_mask_can_be_shown_only_or_ignored(masks: str, first: str, second: str) -> None:
+    env = TextAdapter(Corridor(), observe=str, actions=("back", "on"), masks=masks)
+    assert env.reset(seed=0)[0].endswith(first)
+    assert env.step("back")[0] == second
+
+
 def test_a_mask_shows_what_is_possible_and_refuses_the_rest() -> None:
     env = TextAdapter(Corridor(), observe=str, actions=("back", "on"), max_turns=9)
     observation, _ = env.reset(seed=0)
@@ -209,28 +193,6 @@ def test_a_mask_shows_what_is_possible_and_refuses_the_rest() -> None:
     act = env.baselines["random"](env, np.random.default_rng(0))
     env.reset(seed=0)
     assert {act("") for _ in range(20)} == {"on"}
-
-
-def test_a_mask_can_be_shown_only_or_ignored() -> None:
-    shown = TextAdapter(Corridor(), observe=str, actions=("back", "on"), masks="show")
-    assert shown.reset(seed=0)[0].endswith("possible: on")
-    assert shown.step("back")[0] == "-1\npossible: on"
-    ignored = TextAdapter(Corridor(), observe=str, actions=("back", "on"), masks="ignore")
-    assert ignored.reset(seed=0)[0].endswith("\n0")
-    assert ignored.step("back")[0] == "-1"
-
-
-def test_a_mask_may_stand_in_the_observation() -> None:
-    space = spaces.Dict({"text": UnicodeText(), "action_mask": spaces.MultiBinary(2)})
-
-    class Masked(Corridor):
-        observation_space = space  # type: ignore[assignment]
-
-        def reset(self, **options: Any) -> Any:
-            super().reset(**options)
-            return {"text": "here", "action_mask": np.array([0, 1])}, {}
-
-    assert TextAdapter(Masked(), actions=("back", "on")).reset(seed=0)[0].endswith("here\npossible: on")
 
 
 # --- text in, text out -----------------------------------------------------------------------------------
@@ -245,20 +207,33 @@ def test_texts_go_through_out_of_and_into_dictionaries(observations: Any, action
     observation, reward, *_, info = env.step("left (or right)?")
     assert (observation, reward) == ("left (or right)?", 1.0)
     assert info["call"] == {"name": "say", "arguments": {"text": "left (or right)?"}}
+    assert env.step("<think>end</think>\n\ngo on")[0] == "go on", "thoughts are no part of the action"
 
 
-def test_instructions_stand_before_free_text() -> None:
-    observation, info = TextAdapter(Echo(UnicodeText(), UnicodeText()), instructions="Answer.").reset(seed=0)
+class Masked(Corridor):
+    observation_space = spaces.Dict(  # type: ignore[assignment]
+        {"text": UnicodeText(), "action_mask": spaces.MultiBinary(2)}
+    )
+
+    def reset(self, **options: Any) -> Any:
+        super().reset(**options)
+        return {"text": "here", "action_mask": np.array([0, 1])}, {}
+
+
+def test_a_mask_may_stand_in_the_observation_and_instructions_before_free_text() -> None:
+    assert TextAdapter(Masked(), actions=("back", "on")).reset(seed=0)[0].endswith("here\npossible: on")
+    env = TextAdapter(Echo(UnicodeText(), UnicodeText()), instructions="Answer.", render_mode="ansi")
+    observation, info = env.reset(seed=0)
     assert (observation, info["system"]) == ("Answer.\n\nhello", "Answer.")
+    env.step("well")
+    assert env.render() == "> well\nwell"
+    for wrong in (env, cliff()):
+        wrong.reset(seed=0)
+        with pytest.raises(TypeError, match="not int"):
+            wrong.step(1)  # type: ignore[arg-type]
 
 
-def test_what_was_thought_is_not_said() -> None:
-    env = TextAdapter(Echo(UnicodeText(), UnicodeText()))
-    env.reset(seed=0)
-    assert env.step("<think>end</think>\n\ngo on")[0] == "go on"
-
-
-def test_an_exception_that_refuses_becomes_words_and_any_other_stays_a_fault() -> None:
+def test_an_exception_that_refuses_becomes_a_message_and_any_other_stays_a_fault() -> None:
     env = TextAdapter(Echo(UnicodeText(), UnicodeText()), refusals=(LookupError,))
     env.reset(seed=0)
     observation, reward, *_ = env.step("crash")
@@ -268,13 +243,6 @@ def test_an_exception_that_refuses_becomes_words_and_any_other_stays_a_fault() -
     env.reset(seed=0)
     with pytest.raises(LookupError, match="no such word"):
         env.step("crash")
-
-
-def test_the_latest_exchange_is_rendered() -> None:
-    env = TextAdapter(Echo(UnicodeText(), UnicodeText()), render_mode="ansi")
-    env.reset(seed=0)
-    env.step("well")
-    assert env.render() == "> well\nwell"
 
 
 # --- endings ---------------------------------------------------------------------------------------------
@@ -289,7 +257,7 @@ def test_the_environments_time_limit_truncates() -> None:
     assert (terminated, truncated) == (False, True)
     assert observation.endswith("The time is up.")
     assert info["metrics"]["env_return"] == 3.0
-    with pytest.raises(ResetNeeded):
+    with pytest.raises(ResetNeededError):
         env.step("on")
 
 
@@ -302,7 +270,7 @@ def test_the_turn_limit_counts_bad_replies_and_is_the_time_limit_by_default() ->
     assert env.step("up")[2:4] == (False, True)
 
 
-def test_success_is_told_by_the_environment_or_the_caller_or_not_at_all() -> None:
+def test_success_is_given_by_the_environment_or_the_caller_or_not_at_all() -> None:
     def ending(env: TextAdapter) -> dict[str, Any]:
         env.reset(seed=0)
         for _ in range(4):
@@ -312,12 +280,12 @@ def test_success_is_told_by_the_environment_or_the_caller_or_not_at_all() -> Non
 
     actions = ("back", "on")
     assert "success" not in ending(TextAdapter(Corridor(), observe=str, actions=actions))
-    assert ending(TextAdapter(Told(), observe=str, actions=actions))["success"] is True
+    assert ending(TextAdapter(Reporting(), observe=str, actions=actions))["success"] is True
 
-    def rich(played: Played) -> bool:
+    def rich(played: EpisodeProgress) -> bool:
         return played.terminated and played.env_return > 2
 
-    assert ending(TextAdapter(Told(), observe=str, actions=actions, success=rich))["success"] is False
+    assert ending(TextAdapter(Reporting(), observe=str, actions=actions, success=rich))["success"] is False
 
 
 def test_tasks_choose_the_environments_seed_and_options() -> None:
@@ -339,92 +307,60 @@ def test_tasks_choose_the_environments_seed_and_options() -> None:
 
 def test_environments_that_draw_globally_disturb_neither_each_other_nor_the_caller() -> None:
     def alone(seed: int) -> list[str]:
-        env = TextAdapter(GlobalDice(), private_random=True)
+        env = TextAdapter(GlobalDice(), isolated_random=True)
         return [env.reset(seed=seed)[0], *(env.step("go")[0] for _ in range(3))]
 
     expected = [alone(1), alone(2)]
     state, array_state = random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
-    envs = [TextAdapter(GlobalDice(), private_random=True) for _ in range(2)]
+    envs = [TextAdapter(GlobalDice(), isolated_random=True) for _ in range(2)]
     together = [[env.reset(seed=seed)[0]] for seed, env in enumerate(envs, 1)]
-    for _ in range(3):
-        for env, said in zip(envs, together, strict=True):
-            said.append(env.step("go")[0])
+    snapshots = [env.snapshot() for env in envs]
+    for _ in range(2):  # a snapshot holds the private random state
+        for env, texts, snapshot in zip(envs, together, snapshots, strict=True):
+            env.restore(snapshot)
+            texts[1:] = [env.step("go")[0]]
+    for _ in range(2):
+        for env, texts in zip(envs, together, strict=True):
+            texts.append(env.step("go")[0])
     assert together == expected
-    assert random.getstate() == state
-    assert np.random.get_state()[1].tolist() == array_state  # noqa: NPY002
-
-
-def test_an_environment_alone_meets_the_chance_that_it_would_meet_outside() -> None:
-    inside = TextAdapter(GlobalDice(), private_random=True)
-    first = inside.reset(seed=8)[0]
-    state = random.getstate()
-    try:
-        assert GlobalDice().reset(seed=8)[0] == first
-    finally:
-        random.setstate(state)
-
-
-def test_a_snapshot_holds_the_private_chance() -> None:
-    env = TextAdapter(GlobalDice(), private_random=True)
-    env.reset(seed=3)
-    state = env.snapshot()
-    ahead = env.step("go")
-    env.restore(state)
-    assert env.step("go") == ahead
-
-
-def test_private_chance_is_given_back_after_a_fault() -> None:
-    state = random.getstate()
-    with pytest.raises(KeyError), PrivateRandom().borrowed(1):
+    with pytest.raises(KeyError), IsolatedRandom().active(1):
         raise KeyError
     assert random.getstate() == state
+    assert np.random.get_state()[1].tolist() == array_state  # noqa: NPY002
 
 
 # --- wrong use -------------------------------------------------------------------------------------------
 
 
-def test_an_observation_that_is_no_text_needs_observe() -> None:
-    with pytest.raises(
-        TypeError, match=r"observations of CliffWalking-v1 are Discrete\(48\), no words: pass observe="
-    ):
-        TextAdapter(gym.make("CliffWalking-v1"), actions=MOVES)
-    env = TextAdapter(gym.make("CliffWalking-v1"), observe=lambda seen: seen)
-    with pytest.raises(TypeError, match="observe must give a str, not int"):
-        env.reset(seed=0)
-
-
-def test_actions_that_are_neither_text_nor_discrete_need_names() -> None:
-    with pytest.raises(TypeError, match="pass actions=, a dict from names"):
-        TextAdapter(gym.make("MountainCarContinuous-v0"), observe=str)
-
-
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("env_id", "arguments", "fault", "named"),
     [
-        ({"actions": ("up", "down")}, "has 4 actions, but actions= names 2"),
-        ({"actions": ("up", "up", "down", "left")}, "names one action twice"),
-        ({"actions": ("up", "UP", "down", "left")}, "differ in more than case"),
-        ({"actions": {}}, "needs names"),
-        ({"invalid_reward": 0.5}, "invalid_reward must be 0 or less, not 0.5"),
-        ({"masks": "refuze"}, "did you mean `refuse`"),
-        ({"max_turns": 0}, "max_turns"),
+        ("CliffWalking-v1", {"observe": None}, TypeError, "pass observe="),
+        ("MountainCarContinuous-v0", {}, TypeError, "pass actions="),
+        ("CliffWalking-v1", {"actions": ("up", "down")}, ValueError, "has 4 actions, but actions= names 2"),
+        ("CliffWalking-v1", {"actions": ("up", "up", "down", "left")}, ValueError, "one action twice"),
+        ("CliffWalking-v1", {"actions": ("up", "UP", "down", "left")}, ValueError, "more than case"),
+        ("CliffWalking-v1", {"actions": {}}, ValueError, "needs names"),
+        ("CliffWalking-v1", {"invalid_reward": 0.5}, ValueError, "invalid_reward"),
+        ("CliffWalking-v1", {"masks": "refuze"}, ValueError, "did you mean `refuse`"),
+        ("CliffWalking-v1", {"max_turns": 0}, ValueError, "max_turns"),
     ],
 )
-def test_wrong_arguments_are_named(arguments: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        TextAdapter(gym.make("CliffWalking-v1"), **{"observe": str, **arguments})
+def test_wrong_arguments_are_named(
+    env_id: str, arguments: dict[str, Any], fault: type[Exception], named: str
+) -> None:
+    with pytest.raises(fault, match=named):
+        TextAdapter(gym.make(env_id), **{"observe": str, **arguments})
 
 
-def test_an_action_that_is_no_str_is_a_mistake_of_the_caller() -> None:
-    for env in (cliff(), TextAdapter(Echo(UnicodeText(), UnicodeText()))):
-        env.reset(seed=0)
-        with pytest.raises(TypeError, match="reply as a str, not int"):
-            env.step(1)  # type: ignore[arg-type]
+def test_observe_must_give_text() -> None:
+    with pytest.raises(TypeError, match="observe must give a str, not int"):
+        TextAdapter(gym.make("CliffWalking-v1"), actions=MOVES, observe=lambda seen: seen).reset(seed=0)
 
 
 def test_a_missing_library_is_named_with_its_pip_install() -> None:
     with pytest.raises(ModuleNotFoundError, match=r"needs no_such_library.*pip install no-such-library"):
-        needed("no_such_library", "no-such-library")
+        import_optional("no_such_library", "no-such-library")
 
 
 def test_spaces_of_other_libraries_count_as_text_by_their_dtype() -> None:
@@ -455,7 +391,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> str:
 def test_the_trainer_takes_texts_out_of_dictionaries(registered: str) -> None:
     make = env_maker(registered, {})
     assert isinstance(make(), TextEnv)
-    [episode] = rollout(ScriptedPolicy("random"), make, [Start(0)])
+    [episode] = rollout_episodes(ScriptedPolicy("random"), make, [EpisodeSpec(0)])
     assert (episode.env_id, episode.observation) == (registered, "hello")
     assert [turn.observation for turn in episode.turns][:1] == ["pass\n(2 turns left)"]
     assert len(episode.turns) == 3

@@ -11,13 +11,14 @@ from gymnasium.envs.toy_text.taxi import TaxiEnv
 from art_gym import check_text_env
 from art_gym.wrappers.adapters import blackjack, frozen_lake, taxi
 from art_gym.wrappers.adapters.blackjack import BlackjackTextEnv
+from art_gym.wrappers.adapters.common import action_values
 from art_gym.wrappers.adapters.frozen_lake import FrozenLakeTextEnv, lake_tasks
-from art_gym.wrappers.adapters.tables import action_values
 from art_gym.wrappers.adapters.taxi import TaxiTextEnv
 from art_gym.wrappers.text_adapter import TextAdapter
-from art_trainer.commands.settings import PRESETS, Layer, merge_settings
-from art_trainer.evaluation import evaluate
-from art_trainer.scripted_policy import ScriptedPolicy
+from art_trainer.cli.run_config import read_recipe
+from art_trainer.inference.scripted_policy import ScriptedPolicy
+from art_trainer.rollout.evaluate import evaluate
+from art_trainer.training.run_settings import Layer, merge_settings
 
 MAKERS: dict[str, Callable[[], TextAdapter]] = {
     "lake": FrozenLakeTextEnv,
@@ -64,14 +65,14 @@ def test_a_seed_gives_the_episode_that_it_gives_in_gymnasium(
         for _ in range(12):
             action = int(rng.integers(len(names)))
             seen, reward, terminated, _, _ = outside.step(action)
-            told, paid, ended, *_ = inside.step(names[action])
+            text, paid, ended, *_ = inside.step(names[action])
             assert (paid, ended) == (reward, terminated)
-            assert told.startswith(inside.words(seen))
+            assert text.startswith(inside.describe(seen))
             if terminated:
                 break
 
 
-def test_the_lake_is_a_map_in_words() -> None:
+def test_the_lake_is_a_map_as_text() -> None:
     env = FrozenLakeTextEnv()
     env.reset(seed=0, options={"task": "test-0"})
     rows = env.task.data["map"]
@@ -79,9 +80,9 @@ def test_the_lake_is_a_map_in_words() -> None:
     expected = "\n".join(
         "".join({"S": " @", "F": " .", "H": " O", "G": " G"}[field] for field in row) for row in rows
     )
-    assert env.words(0) == expected
+    assert env.describe(0) == expected
     hole = next(place for place in range(16) if rows[place // 4][place % 4] == "H")
-    assert env.words(hole).endswith("\nYou fell into a hole.")
+    assert env.describe(hole).endswith("\nYou fell into a hole.")
 
 
 def test_maps_are_held_out_and_all_have_a_way() -> None:
@@ -101,14 +102,12 @@ def test_the_lake_is_crossed_by_who_knows_the_way_and_hardly_by_chance() -> None
 
 
 def test_on_slippery_ice_the_optimal_player_is_as_good_as_its_values_say() -> None:
-    def familiar() -> TextAdapter:
-        env = FrozenLakeTextEnv(is_slippery=True, max_turns=400)
-        return env
-
     tasks = lake_tasks(4, 0.8).split("test")[:100]
     lakes = [FrozenLakeEnv(desc=task.data["map"], is_slippery=True) for task in tasks]
     promised = float(np.mean([action_values(lake.P)[0].max() for lake in lakes]))
-    assert mean(familiar, "optimal", 100) == pytest.approx(promised, abs=0.13)
+    assert mean(lambda: FrozenLakeTextEnv(is_slippery=True, max_turns=400), "optimal", 100) == pytest.approx(
+        promised, abs=0.13
+    )
 
 
 def test_training_may_start_anywhere_from_where_the_goal_can_be_reached() -> None:
@@ -132,15 +131,15 @@ def test_training_may_start_anywhere_from_where_the_goal_can_be_reached() -> Non
         ({"frozen": 0.999}, "hardly differ"),
     ],
 )
-def test_a_wrong_lake_is_refused_in_words(arguments: dict[str, Any], words: str) -> None:
+def test_a_wrong_lake_is_refused_as_text(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         FrozenLakeTextEnv(**arguments)
 
 
-def test_the_taxi_is_told_in_words() -> None:
+def test_the_taxi_is_described() -> None:
     env = TaxiTextEnv()
     env.reset(seed=1)
-    assert env.words(env.env.encode(2, 1, 4, 3)) == (
+    assert env.describe(env.env.encode(2, 1, 4, 3)) == (
         "+---------+\n|R: | : :G|\n| : | : : |\n| :@: : : |\n| | : | : |\n|Y| : |B: |\n+---------+\n"
         "taxi: row 2 column 1\npassenger: in the taxi\ndestination: blue (B)"
     )
@@ -160,22 +159,22 @@ def test_the_optimal_taxi_driver_arrives_soon() -> None:
         assert info["metrics"]["env_return"] >= 3
 
 
-def test_blackjack_is_told_in_words_and_basic_play_beats_chance() -> None:
+def test_blackjack_is_described_and_basic_play_beats_chance() -> None:
     env = BlackjackTextEnv()
     env.reset(seed=0)
-    assert env.words((18, 1, 1)) == "your cards: 18, with an ace that counts 11\ndealer: an ace"
+    assert env.describe((18, 1, 1)) == "your cards: 18, with an ace that counts 11\ndealer: an ace"
     assert mean(BlackjackTextEnv, "basic", 400) > mean(BlackjackTextEnv, "random", 400) + 0.1
     observation, reward, *_, info = env.step("stick")
     assert observation.splitlines()[-1] == {1: "You win.", -1: "You lose.", 0: "A draw."}[int(reward)]
     assert info["success"] is (reward > 0)
 
 
-def test_the_preset_of_the_lake_is_one() -> None:
-    settings = merge_settings([Layer("preset", PRESETS["scratch on toy/FrozenLake-v0"])])
+def test_the_recipe_of_the_lake_is_one() -> None:
+    settings = merge_settings([Layer("recipe", read_recipe("frozen-lake"))])
     FrozenLakeTextEnv(**{**settings.run.env_args, **settings.run.train_env_args})
 
 
-def test_the_preset_of_tic_tac_toe_holds_the_policy_near_the_player_it_began_as() -> None:
-    settings = merge_settings([Layer("preset", PRESETS["scratch on classic/TicTacToe-v0"])])
+def test_the_recipe_of_tic_tac_toe_holds_the_policy_near_the_player_it_began_as() -> None:
+    settings = merge_settings([Layer("recipe", read_recipe("tic-tac-toe"))])
     assert settings.run.warm_start == "random"
     assert settings.config.beta > 0

@@ -4,9 +4,9 @@ import pettingzoo
 import pytest
 
 from art_gym.catalog import entries
-from art_gym.game_registration import register_games
+from art_gym.registration import register_games
 from art_trainer.errors import ConfigError
-from art_trainer.self_play import game_maker
+from art_trainer.training.self_play import game_maker
 
 GAME = "textarena/Game-v0"
 

@@ -1,1 +1,1 @@
-"""Others' environments in words, each in a small file that imports the other library only when it is used."""
+"""Environments of other libraries as text; each file imports its library only when it is used."""

@@ -1,6 +1,6 @@
-"""``babyai/Text-v0``: BabyAI's instructions and grid worlds (``minigrid``) in words.
+"""``babyai/Text-v0``: BabyAI's instructions and grid worlds (``minigrid``) as text.
 
-The actions are named, and the view is told, as in BALROG's and BabyAI-Text's: what is seen, how many steps
+Actions are named, and the view is described, as in BALROG's and BabyAI-Text's: what is seen, how many steps
 ahead and to the side, one object a line.
 """
 
@@ -11,10 +11,9 @@ from typing import Any, ClassVar
 
 import gymnasium as gym
 
-from art_gym.errors import did_you_mean
 from art_gym.tasks import Task
-from art_gym.wrappers.adapters.needs import needed
-from art_gym.wrappers.text_adapter import Played, TextAdapter
+from art_gym.wrappers.adapters.common import import_optional, require_known
+from art_gym.wrappers.text_adapter import EpisodeProgress, TextAdapter
 
 ACTIONS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle")
 """In the order of MiniGrid's numbers; its last, "done", does nothing in BabyAI."""
@@ -24,7 +23,7 @@ _SEEN_THROUGH = ("unseen", "empty", "floor")
 
 
 class BabyAITextEnv(TextAdapter):
-    """Carry out an instruction in a grid world that is told in words.
+    """Carry out an instruction in a grid world that is described in text.
 
     Args:
         level: BabyAI's id, such as ``"BabyAI-GoToLocal-v0"``.
@@ -34,8 +33,8 @@ class BabyAITextEnv(TextAdapter):
         arguments: The level's own.
 
     Raises:
-        ModuleNotFoundError: Where MiniGrid is missing.
-        ValueError: Where it has no such level.
+        ModuleNotFoundError: If MiniGrid is missing.
+        ValueError: If it has no such level.
     """
 
     instructions: ClassVar[str] = (
@@ -53,12 +52,11 @@ class BabyAITextEnv(TextAdapter):
         render_mode: str | None = None,
         **arguments: Any,
     ) -> None:
-        needed("minigrid", "minigrid")
-        self._objects = needed("minigrid.core.constants", "minigrid").IDX_TO_OBJECT
-        self._colors = needed("minigrid.core.constants", "minigrid").IDX_TO_COLOR
+        import_optional("minigrid", "minigrid")
+        self._objects = import_optional("minigrid.core.constants", "minigrid").IDX_TO_OBJECT
+        self._colors = import_optional("minigrid.core.constants", "minigrid").IDX_TO_COLOR
         levels = [name for name in gym.registry if name.startswith("BabyAI-")]
-        if level not in levels:
-            raise ValueError(f"MiniGrid has no level `{level}`{did_you_mean(level, levels)}")
+        require_known("MiniGrid", "level", level, levels)
         env = gym.make(level, disable_env_checker=True, **arguments)
         super().__init__(
             env,
@@ -78,7 +76,7 @@ class BabyAITextEnv(TextAdapter):
             self.max_turns = int(self.env.unwrapped.max_steps)
         return begun
 
-    def words(self, observation: Mapping[str, Any]) -> str:
+    def describe(self, observation: Mapping[str, Any]) -> str:
         """The mission, what is carried and what is in view."""
         image = observation["image"]
         width, depth = image.shape[:2]
@@ -89,15 +87,15 @@ class BabyAITextEnv(TextAdapter):
         for ahead in range(depth):
             for column in range(width):
                 # The view's last row is the agent's own, and the agent stands in its middle.
-                seen = self._told(image[column, depth - 1 - ahead])
+                seen = self._object(image[column, depth - 1 - ahead])
                 own_place = not ahead and column == width // 2
                 if seen and not own_place:
                     lines.append(f"{seen} {_where(ahead, column - width // 2)}")
         lines += self._walls(image)
         return "\n".join(lines)
 
-    def _told(self, cell: Any) -> str:
-        """An object in words, empty for what is told otherwise or not at all."""
+    def _object(self, cell: Any) -> str:
+        """An object as text; empty for walls and for what is not described."""
         kind, color, state = (int(part) for part in cell)
         name = self._objects[kind]
         if name in _SEEN_THROUGH or name == "wall":
@@ -133,5 +131,5 @@ def _steps(count: int) -> str:
     return f"{count} step{'s' if count > 1 else ''}"
 
 
-def _carried_out(played: Played) -> bool:
+def _carried_out(played: EpisodeProgress) -> bool:
     return played.terminated and played.env_return > 0

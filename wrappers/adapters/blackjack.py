@@ -1,4 +1,4 @@
-"""``toy/Blackjack-v0``: Gymnasium's Blackjack in words."""
+"""``toy/Blackjack-v0``: Gymnasium's Blackjack as text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 from gymnasium.envs.toy_text.blackjack import BlackjackEnv
 
 from art_gym.env import Baseline
-from art_gym.wrappers.text_adapter import Played, TextAdapter, random_player
+from art_gym.wrappers.adapters.common import positive_return
+from art_gym.wrappers.text_adapter import TextAdapter, random_player
 
 ACTIONS = ("stick", "hit")
 """In the order of Blackjack's numbers."""
@@ -87,17 +88,13 @@ class BlackjackTextEnv(TextAdapter):
         *,
         natural: bool = False,
         sab: bool = False,
-        max_turns: int = 30,
-        invalid_reward: float = -0.1,
-        render_mode: str | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(
             BlackjackEnv(natural=natural, sab=sab),
             actions=ACTIONS,
-            max_turns=max_turns,
-            invalid_reward=invalid_reward,
-            success=_won,
-            render_mode=render_mode,
+            success=positive_return,
+            **{"max_turns": 30, **options},
         )
 
     @property
@@ -106,7 +103,7 @@ class BlackjackTextEnv(TextAdapter):
         total, dealer, ace = self.env._get_obs()
         return int(total), int(dealer), int(ace)
 
-    def words(self, observation: Any) -> str:
+    def describe(self, observation: Any) -> str:
         """The cards, and at the end who won."""
         total, dealer, ace = observation
         if not self.played.terminated:
@@ -118,7 +115,3 @@ class BlackjackTextEnv(TextAdapter):
         cards = self.env.dealer
         dealt = sum(cards) + 10 * (1 in cards and sum(cards) <= 11)
         return f"your cards: {total}\ndealer: {dealt}\n{verdict}"
-
-
-def _won(played: Played) -> bool:
-    return played.env_return > 0

@@ -1,7 +1,7 @@
-"""Board games of PettingZoo's classics in words, for models and for self-play.
+"""Board games of PettingZoo's classics as text, for models and for self-play.
 
-PettingZoo's own environment plays and pays; this says what is on the board, reads the replies, and answers an
-illegal move in words instead of ending the game.
+PettingZoo's own environment plays and pays; this describes the board, reads the replies, and answers an
+illegal move with an error message instead of ending the game.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from art_gym.base import Snapshot
 from art_gym.env import Baseline
 from art_gym.errors import ToolError
-from art_gym.game_pieces import Ply
-from art_gym.games import TextAECEnv
-from art_gym.snapshots import Snapshot
+from art_gym.games.aec import TextAECEnv
+from art_gym.games.moves import MoveResult
 from art_gym.tasks import Task
 from art_gym.tools import tool
 
@@ -55,7 +55,7 @@ class BoardGame(TextAECEnv):
 
     @classmethod
     def landing(cls, cells: Cells, place: int) -> int | None:
-        """The cell that is taken by choosing a place, counted from 0; ``None`` where that is impossible."""
+        """The cell that is taken by choosing a place, counted from 0; ``None`` if that is impossible."""
         return None if cells[place] else place
 
     def begin(self, task: Task) -> str | None:
@@ -65,7 +65,7 @@ class BoardGame(TextAECEnv):
         return None
 
     @tool
-    def play(self, place: int) -> Ply:
+    def play(self, place: int) -> MoveResult:
         """Take a place.
 
         Args:
@@ -76,17 +76,19 @@ class BoardGame(TextAECEnv):
             raise ToolError(f"{place} is not possible now; possible: {self._possible(name)}")
         self.moves.append(place - 1)
         self.raw.step(place - 1)
-        told = {other: f"The other player took {place}." for other in self.seats if other != name}
+        taken = MoveResult(
+            {other: f"The other player took {place}." for other in self.seats if other != name}
+        )
         if not any(self.raw.terminations.values()):
-            return Ply(told)
+            return taken
         rewards = {seat: float(self.raw.rewards[seat]) for seat in self.seats}
         winners = frozenset(seat for seat, reward in rewards.items() if reward > 0)
-        words = {
+        endings = {
             seat: "You win." if seat in winners else "You lose." if winners else "A draw."
             for seat in self.seats
         }
         terms = {seat: {"env": reward} for seat, reward in rewards.items()}
-        return Ply(words, terms, ends=True, success=winners).after(Ply(told))
+        return MoveResult(endings, terms, ends=True, success=winners).after(taken)
 
     def view(self, name: str) -> str:
         """The board, with the numbers of places that can be taken."""
@@ -94,7 +96,7 @@ class BoardGame(TextAECEnv):
         return f"{self.board()}\nyou are {mine}\npossible {self._possible(name)}"
 
     def board(self) -> str:
-        """The board in words."""
+        """The board as text."""
         cells = self.cells
         shown = [self.marks[cell - 1] if cell else str(number) for number, cell in enumerate(cells, 1)]
         rows = (shown[at : at + self.columns] for at in range(0, len(shown), self.columns))

@@ -1,4 +1,4 @@
-"""``classic/ConnectFour-v0``: PettingZoo's Connect Four in words."""
+"""``classic/ConnectFour-v0``: PettingZoo's Connect Four as text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pettingzoo.utils.conversions import turn_based_aec_to_parallel  # type: ign
 
 from art_gym.env import Baseline
 from art_gym.wrappers.adapters.board_game import PLAYERS, BoardGame, Cells
-from art_gym.wrappers.adapters.needs import needed
+from art_gym.wrappers.adapters.common import import_optional
 
 SEATS = ("player_0", "player_1")
 _COLUMNS = 7
@@ -22,7 +22,7 @@ class ConnectFour(BoardGame):
         options: As in every ``TextAECEnv``.
 
     Raises:
-        ModuleNotFoundError: Where PettingZoo's classics cannot be imported.
+        ModuleNotFoundError: If PettingZoo's classics cannot be imported.
     """
 
     metadata: dict[str, Any] = {**BoardGame.metadata, "name": "ConnectFour"}  # noqa: RUF012 (PettingZoo's own)
@@ -37,7 +37,9 @@ class ConnectFour(BoardGame):
 
     def make_raw(self) -> Any:
         """PettingZoo's ``connect_four_v3``."""
-        return needed("pettingzoo.classic.connect_four.connect_four", "pettingzoo pygame-ce").raw_env()
+        return import_optional(
+            "pettingzoo.classic.connect_four.connect_four", "pettingzoo pygame-ce"
+        ).raw_env()
 
     @property
     def cells(self) -> Cells:

@@ -1,4 +1,4 @@
-"""``toy/FrozenLake-v0``: Gymnasium's FrozenLake in words, on maps that are drawn, some of them held out.
+"""``toy/FrozenLake-v0``: Gymnasium's FrozenLake as text, on maps that are drawn, some of them held out.
 
 ::
 
@@ -17,11 +17,11 @@ from typing import Any, ClassVar
 import numpy as np
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv, is_valid
 
+from art_gym.base import require_choice
 from art_gym.env import Baseline
-from art_gym.game_pieces import require_choice
 from art_gym.tasks import Task, TaskSet
-from art_gym.wrappers.adapters.tables import action_values, best_action
-from art_gym.wrappers.text_adapter import Played, TextAdapter, random_player
+from art_gym.wrappers.adapters.common import action_values, best_action, positive_return, split_tasks
+from art_gym.wrappers.text_adapter import TextAdapter, random_player
 
 ACTIONS = ("left", "down", "right", "up")
 """In the order of FrozenLake's numbers."""
@@ -41,30 +41,24 @@ def lake_tasks(size: int, frozen: float) -> TaskSet:
     Args:
         size: Fields on a side.
         frozen: The chance of each field to be ice.
-
-    Raises:
-        ValueError: Where so few maps differ that the splits cannot be filled.
     """
     rng = np.random.default_rng((_SEED, size))
-    splits = [split for split, count in MAPS.items() for _ in range(count)]
+    wanted = sum(MAPS.values())
     found: dict[tuple[str, ...], None] = {}
-    for ice in rng.random((_TRIES * len(splits), size, size)) < frozen:
+    for ice in rng.random((_TRIES * wanted, size, size)) < frozen:
         board = [["F" if whole else "H" for whole in line] for line in ice.tolist()]
         board[0][0], board[-1][-1] = "S", "G"
         if is_valid(board, size):
             found[tuple(map("".join, board))] = None
-        if len(found) == len(splits):
+        if len(found) == wanted:
             break
     else:
         raise ValueError(
             f"maps of size {size} with frozen={frozen} hardly differ: only {len(found)} were found for "
-            f"{len(splits)} tasks; take a larger size, or frozen nearer to 0.7"
+            f"{wanted} tasks; take a larger size, or frozen nearer to 0.7"
         )
-    names = (f"{split}-{place}" for split, count in MAPS.items() for place in range(count))
-    return TaskSet(
-        Task(name, "", split, {"map": list(rows)})
-        for name, split, rows in zip(names, splits, found, strict=True)
-    )
+    boards = list(found)
+    return split_tasks(MAPS, lambda number: {"map": list(boards[number])})
 
 
 def right_down(env: FrozenLakeTextEnv, rng: np.random.Generator) -> Callable[[str], str]:
@@ -91,7 +85,7 @@ def optimal(env: FrozenLakeTextEnv, rng: np.random.Generator) -> Callable[[str],
 
 
 class FrozenLakeTextEnv(TextAdapter):
-    """Cross a frozen lake that is shown as a map in words.
+    """Cross a frozen lake that is shown as a text map.
 
     ## Description
     Gymnasium's ``FrozenLake-v1``: walk from the upper left corner to the goal in the lower right one and fall
@@ -102,7 +96,7 @@ class FrozenLakeTextEnv(TextAdapter):
 
     ## Observation Space
     Text: the map, a blank and a mark a field: ``@`` is you, ``O`` a hole, ``.`` ice, ``G`` the goal. It
-    says all there is to know, so a policy needs no memory of earlier turns.
+    shows the whole state, so a policy needs no memory of earlier turns.
 
     ## Starting State
     The upper left corner of a map of the split. Maps are drawn once for all; each has a
@@ -170,7 +164,7 @@ class FrozenLakeTextEnv(TextAdapter):
             split=split,
             max_turns=(24 if is_slippery else 6) * size if max_turns is None else max_turns,
             invalid_reward=invalid_reward,
-            success=_reached_goal,
+            success=positive_return,
             render_mode=render_mode,
         )
 
@@ -190,7 +184,7 @@ class FrozenLakeTextEnv(TextAdapter):
         observation, info = self.env.reset(seed=seed)
         return observation, info
 
-    def words(self, observation: Any) -> str:
+    def describe(self, observation: Any) -> str:
         """The map."""
         marks = [[_WORDS[letter] for letter in line] for line in self.task.data["map"]]
         row, column = divmod(int(observation), self.size)
@@ -199,7 +193,3 @@ class FrozenLakeTextEnv(TextAdapter):
         shown = "\n".join("".join(f" {mark}" for mark in line) for line in marks)
         ending = _ENDINGS.get(self.task.data["map"][row][column])
         return f"{shown}\n{ending}" if ending else shown
-
-
-def _reached_goal(played: Played) -> bool:
-    return played.env_return > 0

@@ -12,16 +12,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from art_gym.env import Baseline
-from art_gym.errors import did_you_mean
-from art_gym.wrappers.adapters.needs import FreeText, needed
-from art_gym.wrappers.private_random import PrivateRandom
+from art_gym.wrappers.adapters.common import FreeTextEnv, import_optional, require_known
+from art_gym.wrappers.isolated_random import IsolatedRandom
 from art_gym.wrappers.text_adapter import DEFAULT_MAX_TURNS, TextAdapter
 
 
-class GemEnv(FreeText):
+class GemEnv(FreeTextEnv):
     """A GEM environment with Gymnasium's interface.
 
-    Its time limit truncates, where GEM sets both flags; ``info["success"]`` says whether GEM paid its full
+    Its time limit truncates; GEM itself sets both flags; ``info["success"]`` says whether GEM paid its full
     reward, 1.
     """
 
@@ -46,13 +45,13 @@ class GemEnv(FreeText):
 
 
 def _sampled(env: GemTextEnv, rng: np.random.Generator) -> Callable[[str], str]:
-    """GEM's own random player, where the environment has one."""
-    chance = PrivateRandom()
-    with chance.borrowed(int(rng.integers(2**31))):
+    """GEM's own random player, if the environment has one."""
+    chance = IsolatedRandom()
+    with chance.active(int(rng.integers(2**31))):
         pass
 
     def act(observation: str) -> str:
-        with chance.borrowed():
+        with chance.active():
             reply: str = env.env.gem.sample_random_action()
             return reply
 
@@ -64,13 +63,13 @@ class GemTextEnv(TextAdapter):
 
     Args:
         env_id: GEM's id, such as ``"game:GuessTheNumber-v0-easy"``.
-        max_turns: Replies in an episode; by default GEM's own limit, where the environment has one.
+        max_turns: Replies in an episode; by default GEM's own limit, if the environment has one.
         render_mode: As in every ``TextEnv``.
         arguments: For ``gem.make``.
 
     Raises:
-        ModuleNotFoundError: Where GEM is missing.
-        ValueError: Where GEM has no such environment.
+        ModuleNotFoundError: If GEM is missing.
+        ValueError: If GEM has no such environment.
     """
 
     baselines: ClassVar[Mapping[str, Baseline]] = {"random": _sampled}
@@ -83,17 +82,16 @@ class GemTextEnv(TextAdapter):
         render_mode: str | None = None,
         **arguments: Any,
     ) -> None:
-        gem = needed("gem", "gem-llm")
-        registry = needed("gem.envs.registration", "gem-llm").ENV_REGISTRY
-        if env_id not in registry:
-            raise ValueError(f"GEM has no environment `{env_id}`{did_you_mean(env_id, registry)}")
-        with PrivateRandom().borrowed(0):  # GEM's games play a first episode when they are made
+        gem = import_optional("gem", "gem-llm")
+        registry = import_optional("gem.envs.registration", "gem-llm").ENV_REGISTRY
+        require_known("GEM", "environment", env_id, registry)
+        with IsolatedRandom().active(0):  # GEM's games play a first episode when they are made
             env = gem.make(env_id, **arguments)
         limit = getattr(env, "max_turns", None) or DEFAULT_MAX_TURNS
         super().__init__(
             GemEnv(env),
             max_turns=limit if max_turns is None else max_turns,
-            private_random=True,
+            isolated_random=True,
             render_mode=render_mode,
         )
 

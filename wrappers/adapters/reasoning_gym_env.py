@@ -13,9 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from art_gym.env import Baseline
-from art_gym.errors import did_you_mean
-from art_gym.tasks import Task, TaskSet
-from art_gym.wrappers.adapters.needs import FreeText, needed
+from art_gym.wrappers.adapters.common import FreeTextEnv, import_optional, require_known, split_tasks
 from art_gym.wrappers.text_adapter import TextAdapter
 
 SIZES = {"train": 10_000, "validation": 200, "test": 500}
@@ -24,7 +22,7 @@ SIZES = {"train": 10_000, "validation": 200, "test": 500}
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
-class ReasoningGymEnv(FreeText):
+class ReasoningGymEnv(FreeTextEnv):
     """A reasoning-gym dataset with Gymnasium's interface: ``options={"item": i}`` asks item ``i``.
 
     Args:
@@ -42,7 +40,7 @@ class ReasoningGymEnv(FreeText):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
         """Ask an item; without ``options`` one drawn by the seed."""
-        super(FreeText, self).reset(seed=seed)
+        super().reset(seed=seed)
         place = int(self.np_random.integers(len(self.dataset))) if options is None else options["item"]
         self.item = self.dataset[place]
         return self.item["question"], {}
@@ -52,9 +50,9 @@ class ReasoningGymEnv(FreeText):
         tagged = _ANSWER.findall(action)
         answer = (tagged[-1] if tagged else action).strip()
         score = float(self.dataset.score_answer(answer=answer, entry=self.item))
-        words = "Right." if score >= 1 else f"The answer was: {self.item['answer']}"
+        text = "Right." if score >= 1 else f"The answer was: {self.item['answer']}"
         paid = float(score >= 1) if self.exact else score
-        return words, paid, True, False, {"success": score >= 1}
+        return text, paid, True, False, {"success": score >= 1}
 
 
 def _right_answer(env: ReasoningGymTextEnv, rng: np.random.Generator) -> Callable[[str], str]:
@@ -79,8 +77,8 @@ class ReasoningGymTextEnv(TextAdapter):
         arguments: The dataset's own, such as ``max_terms=3``.
 
     Raises:
-        ModuleNotFoundError: Where reasoning-gym is missing.
-        ValueError: Where it has no such dataset.
+        ModuleNotFoundError: If reasoning-gym is missing.
+        ValueError: If it has no such dataset.
     """
 
     instructions: ClassVar[str] = "Answer the question. Put the final answer between <answer> and </answer>."
@@ -96,25 +94,15 @@ class ReasoningGymTextEnv(TextAdapter):
         render_mode: str | None = None,
         **arguments: Any,
     ) -> None:
-        library = needed("reasoning_gym", "reasoning-gym")
-        known = needed("reasoning_gym.factory", "reasoning-gym").DATASETS
-        if dataset not in known:
-            raise ValueError(f"reasoning-gym has no dataset `{dataset}`{did_you_mean(dataset, known)}")
+        library = import_optional("reasoning_gym", "reasoning-gym")
+        known = import_optional("reasoning_gym.factory", "reasoning-gym").DATASETS
+        require_known("reasoning-gym", "dataset", dataset, known)
         items = library.create_dataset(dataset, seed=0, size=sum(SIZES.values()), **arguments)
         super().__init__(
             ReasoningGymEnv(items, exact=exact),
             instructions=self.instructions,
-            tasks=_tasks(),
+            tasks=split_tasks(SIZES, lambda item: {"options": {"item": item}}),
             split=split,
             max_turns=1,
             render_mode=render_mode,
         )
-
-
-def _tasks() -> TaskSet:
-    """The same items for every dataset: places after each other, split by split."""
-    names = [(split, place) for split, size in SIZES.items() for place in range(size)]
-    return TaskSet(
-        Task(f"{split}-{place}", "", split, {"options": {"item": item}})
-        for item, (split, place) in enumerate(names)
-    )

@@ -1,4 +1,4 @@
-"""``toy/Taxi-v0``: Gymnasium's Taxi in words."""
+"""``toy/Taxi-v0``: Gymnasium's Taxi as text."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gymnasium.envs.toy_text.taxi import MAP, TaxiEnv
 from numpy.typing import NDArray
 
 from art_gym.env import Baseline
-from art_gym.wrappers.adapters.tables import action_values, best_action
-from art_gym.wrappers.text_adapter import Played, TextAdapter, random_player
+from art_gym.wrappers.adapters.common import action_values, best_action
+from art_gym.wrappers.text_adapter import EpisodeProgress, TextAdapter, random_player
 
 ACTIONS = ("south", "north", "east", "west", "pickup", "dropoff")
 """In the order of Taxi's numbers."""
@@ -36,7 +36,7 @@ def optimal(env: TaxiTextEnv, rng: np.random.Generator) -> Callable[[str], str]:
 
 
 class TaxiTextEnv(TextAdapter):
-    """Drive a passenger to a stand, on a map in words.
+    """Drive a passenger to a stand, on a text map.
 
     ## Description
     Gymnasium's ``Taxi-v4``: fetch the passenger at one stand and set them down at another.
@@ -86,9 +86,7 @@ class TaxiTextEnv(TextAdapter):
         rainy_probability: float = 0.8,
         fickle_passenger: bool = False,
         fickle_probability: float = 0.3,
-        max_turns: int = 200,
-        invalid_reward: float = -1,
-        render_mode: str | None = None,
+        **options: Any,
     ) -> None:
         self.is_rainy = is_rainy
         env = TaxiEnv(
@@ -100,14 +98,12 @@ class TaxiTextEnv(TextAdapter):
         super().__init__(
             env,
             actions=ACTIONS,
-            max_turns=max_turns,
-            invalid_reward=invalid_reward,
             masks="show",
             success=_arrived,
-            render_mode=render_mode,
+            **{"max_turns": 200, "invalid_reward": -1, **options},
         )
 
-    def words(self, observation: Any) -> str:
+    def describe(self, observation: Any) -> str:
         """The map, the passenger and the destination."""
         row, column, passenger, destination = self.env.decode(int(observation))
         lines = [list(line) for line in MAP]
@@ -122,5 +118,5 @@ class TaxiTextEnv(TextAdapter):
         )
 
 
-def _arrived(played: Played) -> bool:
+def _arrived(played: EpisodeProgress) -> bool:
     return played.terminated

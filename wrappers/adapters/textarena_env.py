@@ -1,7 +1,7 @@
 """``textarena/Solo-v0``: a game of TextArena for one player, by its id there.
 
 TextArena's ``reset`` seeds the global ``random`` and its games draw from it, and its default wrappers show
-all that was ever said, of earlier episodes too. Here each environment keeps a random state of its own, games
+all earlier messages, of earlier episodes too. Here each environment keeps a random state of its own, games
 are made without wrappers (their ``-raw`` ids), and an observation is what is new.
 """
 
@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from art_gym.errors import did_you_mean
-from art_gym.wrappers.adapters.needs import FreeText, needed
-from art_gym.wrappers.private_random import PrivateRandom
+from art_gym.wrappers.adapters.common import FreeTextEnv, import_optional, require_known
+from art_gym.wrappers.isolated_random import IsolatedRandom
 from art_gym.wrappers.text_adapter import TextAdapter
 
 _RAW = "-raw"
@@ -26,23 +25,18 @@ def make_game(game_id: str, **arguments: Any) -> Any:
     Args:
         game_id: TextArena's id, such as ``"GuessTheNumber-v0"``.
         arguments: The game's own.
-
-    Raises:
-        ModuleNotFoundError: Where TextArena is missing.
-        ValueError: Where it has no such game.
     """
-    library = needed("textarena", "textarena")
-    registry = needed("textarena.envs.registration", "textarena").ENV_REGISTRY
+    library = import_optional("textarena", "textarena")
+    registry = import_optional("textarena.envs.registration", "textarena").ENV_REGISTRY
     games = [name.removesuffix(_RAW) for name in registry if name.endswith(_RAW)]
     game_id = game_id.removesuffix(_RAW)
-    if game_id not in games:
-        raise ValueError(f"TextArena has no game `{game_id}`{did_you_mean(game_id, games)}")
-    with PrivateRandom().borrowed(0):
+    require_known("TextArena", "game", game_id, games)
+    with IsolatedRandom().active(0):
         return library.make(game_id + _RAW, **arguments)
 
 
-def told(messages: Sequence[tuple[int, str, Any]], player: int) -> str:
-    """What a player is told: everything but their own words.
+def text_for(messages: Sequence[tuple[int, str, Any]], player: int) -> str:
+    """The messages to a player as text: everything but their own replies.
 
     Args:
         messages: TextArena's messages: who, what, and the kind.
@@ -56,11 +50,11 @@ def told(messages: Sequence[tuple[int, str, Any]], player: int) -> str:
     return "\n".join(line.strip() for line in lines)
 
 
-class TextArenaEnv(FreeText):
+class TextArenaEnv(FreeTextEnv):
     """A game of TextArena for one player, with Gymnasium's interface.
 
     The whole reward comes with the last step. A game that ends because its turn limit is reached terminates:
-    TextArena does not tell the two apart.
+    TextArena does not distinguish the two.
     """
 
     def __init__(self, game: Any) -> None:
@@ -72,12 +66,12 @@ class TextArenaEnv(FreeText):
     ) -> tuple[str, dict[str, Any]]:
         """Begin a game; the global random state is seeded, as TextArena does."""
         self.game.reset(num_players=1, seed=seed)
-        return told(self.game.get_observation()[1], 0), {}
+        return text_for(self.game.get_observation()[1], 0), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take a reply."""
         done, _ = self.game.step(action)
-        text = told(self.game.get_observation()[1], 0)
+        text = text_for(self.game.get_observation()[1], 0)
         if not done:
             return text, 0.0, False, False, {}
         rewards, results = self.game.close()
@@ -97,8 +91,8 @@ class TextArenaSoloEnv(TextAdapter):
         arguments: The game's own.
 
     Raises:
-        ModuleNotFoundError: Where TextArena is missing.
-        ValueError: Where it has no such game.
+        ModuleNotFoundError: If TextArena is missing.
+        ValueError: If it has no such game.
     """
 
     def __init__(
@@ -112,6 +106,6 @@ class TextArenaSoloEnv(TextAdapter):
         super().__init__(
             TextArenaEnv(make_game(game, **arguments)),
             max_turns=max_turns,
-            private_random=True,
+            isolated_random=True,
             render_mode=render_mode,
         )

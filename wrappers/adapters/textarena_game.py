@@ -12,10 +12,10 @@ import pettingzoo  # type: ignore[import-untyped]
 from gymnasium import Space, spaces
 
 from art_gym.env import Baseline
-from art_gym.errors import ResetNeeded
+from art_gym.errors import ResetNeededError
 from art_gym.spaces import UnicodeText
-from art_gym.wrappers.adapters.textarena_env import make_game, told
-from art_gym.wrappers.private_random import PrivateRandom
+from art_gym.wrappers.adapters.textarena_env import make_game, text_for
+from art_gym.wrappers.isolated_random import IsolatedRandom
 
 SEATS = ("player_0", "player_1")
 
@@ -33,8 +33,8 @@ class TextArenaGame(pettingzoo.AECEnv):  # type: ignore[misc]  # PettingZoo has 
         arguments: The game's own.
 
     Raises:
-        ModuleNotFoundError: Where TextArena is missing.
-        ValueError: Where it has no such game.
+        ModuleNotFoundError: If TextArena is missing.
+        ValueError: If it has no such game.
     """
 
     metadata: ClassVar[dict[str, Any]] = {
@@ -66,7 +66,7 @@ class TextArenaGame(pettingzoo.AECEnv):  # type: ignore[misc]  # PettingZoo has 
         self.observation_spaces = {name: spaces.Dict({"text": UnicodeText()}) for name in SEATS}
         self.action_spaces = {name: UnicodeText() for name in SEATS}
         self.turns: dict[str, int] = {}
-        self._random = PrivateRandom()
+        self._random = IsolatedRandom()
 
     def observation_space(self, agent: str) -> Space[Any]:
         """A seat's observation space, always the same object."""
@@ -83,7 +83,7 @@ class TextArenaGame(pettingzoo.AECEnv):  # type: ignore[misc]  # PettingZoo has 
             seed: The same seed gives the same game.
             options: TextArena's games have none.
         """
-        with self._random.borrowed(seed):
+        with self._random.active(seed):
             self.game.reset(num_players=2, seed=seed)
         self.agents = list(SEATS)
         self.rewards = dict.fromkeys(SEATS, 0.0)
@@ -101,14 +101,9 @@ class TextArenaGame(pettingzoo.AECEnv):  # type: ignore[misc]  # PettingZoo has 
         return {"text": self._news[agent]}
 
     def step(self, action: str | None) -> None:
-        """Let the seat to move reply; at the game's end let it leave with ``None``.
-
-        Raises:
-            ResetNeeded: Before ``reset`` or after the game's end.
-            TypeError: Where the action is no text while the game goes on.
-        """
+        """Let the seat to move reply; at the game's end let it leave with ``None``."""
         if not self.agents:
-            raise ResetNeeded("call reset() first: no game is running")
+            raise ResetNeededError("call reset() first: no game is running")
         name = self.agent_selection
         if self.terminations[name] or self.truncations[name]:
             self._was_dead_step(action)
@@ -118,7 +113,7 @@ class TextArenaGame(pettingzoo.AECEnv):  # type: ignore[misc]  # PettingZoo has 
         self._news[name] = ""
         self.turns[name] += 1
         self.infos[name] = {**self.infos[name], "turn": self.turns[name]}
-        with self._random.borrowed():
+        with self._random.active():
             done, _ = self.game.step(action)
         self._hear()
         if done:
@@ -137,12 +132,12 @@ class TextArenaGame(pettingzoo.AECEnv):  # type: ignore[misc]  # PettingZoo has 
         return f"textarena/{self.game_id}"
 
     def _hear(self) -> None:
-        """Hand out what was said since, and see who is to move."""
+        """Hand out the new messages, and find the seat to move."""
         state = self.game.state
         for player, name in enumerate(SEATS):
-            words = told(state.observations[player], player)
+            text = text_for(state.observations[player], player)
             state.observations[player] = []
-            self._news[name] = "\n".join(filter(None, (self._news[name], words)))
+            self._news[name] = "\n".join(filter(None, (self._news[name], text)))
         self.agent_selection = SEATS[state.current_player_id]
 
     def _end(self) -> None:

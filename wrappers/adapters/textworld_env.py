@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from art_gym.base import Snapshot
 from art_gym.env import Baseline
-from art_gym.snapshots import Snapshot
-from art_gym.tasks import Task, TaskSet
-from art_gym.wrappers.adapters.needs import FreeText, needed
+from art_gym.tasks import Task
+from art_gym.wrappers.adapters.common import FreeTextEnv, import_optional, split_tasks
 from art_gym.wrappers.text_adapter import TextAdapter
 
 SPLITS = {"train": 1000, "validation": 50, "test": 100}
@@ -29,17 +29,17 @@ _BANNER_ENDS = "$$$"
 _PROMPT = re.compile(r"\n*^>.*\Z", re.MULTILINE)
 
 
-class TextWorldEnv(FreeText):
+class TextWorldEnv(FreeTextEnv):
     """Games of TextWorld with Gymnasium's interface: ``options={"file": path}`` begins the game of a file.
 
     The reward is what the score rises by. ``info["possible"]`` lists the commands that do something now,
-    where the game knows them.
+    if the game knows them.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._library = needed("textworld", "textworld")
-        self._unsupported = needed("jericho", "jericho").UnsupportedGameWarning
+        self._library = import_optional("textworld", "textworld")
+        self._unsupported = import_optional("jericho", "jericho").UnsupportedGameWarning
         self._game: Any = None
         self._score = 0.0
         self.possible: list[str] = []
@@ -112,7 +112,7 @@ class TextWorldTextEnv(TextAdapter):
         render_mode: As in every ``TextEnv``.
 
     Raises:
-        ModuleNotFoundError: Where TextWorld is missing.
+        ModuleNotFoundError: If TextWorld is missing.
     """
 
     instructions: ClassVar[str] = (
@@ -132,7 +132,7 @@ class TextWorldTextEnv(TextAdapter):
         max_turns: int = 20,
         render_mode: str | None = None,
     ) -> None:
-        self._library = needed("textworld", "textworld")
+        self._library = import_optional("textworld", "textworld")
         self._size = {"nb_rooms": rooms, "nb_objects": objects, "quest_length": quest_length}
         self._folder = tempfile.mkdtemp(prefix="textworld-")
         self._clean = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
@@ -140,7 +140,8 @@ class TextWorldTextEnv(TextAdapter):
         super().__init__(
             TextWorldEnv(),
             instructions=self.instructions,
-            tasks=[Task(name, "") for name in self._files] or _made_tasks(),
+            tasks=[Task(name, "") for name in self._files]
+            or split_tasks(SPLITS, lambda seed: {"game": seed}),
             split=split,
             max_turns=max_turns,
             render_mode=render_mode,
@@ -154,11 +155,7 @@ class TextWorldTextEnv(TextAdapter):
         return begun
 
     def snapshot(self) -> Snapshot:
-        """Not possible.
-
-        Raises:
-            NotImplementedError: Always: the interpreter's memory cannot be pickled.
-        """
+        """Not possible."""
         raise NotImplementedError("TextWorld's interpreter cannot be copied: reset with the seed and replay")
 
     def close(self) -> None:
@@ -176,15 +173,8 @@ class TextWorldTextEnv(TextAdapter):
         return str(file)
 
 
-def _made_tasks() -> TaskSet:
-    names = [(split, place) for split, count in SPLITS.items() for place in range(count)]
-    return TaskSet(
-        Task(f"{split}-{place}", "", split, {"game": seed}) for seed, (split, place) in enumerate(names)
-    )
-
-
 def _plain(text: str) -> str:
-    """A game's words without the picture that TextWorld's first ones have, and without prompt and status."""
+    """A game's text without the banner, the prompt and the status line."""
     text = text[text.rfind(_BANNER_ENDS) + len(_BANNER_ENDS) if _BANNER_ENDS in text else 0 :]
     lines = _PROMPT.sub("", text).strip().splitlines()
     kept = [

@@ -1,4 +1,4 @@
-"""``classic/TicTacToe-v0``: PettingZoo's tic-tac-toe in words."""
+"""``classic/TicTacToe-v0``: PettingZoo's tic-tac-toe as text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pettingzoo.utils.conversions import turn_based_aec_to_parallel  # type: ign
 
 from art_gym.env import Baseline
 from art_gym.wrappers.adapters.board_game import PLAYERS, BoardGame, Cells, lines, wins, with_mark
-from art_gym.wrappers.adapters.needs import needed
+from art_gym.wrappers.adapters.common import import_optional
 
 SEATS = ("player_1", "player_2")
 _LINES = lines(3, 3, 3)
@@ -50,7 +50,7 @@ class TicTacToe(BoardGame):
         options: As in every ``TextAECEnv``.
 
     Raises:
-        ModuleNotFoundError: Where PettingZoo's classics cannot be imported.
+        ModuleNotFoundError: If PettingZoo's classics cannot be imported.
     """
 
     metadata: dict[str, Any] = {**BoardGame.metadata, "name": "TicTacToe"}  # noqa: RUF012 (PettingZoo's own)
@@ -66,7 +66,7 @@ class TicTacToe(BoardGame):
 
     def make_raw(self) -> Any:
         """PettingZoo's ``tictactoe_v3``."""
-        return needed("pettingzoo.classic.tictactoe.tictactoe", "pettingzoo pygame-ce").raw_env()
+        return import_optional("pettingzoo.classic.tictactoe.tictactoe", "pettingzoo pygame-ce").raw_env()
 
     @property
     def cells(self) -> Cells:

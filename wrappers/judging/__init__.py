@@ -1,27 +1,35 @@
-"""Judges: what attempts at one task are worth, seen beside each other."""
+"""Judges: scores for the attempts at one task, compared with each other."""
 
-from art_gym.wrappers.judging.attempts import Attempt, Step, check_group
-from art_gym.wrappers.judging.criteria import CLASSIC_CRITERIA, CLASSIC_RUBRIC
-from art_gym.wrappers.judging.criteria_findings import CriterionFunction, Finding
+from art_gym.wrappers.judging.base import (
+    Attempt,
+    Criterion,
+    Judge,
+    JudgeFailedError,
+    JudgingError,
+    Rubric,
+    Score,
+    Step,
+    check_group,
+    judge_group,
+)
+from art_gym.wrappers.judging.budget import JudgeBudget, JudgeStatistics
+from art_gym.wrappers.judging.cache import CachedAnswer, JudgeCache
 from art_gym.wrappers.judging.ensembles import (
     EnsembleJudge,
     EnsembleScore,
-    OrderedJudge,
     PairwiseJudge,
     PositionBias,
-    ShufflingJudge,
     position_bias,
 )
-from art_gym.wrappers.judging.errors import JudgeFailed, JudgingError
-from art_gym.wrappers.judging.judge_budget import JudgeBudget
-from art_gym.wrappers.judging.judge_cache import CachedAnswer, JudgeCache
-from art_gym.wrappers.judging.judges import Judge, judge_group
-from art_gym.wrappers.judging.llm_judge import LLMJudge
-from art_gym.wrappers.judging.llm_rubric import RULER_RUBRIC
-from art_gym.wrappers.judging.llm_statistics import JudgeStatistics
+from art_gym.wrappers.judging.llm_judge import RULER_RUBRIC, LLMJudge
 from art_gym.wrappers.judging.recording import AttemptRecorder
-from art_gym.wrappers.judging.rubric_judge import RubricJudge
-from art_gym.wrappers.judging.rubrics import Criterion, Rubric, Score
+from art_gym.wrappers.judging.rubric_judge import (
+    CLASSIC_CRITERIA,
+    CLASSIC_RUBRIC,
+    CriterionFunction,
+    Finding,
+    RubricJudge,
+)
 
 __all__ = [
     "CLASSIC_CRITERIA",
@@ -38,17 +46,15 @@ __all__ = [
     "Judge",
     "JudgeBudget",
     "JudgeCache",
-    "JudgeFailed",
+    "JudgeFailedError",
     "JudgeStatistics",
     "JudgingError",
     "LLMJudge",
-    "OrderedJudge",
     "PairwiseJudge",
     "PositionBias",
     "Rubric",
     "RubricJudge",
     "Score",
-    "ShufflingJudge",
     "Step",
     "check_group",
     "judge_group",

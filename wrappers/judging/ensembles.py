@@ -9,16 +9,22 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from art_gym.errors import did_you_mean
-from art_gym.wrappers.judging.attempts import Attempt, check_group
-from art_gym.wrappers.judging.errors import JudgeFailed, JudgingError
-from art_gym.wrappers.judging.judges import Judge, judge_group
-from art_gym.wrappers.judging.rubrics import Rubric, Score
+from art_gym.wrappers.judging.base import (
+    Attempt,
+    Judge,
+    JudgeFailedError,
+    JudgingError,
+    Rubric,
+    Score,
+    check_group,
+    judge_group,
+)
 
 _AVERAGES: dict[str, Callable[[Sequence[float]], float]] = {
     "mean": statistics.fmean,
@@ -26,30 +32,12 @@ _AVERAGES: dict[str, Callable[[Sequence[float]], float]] = {
 }
 
 
-@runtime_checkable
-class OrderedJudge(Judge, Protocol):
-    """A judge that can be told in which order to look at attempts."""
-
-    def in_given_order(self) -> Judge:
-        """The same judge, looking at attempts in the order in which the group lists them."""
-
-
-@runtime_checkable
-class ShufflingJudge(OrderedJudge, Protocol):
-    """A judge that shuffles attempts by a seed, such as :class:`.LLMJudge`."""
-
-    seed: int
-
-    def with_seed(self, seed: int) -> Judge:
-        """The same judge with another order."""
-
-
 @dataclass(frozen=True, slots=True)
 class EnsembleScore(Score):
     """An average of several judges' scores."""
 
     members: tuple[float, ...] = ()
-    """What each of the judges said that answered."""
+    """The score of each judge that answered."""
 
     @property
     def disagreement(self) -> float:
@@ -58,14 +46,14 @@ class EnsembleScore(Score):
 
 
 class EnsembleJudge:
-    """Asks several judges at the same time and averages what they say; implements :class:`.Judge`.
+    """Asks several judges at the same time and averages their scores; implements :class:`.Judge`.
 
     Every attempt's score averages the same judges, those that answered about the group, so that a judge that
     failed moves no attempt against another.
 
     Args:
         judges: Several judges, or one that is asked with ``shuffles`` different orders.
-        shuffles: How many orders; for one judge that has :meth:`ShufflingJudge.with_seed`.
+        shuffles: How many orders; for one judge that has ``seed`` and ``with_seed(seed)``, as ``LLMJudge``.
         aggregate: ``"mean"`` or ``"median"``.
         minimum: How many must answer; with fewer, the group has failed.
 
@@ -90,35 +78,31 @@ class EnsembleJudge:
         self._minimum = minimum
 
     def __call__(self, group: Sequence[Attempt], rubric: Rubric | None = None) -> dict[str, EnsembleScore]:
-        """Return each attempt's average, by its id.
-
-        Args:
-            group: Attempts at one task, each with an id of its own.
-            rubric: What to look for; ``None``: each judge's own rubric.
+        """Return each attempt's average score, see :class:`.Judge`.
 
         Raises:
             JudgingError: For a group or rubric that cannot be judged.
-            JudgeFailed: Where fewer than ``minimum`` judges answered; its reason is the last one's.
+            JudgeFailedError: If fewer than ``minimum`` judges answered; its reason is the last one's.
         """
         check_group(group)
         answers: list[dict[str, Score]] = []
-        failures: list[JudgeFailed] = []
+        failures: list[JudgeFailedError] = []
         with ThreadPoolExecutor(len(self.judges), thread_name_prefix="ensemble") as pool:
             for asked in [pool.submit(judge_group, judge, group, rubric) for judge in self.judges]:
                 try:
                     answers.append(asked.result())
-                except JudgeFailed as fault:
+                except JudgeFailedError as fault:
                     failures.append(fault)
         if len(answers) < self._minimum:
-            words = "; ".join(f"{fault.reason}: {fault}" for fault in failures)
-            raise JudgeFailed(
+            faults = "; ".join(f"{fault.reason}: {fault}" for fault in failures)
+            raise JudgeFailedError(
                 failures[-1].reason,
-                f"{len(answers)} of {len(self.judges)} judges answered, {self._minimum} must: {words}",
+                f"{len(answers)} of {len(self.judges)} judges answered, {self._minimum} must: {faults}",
             )
         return {attempt.id: self._averaged([answer[attempt.id] for answer in answers]) for attempt in group}
 
     def in_given_order(self) -> EnsembleJudge:
-        """The same ensemble, with members that look at attempts in the order of the group where they can."""
+        """The same ensemble, with members that look at attempts in the order of the group if they can."""
         ensemble = copy.copy(self)
         ensemble.judges = tuple(_in_given_order(judge) for judge in self.judges)
         return ensemble
@@ -127,8 +111,8 @@ class EnsembleJudge:
         values = tuple(score.value for score in scores)
         names = [name for name in scores[0].parts if all(name in score.parts for score in scores)]
         parts = {name: self._average([score.parts[name] for score in scores]) for name in names}
-        words = [f"[{score.value:.2f}] {score.explanation}" for score in scores if score.explanation]
-        return EnsembleScore(self._average(values), "\n".join(words), parts, values)
+        reasons = [f"[{score.value:.2f}] {score.explanation}" for score in scores if score.explanation]
+        return EnsembleScore(self._average(values), "\n".join(reasons), parts, values)
 
 
 class PairwiseJudge:
@@ -150,18 +134,9 @@ class PairwiseJudge:
         self._judge = _in_given_order(judge)
 
     def __call__(self, group: Sequence[Attempt], rubric: Rubric | None = None) -> dict[str, Score]:
-        """Return each attempt's share of wins, by its id; a group of one different attempt scores 0.5.
-
-        Args:
-            group: Attempts at one task, each with an id of its own.
-            rubric: What to look for; ``None``: the judge's own rubric.
-
-        Raises:
-            JudgingError: For a group or rubric that cannot be judged.
-            JudgeFailed: Where the judge had no usable answer about a pair.
-        """
+        """Return each attempt's share of wins, see :class:`.Judge`; a single attempt scores 0.5."""
         check_group(group)
-        alike = _alike(group)
+        alike = _distinct(group)
         wins = dict.fromkeys(alike, 0.0)
         for one, other in itertools.combinations(alike, 2):
             won = self._compare(alike[one][0], alike[other][0], rubric)
@@ -171,8 +146,8 @@ class PairwiseJudge:
         scores: dict[str, Score] = {}
         for key, attempts in alike.items():
             value = wins[key] / rivals if rivals else 0.5
-            words = f"won {wins[key]:g} of {rivals} comparisons" if rivals else "nothing to compare with"
-            scores |= {attempt.id: Score(value, words) for attempt in attempts}
+            reason = f"won {wins[key]:g} of {rivals} comparisons" if rivals else "nothing to compare with"
+            scores |= {attempt.id: Score(value, reason) for attempt in attempts}
         return {attempt.id: scores[attempt.id] for attempt in group}
 
     def _compare(self, one: Attempt, other: Attempt, rubric: Rubric | None) -> float:
@@ -216,7 +191,7 @@ def position_bias(
 
     The orders are rotations of random ones, so over each ``n`` of them, with ``n`` different attempts, every
     attempt is shown once at every place. Attempts that read the same are shown once. The measure is of order
-    alone only where the judge is deterministic; otherwise its own noise is part of it.
+    alone only if the judge is deterministic; otherwise its own noise is part of it.
 
     Args:
         judge: A judge; one that shuffles on its own is asked not to.
@@ -227,10 +202,10 @@ def position_bias(
 
     Raises:
         JudgingError: For fewer than two orders or different attempts.
-        JudgeFailed: Where the judge had no usable answer in one of the orders.
+        JudgeFailedError: If the judge gave no usable answer in one of the orders.
     """
     check_group(group)
-    different = [attempts[0] for attempts in _alike(group).values()]
+    different = [attempts[0] for attempts in _distinct(group).values()]
     if orders < 2 or len(different) < 2:
         raise JudgingError(
             f"position bias needs two orders of two different attempts, got {orders} and {len(different)}"
@@ -260,17 +235,19 @@ def _flips(scores_O_N: npt.NDArray[np.float64]) -> float:
     return math.fsum(apart) / len(apart)
 
 
-def _alike(group: Sequence[Attempt]) -> Mapping[tuple[object, ...], list[Attempt]]:
-    """The group's attempts by what they read like, in the group's order."""
+def _distinct(group: Sequence[Attempt]) -> Mapping[tuple[object, ...], list[Attempt]]:
+    """The group's attempts by their text, in the group's order."""
     found: dict[tuple[object, ...], list[Attempt]] = {}
     for attempt in group:
-        words = tuple((step.reply, step.observation) for step in attempt.steps)
-        found.setdefault((words, attempt.ending), []).append(attempt)
+        steps = tuple((step.reply, step.observation) for step in attempt.steps)
+        found.setdefault((steps, attempt.ending), []).append(attempt)
     return found
 
 
-def _in_given_order(judge: Judge) -> Judge:
-    return judge.in_given_order() if isinstance(judge, OrderedJudge) else judge
+def _in_given_order(judge: Any) -> Judge:
+    """The judge, told not to shuffle if it can be told."""
+    fixed: Judge = judge.in_given_order() if hasattr(judge, "in_given_order") else judge
+    return fixed
 
 
 def _members(judges: Judge | Sequence[Judge], shuffles: int | None) -> tuple[Judge, ...]:
@@ -279,9 +256,9 @@ def _members(judges: Judge | Sequence[Judge], shuffles: int | None) -> tuple[Jud
         raise JudgingError("an ensemble holds at least one judge")
     if shuffles is None:
         return members
-    (judge, *others) = members
-    if others or not isinstance(judge, ShufflingJudge):
-        raise JudgingError("shuffles is for one judge that has `with_seed`, such as LLMJudge")
-    if shuffles < 1:
-        raise JudgingError(f"shuffles is at least 1, got {shuffles}")
+    judge: Any = members[0]
+    if len(members) > 1 or not hasattr(judge, "with_seed") or shuffles < 1:
+        raise JudgingError(
+            f"shuffles={shuffles} must be at least 1, and is for one judge that has `with_seed`, as LLMJudge"
+        )
     return tuple(judge.with_seed(judge.seed + number) for number in range(shuffles))

@@ -1,35 +1,30 @@
-"""Makes an attempt from what ``reset`` and ``step`` return."""
+"""Records an attempt from what ``reset`` and ``step`` return."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, SupportsFloat
 
-from art_gym.errors import ResetNeeded
-from art_gym.wrappers.judging.attempts import Attempt, Step
+from art_gym.errors import ResetNeededError
+from art_gym.wrappers.judging.base import Attempt, Step
+
+_UNFINISHED = "unfinished"
 
 
 class AttemptRecorder:
-    """Takes down one attempt at a time, for a judge to read.
+    """Records one attempt at a time, for a judge.
 
     It works with any environment whose observations and actions are text: what its ``info`` lacks is left
-    empty in the attempt. An unfinished attempt can be had too; its ending is ``"unfinished"``.
+    empty in the attempt. The ending of an attempt that is still running is ``"unfinished"``.
     """
 
     def __init__(self) -> None:
-        self._task: str | None = None
-        self._tools: tuple[Mapping[str, Any], ...] = ()
-        self._steps: list[Step] = []
-        self._ending = "unfinished"
-        self._success: bool | None = None
-        self._facts: dict[str, Any] = {}
+        self._attempt: Attempt | None = None
 
     def begin(self, observation: str, info: Mapping[str, Any]) -> None:
-        """Begin a new attempt with what ``reset`` returned; the one before it is forgotten."""
-        self._task = observation
-        self._tools = tuple(info.get("tools") or ())
-        self._steps = []
-        self._ending, self._success, self._facts = "unfinished", None, {}
+        """Begin a new attempt with what ``reset`` returned; the one before it is dropped."""
+        self._attempt = Attempt("", observation, (), tuple(info.get("tools") or ()), ending=_UNFINISHED)
 
     def add(
         self,
@@ -41,50 +36,35 @@ class AttemptRecorder:
         info: Mapping[str, Any],
         seconds: float | None = None,
     ) -> None:
-        """Take down one step: the reply, and what ``step`` returned for it.
-
-        Args:
-            reply: The action.
-            observation: The first of what ``step`` returned, and so on to ``info``.
-            reward: The environment's own reward.
-            terminated: Whether the episode ended by itself.
-            truncated: Whether it was cut off.
-            info: ``call`` or ``error``, and at the end ``success`` and ``facts``, are read.
-            seconds: How long the step took, where somebody measured it.
+        """Record one step: the reply, what ``step`` returned, and the seconds it took, if measured.
 
         Raises:
-            ResetNeeded: Before :meth:`begin` or after the attempt's end.
+            ResetNeededError: Before :meth:`begin` or after the attempt's end.
         """
-        if self._task is None or self.ended:
-            raise ResetNeeded("begin() an attempt before adding steps: none is running")
-        self._steps.append(
-            Step(reply, observation, float(reward), info.get("call"), info.get("error"), seconds)
-        )
+        if self._attempt is None or self.ended:
+            raise ResetNeededError("begin() an attempt before adding steps: none is running")
+        step = Step(reply, observation, float(reward), info.get("call"), info.get("error"), seconds)
+        self._attempt = replace(self._attempt, steps=(*self._attempt.steps, step))
         if terminated or truncated:
-            self._ending = "terminated" if terminated else "truncated"
             success = info.get("success")
-            self._success = None if success is None else bool(success)
-            self._facts = dict(info.get("facts") or {})
+            self._attempt = replace(
+                self._attempt,
+                ending="terminated" if terminated else "truncated",
+                success=None if success is None else bool(success),
+                facts=dict(info.get("facts") or {}),
+            )
 
     @property
     def ended(self) -> bool:
-        """Whether the attempt has come to its end."""
-        return self._ending != "unfinished"
+        """Whether the attempt is over."""
+        return self._attempt is not None and self._attempt.ending != _UNFINISHED
 
     def attempt(self, id: str) -> Attempt:
         """The attempt so far, named ``id``.
 
         Raises:
-            ResetNeeded: Before :meth:`begin`.
+            ResetNeededError: Before :meth:`begin`.
         """
-        if self._task is None:
-            raise ResetNeeded("begin() an attempt first: there is nothing to judge")
-        return Attempt(
-            id,
-            self._task,
-            tuple(self._steps),
-            self._tools,
-            ending=self._ending,
-            success=self._success,
-            facts=dict(self._facts),
-        )
+        if self._attempt is None:
+            raise ResetNeededError("begin() an attempt first: there is nothing to judge")
+        return replace(self._attempt, id=id)

@@ -1,17 +1,409 @@
-"""``RubricJudge``: scores by a rubric without a model."""
+"""``RubricJudge`` scores attempts by a rubric without a model; the four classic criteria.
+
+Without an expected result, accuracy is guessed from the transcript. The guesses read what the agent and the
+environment wrote, never the reward or ``success``, so each can be gamed without solving the task; each says
+how. An environment that gives the expected result (``facts``) is judged better.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import SequenceMatcher
 from numbers import Real
+from typing import Any, Final, NamedTuple
 
 from art_gym.errors import did_you_mean
-from art_gym.wrappers.judging.attempts import Attempt, check_group
-from art_gym.wrappers.judging.criteria import CLASSIC_CRITERIA, CLASSIC_RUBRIC
-from art_gym.wrappers.judging.criteria_findings import CriterionFunction
-from art_gym.wrappers.judging.errors import JudgingError
-from art_gym.wrappers.judging.rubrics import Rubric, Score
+from art_gym.wrappers.judging.base import Attempt, Criterion, JudgingError, Rubric, Score, Step, check_group
+
+_BY_CHARACTERS = 200
+"""Texts longer than this are compared by their words: difflib's time can grow with the cube of the length."""
+
+
+def agreement(expected: Any, result: Any, *, exact: bool = False) -> float:
+    """How far ``result`` agrees with ``expected``.
+
+    * Texts: 1 if they are equal but for case, form and amount of white space; else their similarity.
+      Up to 200 characters that is difflib's ratio (Ratcliff & Metzener 1988) of the characters, beyond that
+      Dice's coefficient of the words, counted and out of order. Similar spelling is not similar meaning:
+      ``12 March`` against ``13 March`` gives 0.88, and ``paid`` against ``unpaid`` 0.8.
+    * Numbers: ``1 - |e - r| / max(|e|, |r|)``, at least 0. A text that reads as a number counts as one if
+      a number is expected. A number that a float cannot hold agrees with nothing.
+    * Mappings: the mean agreement of the values over the expected keys and the keys that nobody expected;
+      a key that is missing or unexpected counts 0.
+    * Lists: the mean agreement place by place; places that only one of them has count 0. Order matters.
+    * Everything else, such as ``True``: 1 if equal, else 0.
+
+    Args:
+        expected: What was asked for, of JSON's types.
+        result: What came of it.
+        exact: Texts and numbers agree fully or not at all.
+    """
+    if isinstance(expected, Mapping):
+        return _mappings(expected, result, exact) if isinstance(result, Mapping) else 0.0
+    if isinstance(expected, str):
+        return _texts(expected, result if isinstance(result, str) else _text_of(result), exact)
+    if isinstance(expected, Sequence):
+        return _lists(expected, result, exact)
+    if _is_number(expected):
+        return _numbers(_number_of(expected), _number_of(result), exact)
+    return float(type(expected) is type(result) and expected == result)
+
+
+def _mappings(expected: Mapping[Any, Any], result: Mapping[Any, Any], exact: bool) -> float:
+    keys = expected.keys() | result.keys()
+    shared = expected.keys() & result.keys()
+    parts = [agreement(expected[key], result[key], exact=exact) for key in shared]
+    return math.fsum(parts) / len(keys) if keys else 1.0
+
+
+def _lists(expected: Sequence[Any], result: Any, exact: bool) -> float:
+    if isinstance(result, str) or not isinstance(result, Sequence):
+        return 0.0
+    longest = max(len(expected), len(result))
+    parts = [agreement(e, r, exact=exact) for e, r in zip(expected, result, strict=False)]
+    return math.fsum(parts) / longest if longest else 1.0
+
+
+def _texts(expected: str, result: str | None, exact: bool) -> float:
+    if result is None:
+        return 0.0
+    wanted, found = plain(expected), plain(result)
+    if wanted == found:
+        return 1.0
+    if exact or not wanted or not found:
+        return 0.0
+    if max(len(wanted), len(found)) <= _BY_CHARACTERS:
+        return SequenceMatcher(None, wanted, found, autojunk=False).ratio()
+    words, others = Counter(wanted.split()), Counter(found.split())
+    return 2 * (words & others).total() / (words.total() + others.total())
+
+
+def plain(text: str) -> str:
+    """A text for comparing: in compatible forms of the letters, lower case, single spaces."""
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+def _numbers(expected: float | None, result: float | None, exact: bool) -> float:
+    if expected is None or result is None:
+        return 0.0
+    if expected == result:
+        return 1.0
+    if exact or not math.isfinite(expected) or not math.isfinite(result):
+        return 0.0
+    # Halved, so that the difference of two huge numbers stays finite.
+    return max(0.0, 1 - 2 * abs(expected / 2 - result / 2) / max(abs(expected), abs(result)))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _number_of(value: Any) -> float | None:
+    if not _is_number(value) and not isinstance(value, str):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _text_of(value: Any) -> str | None:
+    return str(value) if _is_number(value) else None
+
+
+class Finding(NamedTuple):
+    """What a criterion found in one attempt."""
+
+    value: float
+    """From 0 to 1."""
+    why: str
+    """The reason, in a few words."""
+
+
+CriterionFunction = Callable[[Attempt], tuple[float, str]]
+"""Looks at one attempt alone and returns a `Finding`, or a plain pair of a value and the reason."""
+
+
+def valid_steps(attempt: Attempt) -> list[Step]:
+    """The steps whose reply was not refused."""
+    return [step for step in attempt.steps if step.error is None]
+
+
+def valid_share(attempt: Attempt) -> float:
+    """The share of the replies that were not refused; 0 for an attempt without replies."""
+    return len(valid_steps(attempt)) / len(attempt.steps) if attempt.steps else 0.0
+
+
+def ended_itself(attempt: Attempt) -> bool:
+    """Whether a valid reply brought the attempt to its end, and no limit cut it off."""
+    return attempt.ending == "terminated" and bool(attempt.steps) and attempt.steps[-1].error is None
+
+
+_LONGEST_ANSWER = 60  # words
+_WORD = re.compile(r"\w+")
+_REPORT = re.compile(
+    r"\b(?P<passed>\d{1,9})\s*(?:of|/|out of)\s*(?P<total>\d{1,9})\b[^.\n]{0,40}?\bpass(?:ed|es)?\b"
+)
+_ALL_PASS = re.compile(r"\ball\b[^.\n]{0,40}\bpass(?:ed|es)?\b", re.IGNORECASE)
+_FAULT = re.compile(
+    r"\bTraceback\b|\b[A-Z]\w*(?:Error|Exception)\b|\[exit code [^0\]]|cannot be loaded|took too long"
+)
+_NO_ANSWER = re.compile(
+    r"\b(?:do not|don't|cannot|can't|could not|couldn't) (?:know|tell|say|find|answer)\b|\bno idea\b"
+)
+
+
+def email_search(attempt: Attempt) -> Finding:
+    """Half for ending by a call of one's own, half for what that call names having been seen before.
+
+    The second half is the share of the words in the ending call's arguments (an id, an answer) that occur in
+    observations after the first. An attempt that was cut off gets 0.
+
+    Gamed by: searching for anything and selecting the first result.
+    """
+    if not ended_itself(attempt):
+        return Finding(0.0, "it did not come to an end by itself")
+    seen = _share_seen(_strings(attempt.steps[-1]), attempt.steps[:-1])
+    return Finding(0.5 + 0.5 * seen, f"it ended by itself; {seen:.0%} of what it gave had been seen before")
+
+
+def question_answering(attempt: Attempt) -> Finding:
+    """Half for ending with an answer, half for its words having been read before.
+
+    An answer of more than 60 words, or one that says it does not know, gets 0; so does an attempt that was
+    cut off. If there was nothing to read (one step), the second half is given for any answer.
+
+    Gamed by: copying any few words from an observation; a confident invention if there is nothing to read.
+    """
+    if not ended_itself(attempt):
+        return Finding(0.0, "it did not come to an end by itself")
+    texts = _strings(attempt.steps[-1])
+    words = [word for text in texts for word in _WORD.findall(text)]
+    if not words:
+        return Finding(0.0, "it ended without an answer")
+    if len(words) > _LONGEST_ANSWER:
+        return Finding(0.0, f"its answer has {len(words)} words, more than {_LONGEST_ANSWER}")
+    if any(_NO_ANSWER.search(plain(text.replace("’", "'"))) for text in texts):
+        return Finding(0.0, "it says that it does not know")
+    seen = _share_seen(texts, attempt.steps[:-1]) if len(attempt.steps) > 1 else 1.0
+    return Finding(0.5 + 0.5 * seen, f"it answered; {seen:.0%} of its answer had been read before")
+
+
+def code_generation(attempt: Attempt) -> Finding:
+    """Signs that the code works: 0.2 for handing it in, 0.3 for no fault shown, 0.5 for tests that pass.
+
+    Handing in is ending by a call of one's own. A fault is a traceback, an error's name or a failing exit
+    code in the latest observation after a valid call. The tests are the latest report of the form
+    ``3 of 5 … pass`` or ``All … pass``, in any observation; their share is what counts.
+
+    Gamed by: code that prints such a report, or that swallows its errors; code for the examples alone.
+    """
+    steps = valid_steps(attempt)
+    if not steps:
+        return Finding(0.0, "it has no valid call")
+    handed_in = ended_itself(attempt)
+    faultless = not _FAULT.search(steps[-1].observation)
+    passed, tests = _latest_report([step.observation for step in steps])
+    reason = (
+        f"{'handed in' if handed_in else 'not handed in'}, {'no' if faultless else 'a'} fault shown, {tests}"
+    )
+    return Finding(0.2 * handed_in + 0.3 * faultless + 0.5 * passed, reason)
+
+
+def game(attempt: Attempt) -> Finding:
+    """Half the share of valid moves: of how well a game went, a transcript of any game tells no more.
+
+    Gamed by: any legal play.
+    """
+    share = valid_share(attempt)
+    return Finding(0.5 * share, f"{share:.0%} of the moves were valid; how good they were is not known")
+
+
+def general(attempt: Attempt) -> Finding:
+    """The share of valid replies, halved for an attempt that did not end by itself.
+
+    Gamed by: one valid call that ends the attempt.
+    """
+    share = valid_share(attempt)
+    if ended_itself(attempt):
+        return Finding(share, f"it ended by itself with {share:.0%} valid replies")
+    return Finding(0.5 * share, f"it did not end by itself; {share:.0%} of its replies were valid")
+
+
+HEURISTICS: Final[Mapping[str, Callable[[Attempt], Finding]]] = {
+    "email_search": email_search,
+    "question_answering": question_answering,
+    "code_generation": code_generation,
+    "game": game,
+}
+"""How accuracy is guessed, by ``facts["task_type"]``; any other type is judged as `general`."""
+
+
+def _strings(step: Step) -> list[str]:
+    """The texts that a reply gives: its call's arguments, or the reply itself if no call is known."""
+    if step.call is None:
+        return [step.reply]
+    return list(_leaves(step.call.get("arguments", {})))
+
+
+def _leaves(value: Any) -> Iterable[str]:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for part in value:
+            yield from _leaves(part)
+    elif value is not None:
+        yield str(value)
+
+
+def _share_seen(texts: Iterable[str], steps: Iterable[Step]) -> float:
+    """The share of the texts' words that the steps' observations hold; 0 without words."""
+    words = [word for text in texts for word in _WORD.findall(plain(text))]
+    seen = {word for step in steps for word in _WORD.findall(plain(step.observation))}
+    return sum(word in seen for word in words) / len(words) if words else 0.0
+
+
+def _latest_report(observations: Sequence[str]) -> tuple[float, str]:
+    """The share of tests that pass in the latest report, and that report as text."""
+    for text in reversed(observations):
+        matches = [*_REPORT.finditer(text), *_ALL_PASS.finditer(text)]
+        if not matches:
+            continue
+        latest = max(matches, key=lambda match: match.start())
+        if latest.re is _ALL_PASS:
+            return 1.0, "all tests pass"
+        passed, total = int(latest["passed"]), int(latest["total"])
+        return min(1.0, passed / total) if total else 0.0, f"{passed} of {total} tests pass"
+    return 0.0, "no tests were seen"
+
+
+CLASSIC_RUBRIC: Final = Rubric(
+    (
+        Criterion("accuracy", 0.4, "The attempt ends with the result that was asked for."),
+        Criterion("efficiency", 0.3, "It gets there in few steps."),
+        Criterion("completeness", 0.2, "It takes every action that the task calls for."),
+        Criterion("user_satisfaction", 0.1, "Its replies are free of errors and do not keep a user waiting."),
+    )
+)
+"""The classic recipe for agents: accuracy 0.4, efficiency 0.3, completeness 0.2, user satisfaction 0.1."""
+
+_HALF_SPEED = 10  # steps beyond the first that halve the speed if no optimum is known
+_AT_ONCE = 1.0  # seconds; a user's thought is not broken (Nielsen 1993, "Usability Engineering", chapter 5)
+_HALF_PACE = 9.0  # seconds beyond it that halve the pace: at ten a user turns to other things (ibid.)
+_MATCHES = ("similar", "exact")
+
+
+def accuracy(attempt: Attempt) -> Finding:
+    """Whether the result is the one that was asked for.
+
+    ``facts["expected"]`` against ``facts["result"]`` by :func:`agreement`; with ``facts["match"]`` set to
+    ``"exact"``, texts and numbers agree fully or not at all. No result is 0. If nothing is known to be
+    expected, a heuristic by ``facts["task_type"]``, see the module's docstring.
+
+    Raises:
+        JudgingError: If ``facts["match"]`` is neither ``"exact"`` nor ``"similar"``.
+    """
+    expected, result = attempt.facts.get("expected"), attempt.facts.get("result")
+    if expected is None:
+        return HEURISTICS.get(str(attempt.facts.get("task_type")), general)(attempt)
+    if result is None:
+        return Finding(0.0, "it has no result")
+    match = attempt.facts.get("match", "similar")
+    if match not in _MATCHES:
+        raise JudgingError(f"facts['match'] is {match!r}{did_you_mean(str(match), _MATCHES)}")
+    value = agreement(expected, result, exact=match == "exact")
+    return Finding(value, f"the result agrees {value:.0%} with the expected one")
+
+
+def efficiency(attempt: Attempt) -> Finding:
+    """How quickly it got where it got: speed times accuracy.
+
+    Speed is ``facts["optimal_turns"]`` by the number of steps, at most 1. If the optimum is not known it
+    is ``10 / (10 + steps - 1)``: 1 for one step, a half for eleven. For a game (``task_type`` ``"game"``),
+    whose length is no cost, it is the share of valid replies.
+
+    The classic recipe counts speed alone, which pays most for giving up at once. Here speed is worth what it
+    led to: nothing for an attempt that did nothing, or whose result is wrong. The accuracy meant is the one
+    above, even if a judge replaces it.
+
+    Raises:
+        JudgingError: If ``facts["optimal_turns"]`` is not a positive number.
+    """
+    steps = len(attempt.steps)
+    if not steps:
+        return Finding(0.0, "it did nothing")
+    reached = accuracy(attempt).value
+    optimal = attempt.facts.get("optimal_turns")
+    if optimal is not None:
+        speed = min(1.0, _positive(optimal) / steps)
+        reason = f"{steps} steps, {optimal:g} are enough"
+    elif attempt.facts.get("task_type") == "game":
+        speed = valid_share(attempt)
+        reason = f"{speed:.0%} of {steps} moves were valid"
+    else:
+        speed = _HALF_SPEED / (_HALF_SPEED + steps - 1)
+        reason = f"{steps} steps, fewest not known"
+    return Finding(speed * reached, reason if reached == 1 else f"{reason}, accuracy {reached:.2f}")
+
+
+def completeness(attempt: Attempt) -> Finding:
+    """The share of ``facts["required_actions"]`` that were called validly, in any order.
+
+    If none are named: 1 for an attempt that came to an end by itself, else 0. Gamed by calling each tool
+    once, whatever for.
+    """
+    required = set(attempt.facts.get("required_actions") or ())
+    if not required:
+        whole = ended_itself(attempt)
+        return Finding(float(whole), "it ended by itself" if whole else "it did not end by itself")
+    called = {step.call.get("name") for step in valid_steps(attempt) if step.call is not None}
+    missing = sorted(required - called)
+    value = 1 - len(missing) / len(required)
+    return Finding(value, f"without {', '.join(missing)}" if missing else "every required action was taken")
+
+
+def user_satisfaction(attempt: Attempt) -> Finding:
+    """The share of replies without an error; if times are known, half of it hangs on the pace.
+
+    The pace of a step is 1 up to one second, halved for every nine more: 0.5 at ten, 0.25 at nineteen. The
+    mean over the timed steps counts: ``share * (1 + pace) / 2``.
+
+    Raises:
+        JudgingError: If a step's time is negative or not a number.
+    """
+    share = valid_share(attempt)
+    reason = f"{share:.0%} of the replies without error" if attempt.steps else "it has no replies"
+    seconds = [step.seconds for step in attempt.steps if step.seconds is not None]
+    if not seconds:
+        return Finding(share, reason)
+    pace = math.fsum(map(_pace, seconds)) / len(seconds)
+    mean = math.fsum(seconds) / len(seconds)
+    return Finding(share * (1 + pace) / 2, f"{reason}, {mean:.1f} s a step")
+
+
+CLASSIC_CRITERIA: Final[Mapping[str, CriterionFunction]] = {
+    "accuracy": accuracy,
+    "efficiency": efficiency,
+    "completeness": completeness,
+    "user_satisfaction": user_satisfaction,
+}
+"""The criteria of `CLASSIC_RUBRIC` by name."""
+
+
+def _pace(seconds: float) -> float:
+    if not seconds >= 0:
+        raise JudgingError(f"a step's seconds are a number of at least 0, not {seconds!r}")
+    return float(2 ** (-max(0.0, seconds - _AT_ONCE) / _HALF_PACE))
+
+
+def _positive(optimal: Any) -> float:
+    if isinstance(optimal, bool) or not isinstance(optimal, int | float) or not optimal > 0:
+        raise JudgingError(f"facts['optimal_turns'] is a positive number, not {optimal!r}")
+    return float(optimal)
 
 
 class RubricJudge:
@@ -20,9 +412,9 @@ class RubricJudge:
     Deterministic and quick, and it looks at each attempt alone: its order, its id and the other attempts
     change nothing. It reads the transcript and ``facts``; never the environment's reward or success. How far
     to trust it hangs on the facts: with an expected result it measures, without one it guesses (see
-    `criteria_transcript`).
+    the module's docstring).
 
-    Where it misleads even with good facts: a wrong result costs no more than none, and with the right actions
+    If it misleads even with good facts: a wrong result costs no more than none, and with the right actions
     taken it earns completeness and satisfaction, 0.3 of the classic rubric; so an agent learns to guess
     rather than to give up. Free text that is spelt like the right one is paid like it.
 
@@ -43,33 +435,20 @@ class RubricJudge:
         self.rubric = self._checked(rubric)
 
     def __call__(self, group: Sequence[Attempt], rubric: Rubric | None = None) -> dict[str, Score]:
-        """Score the attempts of a group, by id.
-
-        Args:
-            group: Attempts at one task.
-            rubric: In place of the judge's own.
-
-        Raises:
-            JudgingError: For a group that cannot be judged, a criterion that has no function, or one whose
-                value is not a number from 0 to 1.
-        """
+        """Score the attempts of a group, see :class:`.Judge`."""
         check_group(group)
         return {attempt.id: self.score(attempt, rubric) for attempt in group}
 
     def score(self, attempt: Attempt, rubric: Rubric | None = None) -> Score:
-        """Score one attempt.
-
-        Raises:
-            JudgingError: As for a group.
-        """
+        """Score one attempt."""
         rubric = self.rubric if rubric is None else self._checked(rubric)
         parts: dict[str, float] = {}
-        words = []
+        reasons = []
         for name in rubric.names:
             parts[name], why = self._find(name, attempt)
-            words.append(f"{name} {parts[name]:.2f}: {why}")
+            reasons.append(f"{name} {parts[name]:.2f}: {why}")
         total = math.fsum(criterion.weight * parts[criterion.name] for criterion in rubric.criteria)
-        return Score(min(1.0, max(0.0, total)), "; ".join(words), parts)
+        return Score(min(1.0, max(0.0, total)), "; ".join(reasons), parts)
 
     def _find(self, name: str, attempt: Attempt) -> tuple[float, str]:
         found = self.criteria[name](attempt)

@@ -1,4 +1,4 @@
-"""What runs inside the sandbox: text that the sandbox is given, built from the modules of this package.
+"""Build the driver scripts that run inside the sandbox, from the modules of this package.
 
 Each driver is one text without imports of this project, as the Python inside has none of it: the modules it
 needs, one after the other, then a call of its `main`.

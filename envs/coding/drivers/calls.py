@@ -1,4 +1,4 @@
-"""Calls one function with many arguments and sends what it returns. Runs inside the sandbox.
+"""Call one function with many arguments and send its return values. Runs inside the sandbox.
 
 The payload is JSON: ``code``, ``entry_point`` and ``cases``, each the tokens of its positional and of its
 keyword arguments. The first frame says whether the program loaded: ``{"failed": words or null}``. Then comes

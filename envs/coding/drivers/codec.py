@@ -1,4 +1,4 @@
-"""Values as a flat list of plain tokens: the language of two processes that do not trust each other.
+"""Serialize Python values as a flat list of tokens, for two processes that do not trust each other.
 
 This source also runs inside the sandbox, on any Python from 3.9, and uses the standard library only.
 
@@ -36,44 +36,33 @@ _SMALL_INT = 2**53
 _LETTERS: dict[Any, str] = {list: "l", tuple: "t", set: "S", frozenset: "F", dict: "d"}
 
 
-class Unencodable(ValueError):
+class EncodingError(ValueError):
     """A value cannot be sent: it holds itself, or is too deep or too large."""
+
+
+STANDARD: dict[str, tuple[Any, str]] = {
+    # The type, and the attributes that are the arguments which rebuild a value; "str" and so on convert it.
+    "Decimal": (decimal.Decimal, "str"),
+    "Fraction": (fractions.Fraction, "numerator denominator"),
+    "timedelta": (datetime.timedelta, "days seconds microseconds"),
+    "date": (datetime.date, "year month day"),
+    "time": (datetime.time, "hour minute second microsecond"),
+    "datetime": (datetime.datetime, "year month day hour minute second microsecond"),
+    "deque": (collections.deque, "list"),
+    "Counter": (collections.Counter, "dict"),
+    "OrderedDict": (collections.OrderedDict, "dict"),
+    "defaultdict": (collections.defaultdict, "dict"),
+}
+_NAMES: dict[Any, str] = {kind: name for name, (kind, _) in STANDARD.items()}
+_CONVERSIONS: dict[str, Any] = {"str": str, "list": list, "dict": dict}
 
 
 def _fields(value: Any) -> tuple[Any, ...]:
     """The arguments that rebuild a value of one of the standard types."""
-    kind = type(value)
-    if kind is decimal.Decimal:
-        return (str(value),)
-    if kind is fractions.Fraction:
-        return (value.numerator, value.denominator)
-    if kind is datetime.timedelta:
-        return (value.days, value.seconds, value.microseconds)
-    if kind is datetime.date:
-        return (value.year, value.month, value.day)
-    if kind is datetime.time:
-        return (value.hour, value.minute, value.second, value.microsecond)
-    if kind is datetime.datetime:
-        return (value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond)
-    if kind is collections.deque:
-        return (list(value),)
-    return (dict(value),)  # Counter, OrderedDict, defaultdict
-
-
-STANDARD: dict[str, Any] = {
-    "Decimal": decimal.Decimal,
-    "Fraction": fractions.Fraction,
-    "timedelta": datetime.timedelta,
-    "date": datetime.date,
-    "time": datetime.time,
-    "datetime": datetime.datetime,
-    "deque": collections.deque,
-    "Counter": collections.Counter,
-    "OrderedDict": collections.OrderedDict,
-    "defaultdict": collections.defaultdict,
-}
-_NAMES: dict[Any, str] = {kind: name for name, kind in STANDARD.items()}
-_AWARE = (datetime.time, datetime.datetime)
+    fields = STANDARD[_NAMES[type(value)]][1]
+    if fields in _CONVERSIONS:
+        return (_CONVERSIONS[fields](value),)
+    return tuple(getattr(value, name) for name in fields.split())
 
 
 def encode(value: Any, export: Callable[[Any], str] | None = None) -> list[Any]:
@@ -84,7 +73,7 @@ def encode(value: Any, export: Callable[[Any], str] | None = None) -> list[Any]:
         export: Gives the token of an object of any other type; without it such an object becomes ``?``.
 
     Raises:
-        Unencodable: When it holds itself or is too deep or too large.
+        EncodingError: If it holds itself or is too deep or too large.
     """
     tokens: list[Any] = []
     above: list[int] = []  # the containers around the current item
@@ -97,14 +86,14 @@ def encode(value: Any, export: Callable[[Any], str] | None = None) -> list[Any]:
         children = _one(item, tokens, export)
         if children is not None:
             if id(item) in above:
-                raise Unencodable("the value holds itself")
+                raise EncodingError("the value holds itself")
             if len(above) >= DEEPEST:
-                raise Unencodable(f"the value is nested more than {DEEPEST} deep")
+                raise EncodingError(f"the value is nested more than {DEEPEST} deep")
             above.append(id(item))
             todo.append(_LEAVE)
             todo.extend(children[::-1])
         if len(tokens) + len(todo) > MOST_TOKENS:
-            raise Unencodable(f"the value has more than {MOST_TOKENS:,} parts")
+            raise EncodingError(f"the value has more than {MOST_TOKENS:,} parts")
     return tokens
 
 
@@ -112,7 +101,7 @@ _LEAVE = object()
 
 
 def _one(item: Any, tokens: list[Any], export: Callable[[Any], str] | None) -> list[Any] | None:
-    """Append the token of one item; return what it contains, or ``None`` where it contains nothing."""
+    """Append the token of one item; return what it contains, or ``None`` if it contains nothing."""
     kind = type(item)
     if item is None or kind is bool:
         tokens.append(item)
@@ -129,7 +118,7 @@ def _one(item: Any, tokens: list[Any], export: Callable[[Any], str] | None) -> l
     elif kind in _LETTERS:
         tokens.append(f"{_LETTERS[kind]}{len(item)}")
         return [part for pair in item.items() for part in pair] if kind is dict else list(item)
-    elif kind in _NAMES and not (kind in _AWARE and item.tzinfo is not None):
+    elif kind in _NAMES and getattr(item, "tzinfo", None) is None:
         tokens.append("x" + _NAMES[kind])
         return [_fields(item)]
     elif item is NotImplemented or item is Ellipsis:
@@ -143,10 +132,19 @@ def decode(tokens: Any, handle: Callable[[str], Any] | None = None) -> Any:
     """The value of a list of tokens. Runs where a hostile value can do no harm: inside the sandbox.
 
     Raises:
-        ValueError: When the tokens are not those of one value.
+        ValueError: If the tokens are not those of one value.
+    """
+    return rebuild(tokens, lambda token: scalar(token, handle), _build)
+
+
+def rebuild(tokens: Any, leaf: Callable[[Any], Any], build: Callable[[str, list[Any]], Any]) -> Any:
+    """Rebuild a value: ``leaf`` makes what a token stands for by itself, ``build`` a container of its parts.
+
+    Raises:
+        ValueError: If the tokens are not those of exactly one value.
     """
     if type(tokens) is not list:
-        raise ValueError("tokens come as a list")
+        raise ValueError("a value is a list of tokens")
     outer: list[Any] = []
     open_: list[tuple[str, int, list[Any]]] = [("l", 1, outer)]
     for token in tokens:
@@ -154,15 +152,15 @@ def decode(tokens: Any, handle: Callable[[str], Any] | None = None) -> Any:
             raise ValueError("tokens after the end of the value")
         shape = shape_of(token)
         if shape is None:
-            open_[-1][2].append(scalar(token, handle))
+            open_[-1][2].append(leaf(token))
+        elif len(open_) > DEEPEST + 1:
+            raise ValueError(f"the value is nested more than {DEEPEST} deep")
         else:
-            if len(open_) > DEEPEST + 1:
-                raise ValueError("the value is nested too deep")
             open_.append((shape[0], shape[1], []))
         while open_ and len(open_[-1][2]) == open_[-1][1]:
             letter, _, parts = open_.pop()
             if open_:
-                open_[-1][2].append(_build(letter, parts))
+                open_[-1][2].append(build(letter, parts))
     if open_:
         raise ValueError("the value is cut off")
     return outer[0]
@@ -172,7 +170,7 @@ def shape_of(token: Any) -> tuple[str, int] | None:
     """What a container's token says: its letter (or ``x`` and a name) and how many values follow.
 
     Raises:
-        ValueError: When the number is none.
+        ValueError: If the number is none.
     """
     if type(token) is not str or not token:
         return None
@@ -194,7 +192,7 @@ def scalar(token: Any, handle: Callable[[str], Any] | None = None) -> Any:
     """The value of a token that stands for itself.
 
     Raises:
-        ValueError: When there is no such token.
+        ValueError: If there is no such token.
     """
     if token is None or type(token) is bool or type(token) is int:
         return token
@@ -238,6 +236,6 @@ def _build(letter: str, parts: list[Any]) -> Any:
             return dict(zip(parts[::2], parts[1::2]))  # noqa: B905 - `strict` is not there in Python 3.9
         if letter == "xdefaultdict":
             return collections.defaultdict(None, *parts[0])
-        return STANDARD[letter[1:]](*parts[0])
+        return STANDARD[letter[1:]][0](*parts[0])
     except (TypeError, ArithmeticError) as error:
         raise ValueError(f"no such value: {error}") from None

@@ -1,4 +1,4 @@
-"""Turning the text of a candidate into a module, and its exceptions into words. Runs inside the sandbox."""
+"""Load a candidate's source as a module, and describe its exceptions. Runs inside the sandbox."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects of another process: what a unittest file and the candidate's module see of each other.
+"""Remote proxies: what a unittest file and the candidate's module, in two processes, see of each other.
 
 Plain values cross by value, exactly; anything else stays where it is and crosses as a handle, behind which
 the other side sets a proxy. The two sides take turns: one waits for an answer and serves what it is asked
@@ -40,7 +40,7 @@ HARMLESS = tuple("__iter__ __next__ __len__ __getitem__ __call__ __str__ __repr_
 """Asked of any object: what comes back is a value like any other, or an object in its turn."""
 
 
-class Gone(RuntimeError):
+class PeerGoneError(RuntimeError):
     """The other side has gone, or has said what makes no sense."""
 
 
@@ -118,7 +118,7 @@ class Peer:
 
         Raises:
             BaseException: What the other side raised.
-            Gone: When there is no answer, or none that makes sense.
+            PeerGoneError: If there is no answer, or none that makes sense.
         """
         self._count += 1
         number = self._count
@@ -132,7 +132,7 @@ class Peer:
             elif message[0] == "raise" and message[1] == number:
                 raise self._exception(message)
             else:
-                raise Gone("the other side answered out of turn")
+                raise PeerGoneError("the other side answered out of turn")
 
     def serve_until_gone(self) -> None:
         """Serve until the other side has gone."""
@@ -171,9 +171,9 @@ class Peer:
         try:
             message = decode(json.loads(self._read()), self._import)
         except (ValueError, TypeError, RecursionError) as error:
-            raise Gone(f"the other side sent no message: {error}") from None
+            raise PeerGoneError(f"the other side sent no message: {error}") from None
         if type(message) is not tuple or len(message) < 3 or type(message[0]) is not str:
-            raise Gone("the other side sent no message")
+            raise PeerGoneError("the other side sent no message")
         return message
 
     def _serve(self, message: tuple[Any, ...]) -> None:
@@ -181,7 +181,7 @@ class Peer:
         try:
             answer: tuple[Any, ...] = ("return", number, self._carry_out(*message[2:]))
             tokens = encode(answer, self._export)
-        except Gone:
+        except PeerGoneError:
             raise
         except BaseException as error:  # whatever is raised is carried to the other side
             tokens = encode(("raise", number, *self._description(error)), self._export)
@@ -305,7 +305,7 @@ class Peer:
         try:
             kind, args, text, attributes = message[2:]
         except ValueError:
-            raise Gone("the other side sent no message") from None
+            raise PeerGoneError("the other side sent no message") from None
         # What ends a program or a test run on the other side must not end this one.
         if not (isinstance(kind, type) and issubclass(kind, Exception)):
             return RuntimeError(f"{getattr(kind, '__name__', 'BaseException')}: {text}")

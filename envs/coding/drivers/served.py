@@ -1,4 +1,4 @@
-"""The candidate's side of a unittest problem: its module, served to the tests. Runs inside the sandbox.
+"""Serve the candidate's module to the tests of a unittest problem. Runs inside the sandbox.
 
 The payload is JSON: ``code`` and ``module``, the name that the tests import it by.
 """

@@ -1,4 +1,4 @@
-"""Runs a unittest file whose imports of the candidate's module are proxies. Runs inside the sandbox.
+"""Run a unittest file that imports the candidate's module as a proxy. Runs inside the sandbox.
 
 No code of the candidate's is ever in this process. The payload is JSON: ``tests`` (the file's text),
 ``module`` (the name it imports the candidate by), ``classes`` (what in it is a class whose operators count)

@@ -1,4 +1,4 @@
-"""The expressions of the smallest tasks: small trees of operators that can be written, told and computed."""
+"""Expressions of level 0: small trees of operators with their code, wording and values."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def expressions_over(leaves: Sequence[Leaf]) -> Iterator[Expression]:
 
 
 def draw_expression(leaves: Sequence[Leaf], rng: np.random.Generator) -> Expression:
-    """One of :func:`expressions_over`, all operators alike, whichever can stand where."""
+    """One of :func:`expressions_over`, all operators alike, whichever can stand there."""
     order = [leaves[int(index)] for index in rng.permutation(len(leaves))]
     if len(order) == 2:
         return Expression(_draw(OPERATORS, rng), order[0], order[1])

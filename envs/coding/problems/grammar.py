@@ -39,7 +39,7 @@ _NAMES = "abcdkmnpwxyz"
 _SMALL = range(1, 10)  # inputs that may be shown: one digit
 _LARGE = range(12, 60)
 _LARGE_ROWS = 40
-_SHORT = 99  # results shown have at most two digits where possible
+_SHORT = 99  # results shown have at most two digits if possible
 _SHOWN = (3, 4)  # fewest and most examples
 _HIDDEN, _HIDDEN_LARGE = 8, 3
 _LOOKED_AT = 24  # inputs compared when one is chosen
@@ -54,7 +54,7 @@ class Grammar:
 
     Attributes:
         operators: Operators in the expression, 1 or 2.
-        described: Whether the prompt says in words what the function returns; else the examples must do.
+        described: Whether the prompt describes what the function returns; else the examples must do.
         repair_share: Share of the tasks that also tell an expression that is wrong by one operator.
 
     Raises:
@@ -84,7 +84,7 @@ def problems(
         seed: The same seed gives the same tasks on every machine.
 
     Raises:
-        ValueError: Where the grammar does not have so many distinct tasks.
+        ValueError: If the grammar does not have so many distinct tasks.
     """
     grammar = grammar or Grammar()
     rng = np.random.default_rng(seed)
@@ -141,7 +141,7 @@ def _parameters(problem: Problem) -> list[str]:
 
 
 def _draw(grammar: Grammar, rng: np.random.Generator, splits: set[str]) -> Problem | None:
-    """A task of one of the splits, or ``None`` where this draw gave none."""
+    """A task of one of the splits, or ``None`` if this draw gave none."""
     numbers = int(rng.integers(2))
     names = [_NAMES[int(i)] for i in rng.permutation(len(_NAMES))[: grammar.operators + 1 - numbers]]
     leaves: list[Leaf] = [*names, *(int(rng.choice(NUMBERS)) for _ in range(numbers))]
@@ -177,7 +177,7 @@ def _draw(grammar: Grammar, rng: np.random.Generator, splits: set[str]) -> Probl
 
 
 def _identity(prompt: str, template: str, public: Sequence[Case]) -> str:
-    """An id that two tasks share only where they show the same."""
+    """An id that two tasks share only if they show the same."""
     return "expression-" + hashlib.sha256(repr((prompt, template, public)).encode()).hexdigest()[:12]
 
 
@@ -241,7 +241,7 @@ def _behaviours(parameters: int, numbers: int) -> Values:
 def _choose_rows(
     target: Values, showable: Values, behaviours: Values, rng: np.random.Generator
 ) -> tuple[list[int], list[int]] | None:
-    """Inputs to show and inputs to hide, each pinning the behaviour down; ``None`` where that takes more."""
+    """Inputs to show and inputs to hide, each pinning the behaviour down; ``None`` if that takes more."""
     rivals = behaviours[(behaviours != target).any(axis=1)]
     shown = _pin_down(target, rivals, rng.permutation(showable), _SHOWN)
     if shown is None:

@@ -1,28 +1,26 @@
-"""Which walls hold on this machine, found by putting them up."""
+"""Find the best backend that this machine supports, by trying the layers of isolation."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from art_gym.envs.coding.sandbox.bundle import source
 from art_gym.envs.coding.sandbox.child import landlock, seccomp
 from art_gym.envs.coding.sandbox.child.kernel import MACHINE
-from art_gym.envs.coding.sandbox.child.rights import unused_id
-from art_gym.envs.coding.sandbox.container import Container
-from art_gym.envs.coding.sandbox.errors import SandboxUnavailable
-from art_gym.envs.coding.sandbox.fresh import Fresh, bubblewrap
+from art_gym.envs.coding.sandbox.child.lockdown import unused_id
+from art_gym.envs.coding.sandbox.container_backend import ContainerBackend
 from art_gym.envs.coding.sandbox.interpreter import Interpreter, interpreters, places
-from art_gym.envs.coding.sandbox.limits import Limits, Outcome, Run
 from art_gym.envs.coding.sandbox.process import Handle, Process
-from art_gym.envs.coding.sandbox.request import Request
+from art_gym.envs.coding.sandbox.run import Limits, Outcome, Request, Run, SandboxUnavailableError
 from art_gym.envs.coding.sandbox.streams import Pipes, Streams, make_pipes
-from art_gym.envs.coding.sandbox.warm import WallMissing, Warm
+from art_gym.envs.coding.sandbox.zygote_backend import MissingLayerError, ZygoteBackend
 from art_gym.errors import did_you_mean
 
-Layers = Literal["auto", "zygote", "bubblewrap", "container"]
+BackendName = Literal["auto", "zygote", "bubblewrap", "container"]
 
 _PRELOAD = """
 abc ast atexit bisect collections collections.abc contextlib copy ctypes dataclasses datetime decimal enum
@@ -37,21 +35,21 @@ _SYSTEM_FILES = ("/usr/share/zoneinfo", "/etc/ld.so.cache")
 """What else of the system the standard library reads: time zones, and where the loader finds libraries."""
 
 
-_WALLS = ("namespaces", "mounts", "landlock")
+_LAYERS = ("namespaces", "mounts", "landlock")
 _AROUND_FILES = {"mounts", "landlock"}
 _FALLS_WITH = {"namespaces": {"namespaces", "mounts"}}
-"""What else cannot be without a wall."""
+"""What else fails without a layer."""
 _KNOWN: dict[tuple[str, int], tuple[str, ...]] = {}
-"""By interpreter and user: the walls that stood."""
+"""By interpreter and user: the layers that worked."""
 _MISSING: dict[str, str] = {}
-"""The walls that did not, and why."""
+"""The layers that did not, and why."""
 
 
 class Backend(Protocol):
     """A way to start processes in the sandbox."""
 
     layers: tuple[str, ...]
-    """What stands around them."""
+    """The layers of isolation around them."""
     ahead: bool
     """Whether it is worth while to start one before it is known what it is to run."""
 
@@ -66,13 +64,11 @@ class Backend(Protocol):
         """End it, with all that it started."""
 
 
-def open_backend(
-    drivers: Mapping[str, str], layers: Layers, packages: Sequence[str], *, unsafe: bool = False
-) -> Backend:
+def open_backend(drivers: Mapping[str, str], layers: BackendName, packages: Sequence[str]) -> Backend:
     """The way that is asked for, or with ``"auto"`` the first that holds here.
 
     Raises:
-        SandboxUnavailable: It does not, or none does; the message says why.
+        SandboxUnavailableError: It does not, or none does; the message says why.
         ValueError: There is no such way.
     """
     ways: dict[str, Callable[[Mapping[str, str], Sequence[str]], Backend]] = {
@@ -88,108 +84,121 @@ def open_backend(
     for name, way in ways.items():
         try:
             return way(drivers, packages)
-        except SandboxUnavailable as error:
+        except SandboxUnavailableError as error:
             reasons.append(f"{name}: {error}")
-    if unsafe and sys.platform == "linux":
-        return _open_nothing(drivers, packages)
-    raise SandboxUnavailable("no sandbox holds on this machine. " + " | ".join(reasons))
+    raise SandboxUnavailableError("no sandbox holds on this machine. " + " | ".join(reasons))
 
 
 def open_bubblewrap(drivers: Mapping[str, str], packages: Sequence[str]) -> Backend:
-    """A fresh interpreter in bubblewrap, and inside it what the kernel has of the zygote's own walls."""
+    """A zygote in bubblewrap, which takes the place of its namespaces and mounts.
+
+    Raises:
+        SandboxUnavailableError: Bubblewrap is not installed or does not work, or the kernel has too little.
+    """
     _need_linux()
     reasons = []
     for interpreter in interpreters():
         if unused_id(0) is not None and not interpreter.public:
             reasons.append(_private(interpreter))
             continue
-        plan = ["landlock"] * (landlock.abi() > 0) + ["seccomp"] * seccomp.supported(MACHINE)
+        plan = ["landlock"] * (landlock.abi() > 0)
         config = configuration(interpreter, drivers, packages, [*plan, "mounts"])
         try:
-            prefix = bubblewrap(interpreter, config["roots"])
-            return proven(
-                Fresh(
-                    "bubblewrap",
-                    prefix,
-                    interpreter,
-                    {**config, "plan": plan, "preload": [], "counted": True},
-                )
-            )
-        except SandboxUnavailable as error:
+            # The processes in its user namespace are counted apart from all others.
+            command = bubblewrap(interpreter, config["roots"])
+            return proven(ZygoteBackend(interpreter, {**config, "plan": plan, "counted": True}, command))
+        except SandboxUnavailableError as error:
             reasons.append(str(error))
-    raise SandboxUnavailable("; ".join(dict.fromkeys(reasons)))
+    raise SandboxUnavailableError("; ".join(dict.fromkeys(reasons)))
+
+
+def bubblewrap(interpreter: Interpreter, readable: Iterable[str]) -> list[str]:
+    """The command that runs an interpreter in bubblewrap.
+
+    These are new namespaces of every kind, a root directory that holds the standard library and nothing else,
+    another user, and no capabilities. The kernel ends all that is inside with the command itself.
+
+    Raises:
+        SandboxUnavailableError: It is not installed.
+    """
+    program = shutil.which("bwrap")
+    if program is None:
+        raise SandboxUnavailableError("bubblewrap is not installed (no `bwrap` on the PATH)")
+    command = [program, "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session"]
+    command += ["--uid", "65534", "--gid", "65534", "--cap-drop", "ALL", "--hostname", "sandbox"]
+    for path in [interpreter.path, *readable]:
+        command += ["--ro-bind-try", path, path]
+    for path, target in interpreter.links().items():
+        command += ["--symlink", target, path]
+    for path in interpreter.hidden:
+        command += ["--tmpfs", path, "--remount-ro", path]
+    return [*command, "--remount-ro", "/", "--chdir", "/", "--"]
 
 
 def open_container(drivers: Mapping[str, str], packages: Sequence[str]) -> Backend:
     """A container for each run, and inside it the filter of system calls.
 
     Raises:
-        SandboxUnavailable: There is no engine, or it has not got the image.
+        SandboxUnavailableError: There is no engine, or it has not got the image.
     """
     return proven(
-        Container(
+        ContainerBackend(
             {
                 "drivers": {"script": source("script_driver"), **drivers},
                 "plan": ["seccomp"] * seccomp.supported(MACHINE),
                 "packages": {},
                 "preload": [],
-                "counted": True,
             }
         )
     )
 
 
-def missing_walls() -> Mapping[str, str]:
-    """Of the walls that a zygote wants, those that this machine has refused so far, and why."""
-    also = {wall: f"not without {cause}" for cause, walls in _FALLS_WITH.items() for wall in walls}
+def missing_layers() -> Mapping[str, str]:
+    """Of the layers that a zygote wants, those that this machine has refused so far, and why."""
+    also = {layer: f"not without {cause}" for cause, layers in _FALLS_WITH.items() for layer in layers}
     return {**(also if _FALLS_WITH.keys() & _MISSING.keys() else {}), **_MISSING}
 
 
-def _open_nothing(drivers: Mapping[str, str], packages: Sequence[str]) -> Backend:
-    interpreter = interpreters()[0]
-    config = configuration(interpreter, drivers, packages, [])
-    return proven(Fresh("nothing", [], interpreter, {**config, "preload": [], "counted": False}))
-
-
 def open_zygote(drivers: Mapping[str, str], packages: Sequence[str]) -> Backend:
-    """A zygote behind all the walls that the kernel has.
+    """A zygote with all the layers that the kernel supports.
 
-    The filter of system calls must hold, and a wall around the files: either one will do, as both are not to
+    The filter of system calls must hold, and one layer around the files: either will do, as both are not to
     be had everywhere (containers forbid new namespaces, older kernels have no Landlock).
 
     Raises:
-        SandboxUnavailable: The kernel has too little.
+        SandboxUnavailableError: The kernel has too little.
     """
     _need_linux()
     reasons = []
     for interpreter in interpreters():
         place = (interpreter.path, os.geteuid())
-        plan = _KNOWN.get(place, _WALLS)
+        plan = _KNOWN.get(place, _LAYERS)
         while _AROUND_FILES & set(plan):
             if unused_id(0) is not None and "mounts" not in plan and not interpreter.public:
                 reasons.append(_private(interpreter))
                 break
             try:
                 config = configuration(interpreter, drivers, packages, plan)
-                backend = proven(Warm(interpreter, config))
-            except WallMissing as found:
+                backend = proven(ZygoteBackend(interpreter, config))
+            except MissingLayerError as found:
                 reasons.append(str(found))
-                _MISSING[found.wall] = found.why
-                if found.wall not in plan:
+                _MISSING[found.layer] = found.why
+                if found.layer not in plan:
                     break
-                plan = tuple(wall for wall in plan if wall not in _FALLS_WITH.get(found.wall, {found.wall}))
+                lost = _FALLS_WITH.get(found.layer, {found.layer})
+                plan = tuple(layer for layer in plan if layer not in lost)
                 continue
-            except SandboxUnavailable as error:
+            except SandboxUnavailableError as error:
                 reasons.append(str(error))
                 break
             _KNOWN[place] = plan
             return backend
-    raise SandboxUnavailable("; ".join(dict.fromkeys(reasons)) or "no interpreter will do")
+    raise SandboxUnavailableError("; ".join(dict.fromkeys(reasons)) or "no interpreter will do")
 
 
 def _need_linux() -> None:
     if sys.platform != "linux":
-        raise SandboxUnavailable("this needs Linux")
+        raise SandboxUnavailableError("this needs Linux")
 
 
 def _private(interpreter: Interpreter) -> str:
@@ -223,7 +232,7 @@ def proven(backend: Backend) -> Backend:
     """The backend, after a run in it that did nothing and ended well.
 
     Raises:
-        SandboxUnavailable: It did not; the backend is closed.
+        SandboxUnavailableError: It did not; the backend is closed.
     """
     try:
         process = start(backend, Request("script", Limits()), stdin=False)
@@ -233,7 +242,7 @@ def proven(backend: Backend) -> Backend:
         run = Run(Outcome.REFUSED, why=str(error))
     if not run.ok:
         backend.close()
-        raise SandboxUnavailable(run.why or run.stderr.decode(errors="replace") or "a trial run failed")
+        raise SandboxUnavailableError(run.why or run.stderr.decode(errors="replace") or "a trial run failed")
     return backend
 
 
@@ -255,5 +264,6 @@ def configuration(
         "readable": ["/"] if "mounts" in plan else [*interpreter.readable(), *extra],
         "listable": [*interpreter.library, *extra],
         "packages": {name: directories[0] for name, directories in found.items()},
+        "counted": False,
         "preload": [*_PRELOAD, *_OURS],
     }

@@ -1,4 +1,4 @@
-"""The child's side as one text, sent to an interpreter that has nothing of ours installed."""
+"""Bundle the child's modules into one text, for an interpreter that has nothing of ours installed."""
 
 from __future__ import annotations
 
@@ -13,17 +13,12 @@ _MODULES = (
     # In order of their imports; first what programs use, so that what every run executes lies together.
     "preload",
     "kernel",
-    "messages",
     "seccomp",
     "landlock",
-    "mappings",
     "namespaces",
-    "rights",
     "channel",
-    "driver",
     "lockdown",
     "runner",
-    "fresh",
     "relay",
     "zygote",
 )

@@ -1,4 +1,4 @@
-"""Which interpreter runs the programs, and which directories it needs to read."""
+"""Find the interpreter that runs the programs, and the directories that it needs to read."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def interpreters() -> list[Interpreter]:
 
 @functools.cache
 def ask(path: str) -> Interpreter | None:
-    """What there is to know about the Python at a path; ``None`` where it does not run."""
+    """What there is to know about the Python at a path; ``None`` if it does not run."""
     try:
         command = [path, *FLAGS, "-c", _ASK, _MODULES, _LIBRARIES]
         answer = subprocess.run(

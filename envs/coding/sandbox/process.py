@@ -1,22 +1,22 @@
-"""The parent's side of one run: it holds the clock, kills, and says what came of it."""
+"""One sandboxed process as the parent sees it: deadlines, killing, and the result."""
 
 from __future__ import annotations
 
 import math
+import os
 import signal
 import time
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
 from art_gym.envs.coding.sandbox.child.runner import OUT_OF_MEMORY, READY
-from art_gym.envs.coding.sandbox.limits import Limits, Outcome, Run
+from art_gym.envs.coding.sandbox.run import Limits, Outcome, Run
 from art_gym.envs.coding.sandbox.streams import Streams
 
 _START_SECONDS = 20.0
 """How long the sandbox itself may take before a program's first line, on a machine under load."""
 _DEATH_SECONDS = 10.0
 """How long a killed process may take to be gone."""
-_TICK = 0.005  # between looks at a process that no descriptor tells of
 
 
 class Ended(NamedTuple):
@@ -26,14 +26,20 @@ class Ended(NamedTuple):
     signal: int | None
     cpu_seconds: float
     problem: str = ""
-    """Not empty where the sandbox itself failed."""
+    """Not empty if the sandbox itself failed."""
+
+    @classmethod
+    def of(cls, status: int, cpu_seconds: float) -> Ended:
+        """How a process with this status, as ``wait`` has it, ended."""
+        code = os.waitstatus_to_exitcode(status)
+        return cls(code if code >= 0 else None, -code if code < 0 else None, cpu_seconds)
 
 
 class Handle(Protocol):
     """A started process, whatever started it."""
 
     def fileno(self) -> int:
-        """A descriptor that becomes readable when there is news; -1 where there is none to wait for."""
+        """A descriptor that becomes readable when there is news."""
 
     def ended(self) -> Ended | None:
         """How it ended; ``None`` while it has not. Does not wait."""
@@ -58,8 +64,7 @@ class Process:
         self._deadline = time.monotonic() + _START_SECONDS
         self._stopped: tuple[Outcome, str] | None = None
         self._run: Run | None = None
-        if handle.fileno() >= 0:
-            streams.watch(handle.fileno())
+        streams.watch(handle.fileno())
 
     @property
     def gone(self) -> bool:
@@ -74,7 +79,7 @@ class Process:
 
     @property
     def started(self) -> bool:
-        """Whether all walls stood and the driver was let run."""
+        """Whether all layers were active and the driver was started."""
         return self._started is not None
 
     def send(self, frame: bytes) -> None:
@@ -125,23 +130,18 @@ class Process:
 
     def _turn(self, until: float) -> None:
         """Wait for the next thing to happen, and do what it asks for."""
-        now = time.monotonic()
-        pause = min(self._deadline, until) - now
-        told = self._handle.fileno() >= 0
-        news = self._streams.turn(pause if told else min(pause, _TICK))
+        news = self._streams.turn(min(self._deadline, until) - time.monotonic())
         if self._started is None and self._streams.frames:
             self._begin(self._streams.frames.popleft())
         if self._streams.overflow:
             self._stop(Outcome.OUTPUT, self._streams.overflow)
         if time.monotonic() >= self._deadline:
             self._out_of_time()
-        if news or not told:
-            ended = self._handle.ended()
-            if ended is not None:
-                self._finish(ended)
+        if news and (ended := self._handle.ended()) is not None:
+            self._finish(ended)
 
     def _begin(self, word: bytes) -> None:
-        """The first frame, written before the program's first line: the walls stand, or why they do not."""
+        """The first frame, written before the program's first line: all layers are active, or why not."""
         if word != READY:
             self._stop(Outcome.REFUSED, word[1:].decode(errors="replace"))
             return

@@ -1,22 +1,70 @@
-"""The sandbox: one worker, or a pool of them."""
+"""Run untrusted programs."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-import queue
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from art_gym.envs.coding.sandbox.backends import Backend, Layers, open_backend
-from art_gym.envs.coding.sandbox.errors import SandboxUnavailable
-from art_gym.envs.coding.sandbox.limits import Limits, Outcome, Run
+from art_gym.envs.coding.sandbox.backends import Backend, BackendName, open_backend, start
 from art_gym.envs.coding.sandbox.process import Process
-from art_gym.envs.coding.sandbox.request import Request
-from art_gym.envs.coding.sandbox.standby import Standby
+from art_gym.envs.coding.sandbox.run import Limits, Outcome, Request, Run, SandboxUnavailableError
 from art_gym.errors import did_you_mean
+
+_Kind = tuple[Request, bool]
+"""What must be the same: the request, and whether there is something on stdin."""
+
+
+class Standby:
+    """At most one child, locked down before it is known what it is to run. Threads may share it.
+
+    While one run goes on, the zygote forks the child for the next, which then only waits for its payload.
+    That costs as much as without; but if a processor is free, it is done by the time that it is asked for. It
+    is a child like any other: forked from a zygote that has seen no program, isolated in the same way, with
+    pipes of its own. It is started for a run just like the last two (the same driver, limits and seed), and
+    killed if another comes.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last: _Kind | None = None
+        self._repeated = False
+        self._waiting: Process | None = None
+
+    def take(self, backend: Backend, request: Request, *, stdin: bool) -> Process:
+        """A process for a request: the one in waiting, if it was started for such a one, or else a new one.
+
+        Raises:
+            OSError: It could not be started.
+        """
+        kind = (request, stdin)
+        with self._lock:
+            self._repeated, self._last = kind == self._last, kind
+            process, self._waiting = self._waiting, None
+        if process is not None and (process.gone or not self._repeated):
+            process.close()
+            process = None
+        return process or start(backend, request, stdin=stdin)
+
+    def refill(self, backend: Backend) -> None:
+        """Start the next one, if the last two requests were alike."""
+        with self._lock:
+            if not backend.ahead or not self._repeated or self._waiting is not None or self._last is None:
+                return
+            request, stdin = self._last
+            # If that fails, the next run will find out why.
+            with contextlib.suppress(OSError):
+                self._waiting = start(backend, request, stdin=stdin)
+
+    def dismiss(self) -> None:
+        """Kill the one in waiting."""
+        with self._lock:
+            process, self._waiting, self._last = self._waiting, None, None
+        if process is not None:
+            process.close()
 
 
 class Sandbox:
@@ -39,15 +87,13 @@ class Sandbox:
 
     Args:
         drivers: Further drivers: name → source.
-        limits: What a run may use, where the run does not say otherwise.
-        layers: ``"zygote"`` (fork, Landlock, seccomp, namespaces; fast), ``"bubblewrap"`` or ``"container"``
-            (a fresh interpreter for each run), or ``"auto"``: the first of these that holds here.
+        limits: What a run may use, if the run does not say otherwise.
+        layers: ``"zygote"`` (fork, Landlock, seccomp, namespaces), ``"bubblewrap"`` (the same inside of
+            bubblewrap), ``"container"`` (one for each run; slow), or ``"auto"``: the first that holds here.
         packages: Installed packages that programs may import besides the standard library.
-        unsafe_without_isolation: With ``layers="auto"``, where no layer holds: run programs with nothing
-            around them but limits. They can then read your files, use the network, and cheat any judge.
 
     Raises:
-        SandboxUnavailable: No such layer holds on this machine; the message says why.
+        SandboxUnavailableError: No such layer holds on this machine; the message says why.
         ValueError: There is no such layer, or a driver is called ``script``.
     """
 
@@ -56,23 +102,20 @@ class Sandbox:
         *,
         drivers: Mapping[str, str] | None = None,
         limits: Limits | None = None,
-        layers: Layers = "auto",
+        layers: BackendName = "auto",
         packages: Sequence[str] = ("numpy",),
-        unsafe_without_isolation: bool = False,
     ) -> None:
         self.limits = limits or Limits()
         self._drivers = dict(drivers or {})
         if "script" in self._drivers:
             raise ValueError("a driver may not be called `script`; there is one already")
-        self._open: Callable[[], Backend] = lambda: open_backend(
-            self._drivers, layers, packages, unsafe=unsafe_without_isolation
-        )
+        self._open: Callable[[], Backend] = lambda: open_backend(self._drivers, layers, packages)
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._standby = Standby()
         self._backend: Backend | None = self._open()
         self.layers: tuple[str, ...] = self._backend.layers
-        """What stands around a run here, such as ``("zygote", "namespaces", "landlock", "seccomp")``."""
+        """The layers of isolation of a run, such as ``("zygote", "namespaces", "landlock", "seccomp")``."""
 
     def run(
         self,
@@ -85,7 +128,7 @@ class Sandbox:
     ) -> Run:
         """Run a driver to its end.
 
-        Where the sandbox fails it is tried once more, with a new zygote if the old one died; if it fails
+        If the sandbox fails it is tried once more, with a new zygote if the old one died; if it fails
         again, the outcome is ``REFUSED``.
 
         Args:
@@ -101,7 +144,7 @@ class Sandbox:
         for attempt in range(2):
             try:
                 run = self.start(driver, payload, stdin=stdin, limits=limits, seed=seed).wait()
-            except (SandboxUnavailable, OSError) as error:
+            except (SandboxUnavailableError, OSError) as error:
                 run = Run(Outcome.REFUSED, why=str(error))
             if run.outcome is not Outcome.REFUSED or attempt:
                 break
@@ -121,7 +164,7 @@ class Sandbox:
         Arguments as for ``run``.
 
         Raises:
-            SandboxUnavailable: The sandbox could not be mended.
+            SandboxUnavailableError: The sandbox could not be mended.
             RuntimeError: This is a forked copy of the process that made the sandbox, or it is closed.
             ValueError: There is no such driver.
         """
@@ -171,60 +214,3 @@ class Sandbox:
 
 def _closed() -> Backend:
     raise RuntimeError("this sandbox is closed")
-
-
-class SandboxPool:
-    """Several sandboxes that work at the same time, for any number of threads.
-
-    Args:
-        workers: How many; more than there are processors only helps programs that wait.
-        **arguments: As for ``Sandbox``.
-    """
-
-    def __init__(self, workers: int | None = None, **arguments: object) -> None:
-        workers = workers or len(os.sched_getaffinity(0))
-        self._all: list[Sandbox] = []
-        self._idle: queue.SimpleQueue[Sandbox] = queue.SimpleQueue()
-        try:
-            for _ in range(workers):
-                self._all.append(Sandbox(**arguments))  # type: ignore[arg-type]  # as Sandbox checks them
-                self._idle.put(self._all[-1])
-        except BaseException:
-            self.close()
-            raise
-        self.layers = self._all[0].layers
-        """What stands around a run here."""
-
-    def run(
-        self,
-        driver: str,
-        payload: bytes | str,
-        *,
-        stdin: bytes = b"",
-        limits: Limits | None = None,
-        seed: int = 0,
-    ) -> Run:
-        """Run a driver in the next sandbox that has nothing to do; see ``Sandbox.run``."""
-        sandbox = self._idle.get()
-        try:
-            return sandbox.run(driver, payload, stdin=stdin, limits=limits, seed=seed)
-        finally:
-            self._idle.put(sandbox)
-
-    def map(self, driver: str, payloads: Iterable[bytes | str], *, limits: Limits | None = None) -> list[Run]:
-        """Run a driver for each payload, as many at a time as there are workers; results in order."""
-        with ThreadPoolExecutor(len(self._all)) as threads:
-            return list(threads.map(lambda payload: self.run(driver, payload, limits=limits), payloads))
-
-    def close(self) -> None:
-        """End all sandboxes."""
-        for sandbox in self._all:
-            sandbox.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

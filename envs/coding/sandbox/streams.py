@@ -1,4 +1,4 @@
-"""The parent's ends of a run's pipes: fed, read and counted, and never waited for."""
+"""Non-blocking input and output of one run: the parent's ends of its pipes, with limits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import struct
 from collections import deque
 from typing import NamedTuple
 
-from art_gym.envs.coding.sandbox.limits import Limits
+from art_gym.envs.coding.sandbox.run import Limits
 
 _LENGTH = struct.Struct(">I")
 _BLOCK = 1 << 16
@@ -18,7 +18,7 @@ class Pipes(NamedTuple):
     """Descriptors of one end of each pipe, in the order in which a zygote gets the other ends."""
 
     stdin: int
-    """-1 at our end where there is nothing to send."""
+    """-1 at our end if there is nothing to send."""
     stdout: int
     stderr: int
     channel_in: int
@@ -67,7 +67,7 @@ class Streams:
         self.frames: deque[bytes] = deque()
         """Frames that have come whole."""
         self.overflow = ""
-        """What there was too much of, in words; empty while there was not."""
+        """What exceeded its limit; empty if nothing did."""
         self.truncated = False
         """Whether stdout or stderr were cut."""
         for pipe in self._open:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from art_trainer.episodes import Ending, Episode, Judgement, Turn
-from art_trainer.evaluation import EpisodeResult, Evaluation
-from art_trainer.run_folder import RunFolder
+from art_trainer.rollout.evaluate import EpisodeResult, Evaluation
+from art_trainer.tracking.episode_store import append_episodes, begin_episodes
+from art_trainer.tracking.run_dir import RunFolder
+from art_trainer.types import Ending, Episode, Group, Judgement, Turn
 
 WORDS = "the quick brown fox jumps over a lazy dog while seven wise men build boats".split()
 
@@ -27,7 +28,7 @@ class Play:
     invalid: int = 0
     own: float | None = None
     judged: float | None = None
-    errors: Mapping[str, str] = field(default_factory=lambda: {"no_call": "There is no call in the reply."})
+    error: tuple[str, str] = ("no_call", "There is no call in the reply.")
 
 
 Script = Callable[[float, np.random.Generator], Play]
@@ -35,21 +36,14 @@ Script = Callable[[float, np.random.Generator], Play]
 
 
 def episode_of(play: Play, task: int, seed: int) -> Episode:
+    kind, message = play.error
     turns = []
     for number, reply in enumerate(play.replies):
-        last = number == len(play.replies) - 1
+        terms = dict(play.terms) if number == len(play.replies) - 1 else {}
         wrong = number < play.invalid
-        kind, message = next(iter(play.errors.items()))
-        turns.append(
-            Turn(
-                reply,
-                "seen",
-                sum(play.terms.values()) if last else 0.0,
-                dict(play.terms) if last else {},
-                None if wrong else {"name": "say", "arguments": {"text": reply}},
-                {"kind": kind, "message": message} if wrong else None,
-            )
-        )
+        call = None if wrong else {"name": "say", "arguments": {"text": reply}}
+        error = {"kind": kind, "message": message} if wrong else None
+        turns.append(Turn(reply, "seen", sum(terms.values()), terms, call, error))
     judgements = {} if play.judged is None else {"ruler": Judgement(play.judged)}
     return Episode(
         "toy/Env-v0", f"train-{task}", seed, "start", tuple(turns), (), play.ending, play.success,
@@ -69,15 +63,22 @@ def write_run(
 ) -> Path:
     """Write a run's records; nothing is logged, so that every curve comes from the episodes."""
     rng = np.random.default_rng(seed)
-    (folder / "episodes").mkdir(parents=True)
+    records = {}
     for step in range(1, steps + 1):
-        lines = []
-        for _ in range(groups):
-            task, start = int(rng.integers(tasks)), int(rng.integers(2**31))
-            for _ in range(size):
-                play = script((step - 1) / max(1, steps - 1), rng)
-                lines.append(json.dumps(episode_of(play, task, start).to_json()) + "\n")
-        (folder / "episodes" / f"step-{step:06d}.jsonl").write_text("".join(lines))
+        progress = (step - 1) / max(1, steps - 1)
+        records[step] = [
+            [episode_of(script(progress, rng), *start) for _ in range(size)]
+            for start in [(int(rng.integers(tasks)), int(rng.integers(2**31))) for _ in range(groups)]
+        ]
+    return write_records(folder, records)
+
+
+def write_records(folder: Path, records: Mapping[int, Sequence[Sequence[Episode]]]) -> Path:
+    """Write groups of episodes by step."""
+    folder.mkdir(parents=True, exist_ok=True)
+    begin_episodes(folder, {}, 0)
+    for step, groups in records.items():
+        append_episodes(folder, step, [Group(tuple(members)) for members in groups])
     return folder
 
 

@@ -67,6 +67,13 @@ TEMPLATE = (
 """Has no place for standing instructions, and none for tools."""
 
 
+TOOLS_TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}"
+    "{% for c in m.get('tool_calls') or [] %}{{ c['function'] | tojson }}{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
 def word_tokenizer() -> PreTrainedTokenizerFast:
     """One token a word of the toy environment."""
     words = [*SPECIAL, *WORDS, "?", "right", "wrong", "over"]

@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from art_gym.envs.coding.judge import grade
-from art_gym.envs.coding.loaders import load_problems
+from art_gym.envs.coding.loaders.load import load_problems
 from art_gym.envs.coding.problem import Problem
-from art_gym.envs.coding.sandbox import Limits, Sandbox, SandboxUnavailable
-from art_gym.envs.coding.sharing import shared_sandbox
+from art_gym.envs.coding.sandbox import Limits, Sandbox
 
 ROOT = Path(__file__).resolve().parents[3]
 LIMITS = Limits(wall_seconds=60, cpu_seconds=20)
@@ -31,14 +30,6 @@ def data(name: str) -> Path:
         if (folder / "coding" / name).exists():
             return folder / "coding" / name
     pytest.skip(f"coding/{name} is in none of {', '.join(map(str, folders))}")
-
-
-@pytest.fixture(scope="module")
-def sandbox() -> Sandbox:
-    try:
-        return shared_sandbox()
-    except SandboxUnavailable as error:
-        pytest.skip(str(error))
 
 
 def unsolved(problems: tuple[Problem, ...], sandbox: Sandbox) -> set[str]:

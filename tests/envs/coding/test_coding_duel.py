@@ -1,9 +1,9 @@
 import contextlib
 import json
+import tomllib
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,29 +11,20 @@ import pettingzoo
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pettingzoo.test import (
-    api_test,
-    max_cycles_test,
-    parallel_api_test,
-    parallel_seed_test,
-    render_test,
-    seed_test,
-)
 
-import art_gym.games  # noqa: F401 (registers the duel)
-from art_gym.envs.coding import duel_attacks, sharing
+import art_gym.games.aec  # noqa: F401 (registers the duel)
+from art_gym.envs.coding import sharing
 from art_gym.envs.coding.collection import open_collection
-from art_gym.envs.coding.duel import BREAKER, SOLVER, CodingDuelEnv, env, parallel_env
-from art_gym.envs.coding.duel_attacks import attack_text, read_attack
-from art_gym.envs.coding.duel_domain import Domain
-from art_gym.envs.coding.env import SandboxFailed
+from art_gym.envs.coding.duel import attacks as duel_attacks
+from art_gym.envs.coding.duel.attacks import attack_text, read_attack
+from art_gym.envs.coding.duel.domain import Domain
+from art_gym.envs.coding.duel.env import BREAKER, SOLVER, CodingDuelEnv
 from art_gym.envs.coding.problem import Case, Problem
-from art_gym.envs.coding.problems import load
-from art_gym.envs.coding.sandbox import Outcome, Run, SandboxUnavailable
+from art_gym.envs.coding.problems.builtin import load
+from art_gym.envs.coding.sandbox import Outcome, Run, SandboxFailedError
 from art_gym.errors import ToolError
-from art_trainer.scripted_policy import ScriptedPolicy
-from art_trainer.self_play import game_maker, play_matches
-from tests.art_gym.pettingzoo_warnings import no_other_warnings
+
+pytestmark = pytest.mark.usefixtures("sandbox")
 
 ID = "art/CodingDuel-v0"
 ROOT = Problem(
@@ -70,14 +61,6 @@ TABLE = Problem(
     hidden=(Case(([{"name": "b", "age": 0}, {"name": "a", "age": 5}], 2.0, (2, "c")), expected=0),),
     reference="def f(rows, x, pair):\n    return 0\n",
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def sandbox() -> None:
-    try:
-        sharing.shared_sandbox()
-    except SandboxUnavailable as error:
-        pytest.skip(str(error))
 
 
 def started(problem: Problem = ROOT, seed: int = 0, **options: Any) -> CodingDuelEnv:
@@ -119,34 +102,6 @@ def play_out(game: CodingDuelEnv, solver: str, breaker: str, seed: int = 0) -> l
     return log
 
 
-# --- PettingZoo's own tests -----------------------------------------------------------------------------
-
-
-def test_pettingzoo_finds_nothing_wrong() -> None:
-    with no_other_warnings():
-        api_test(pettingzoo.make("aec", ID), num_cycles=100)
-        seed_test(lambda: pettingzoo.make("aec", ID), num_cycles=40)
-
-
-def test_stepped_all_at_once_pettingzoo_finds_nothing_wrong() -> None:
-    with no_other_warnings():
-        parallel_api_test(pettingzoo.make("parallel", ID), num_cycles=40)
-        parallel_seed_test(lambda: pettingzoo.make("parallel", ID), num_cycles=40)
-
-
-def test_cycles_are_counted_as_pettingzoo_counts_them() -> None:
-    def making(make: Callable[..., Any], turns: int) -> Callable[..., Any]:
-        # With a patience of as many replies as a seat has, random ones use up the turns of both.
-        return lambda **options: make(patience=turns, **options)
-
-    max_cycles_test(SimpleNamespace(env=making(env, 4), parallel_env=making(parallel_env, 2)))
-
-
-def test_every_render_mode_passes_pettingzoo(capsys: pytest.CaptureFixture[str]) -> None:
-    render_test(lambda render_mode: pettingzoo.make("aec", ID, render_mode=render_mode))
-    assert "(no program yet)" in capsys.readouterr().out
-
-
 def test_it_is_registered_with_both_interfaces() -> None:
     game = pettingzoo.make("aec", ID, problems=[ROOT], tries=2)
     assert isinstance(game, CodingDuelEnv)
@@ -154,7 +109,7 @@ def test_it_is_registered_with_both_interfaces() -> None:
     assert pettingzoo.make("parallel", ID, max_cycles=7).unwrapped.max_cycles == 4
 
 
-# --- who wins, and what it pays -------------------------------------------------------------------------
+# --- who wins, and what it pays ---
 
 
 def test_a_right_program_survives_every_try() -> None:
@@ -181,7 +136,6 @@ def test_a_wrong_program_that_no_one_broke_does_not_pay(weight: float) -> None:
     assert game.rewards == {SOLVER: 1.0 - weight, BREAKER: -1.0}
     assert [game.infos[name]["success"] for name in game.seats] == [False, False]
     assert game.infos[SOLVER]["metrics"]["passed"] == pytest.approx(2 / 3)
-    assert "The program fails the hidden tests." in game.observe(SOLVER)["text"]
 
 
 BROKEN = {
@@ -200,7 +154,9 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(BROKEN))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.e2e] * (name == "hangs")) for name in sorted(BROKEN)]
+)
 def test_one_valid_input_breaks_a_bad_program(name: str) -> None:
     solution, words = BROKEN[name]
     game = at_breaker(solution)
@@ -213,9 +169,7 @@ def test_one_valid_input_breaks_a_bad_program(name: str) -> None:
     assert json.loads(json.dumps(game.infos)) == game.infos
 
 
-def test_a_program_that_differs_the_second_time_is_broken(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_program_that_differs_the_second_time_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     real, calls = duel_attacks.grade, []
 
     def fickle(problem: Problem, code: str, *args: Any, **options: Any) -> Any:
@@ -231,54 +185,34 @@ def test_a_program_that_differs_the_second_time_is_broken(
 def test_who_hands_in_nothing_has_lost() -> None:
     game = started(max_cycles=2)
     for _ in range(2):
-        game.step(game.tools[SOLVER]["test"].render({"code": ROOT.reference}))
+        game.step("test\n```python\ndef root(n):\n    return 2\n```")
+    assert "root(10): expected 3, got 2" in game.observe(SOLVER)["text"]
     assert game.truncations == {SOLVER: True, BREAKER: True}
     assert game.rewards == {SOLVER: -2.0, BREAKER: 1.0}
     assert game.infos[SOLVER]["metrics"]["tests_tried"] == 2
     stubborn = started(max_cycles=9)
     for _ in range(3):
         stubborn.step("I would rather not.")
-    assert stubborn.solution == ""
-    assert stubborn.agent_selection == BREAKER
-
-
-def test_the_solver_may_test_first_and_sees_what_fails() -> None:
-    game = started()
-    game.step("test\n```python\ndef root(n):\n    return 2\n```")
-    assert game.agent_selection == SOLVER
-    assert "root(10): expected 3, got 2" in game.observe(SOLVER)["text"]
-    assert game.rewards == {SOLVER: 0.0, BREAKER: 0.0}
+    assert (stubborn.solution, stubborn.agent_selection) == ("", BREAKER)
 
 
 # --- inputs that do not count ---------------------------------------------------------------------------
 
-REFUSED = {
-    "13": "the reference does not accept this input",
-    "14": "the reference does not accept this input",
-    "15": "the reference does not always answer this input alike",
-    "'4'": "argument 1 is of type str",
-    "True": "argument 1 is of type bool",
-    "4, 4": "it takes 1 positional argument(s), not 2",
-    "": "it takes 1 positional argument(s), not 0",
-    "m=4": "not 0",
-    "4, m=4": "there is no keyword argument `m`",
-    "10**9": "cannot be read as arguments of `root`: write Python literals, such as 4",
-    "__import__('os').getpid()": "cannot be read",
-    "4) + root(5": "cannot be read",
-    "4 # )": None,
-    "9" * 300: "much larger than in any input",
-    "1," * 6_000: "an input may have 10,000 characters, not 12,000",
-    "[" * 150 + "]" * 150: "type list",
-    "[" * 300 + "]" * 300: "cannot be read",
-}
+INPUTS = tomllib.loads(Path(__file__).with_name("attacks.toml").read_text("utf-8"))
+LONG = [
+    ("9" * 300, "much larger than in any input"),
+    ("1," * 6_000, "an input may have 10,000 characters, not 12,000"),
+    ("[" * 150 + "]" * 150, "type list"),
+    ("[" * 300 + "]" * 300, "cannot be read"),
+]
 
 
-@pytest.mark.parametrize("arguments", REFUSED)
-def test_what_is_no_input_is_refused_and_costs(arguments: str) -> None:
+@pytest.mark.parametrize(("arguments", "words"), [*INPUTS["root"], *LONG])
+def test_what_is_no_input_is_refused_and_costs(arguments: str, words: str) -> None:
     game = at_breaker(ROOT.mutants[0])
-    said, words = attack(game, arguments), REFUSED[arguments]
+    said = attack(game, arguments)
     assert "secret" not in said
-    if words is None:
+    if not words:
         assert game.rewards[BREAKER] == 0.0
         return
     assert words in said
@@ -288,49 +222,28 @@ def test_what_is_no_input_is_refused_and_costs(arguments: str) -> None:
     assert game.agent_selection == BREAKER
 
 
-def test_an_input_counts_once() -> None:
-    game = at_breaker(ROOT.reference)
+def test_an_input_counts_once_and_three_bad_ones_in_a_row_lose_a_try() -> None:
+    game = at_breaker(ROOT.reference, max_cycles=7, tries=4)
     attack(game, "5")
     assert "tried before" in attack(game, "root( 5 )")
-    assert game.tries_left == 2
-
-
-def test_three_bad_inputs_in_a_row_lose_a_try_and_turns_are_limited() -> None:
-    game = at_breaker(ROOT.reference, max_cycles=5)
-    for _ in range(3):
-        attack(game, "'x'")
-    assert game.tries_left == 2
+    assert game.tries_left == 3
     for _ in range(2):
         attack(game, "'x'")
+    assert game.tries_left == 2
+    for _ in range(3):
+        attack(game, "'x'")
     assert game.truncations[BREAKER]
-    assert game.infos[SOLVER]["success"]
     assert game.rewards == {SOLVER: 1.0, BREAKER: -1.1}
 
 
-def test_domains_are_of_types_traits_and_sizes() -> None:
-    def objection(text: str) -> str:
-        try:
-            read_attack(TABLE, text)
-        except ToolError as refusal:
-            return str(refusal)
-        return ""
-
-    row = "{'name': 'c', 'age': 9}"
-    assert objection(f"[{row}], 0.5, (9, 'z')") == ""
-    for text, words in {
-        "[], 0.5, (9, 'z')": "argument 1 is not as in every input of this task: not empty",
-        f"[{row}, {row}], 0.5, (9, 'z')": "without repeats",
-        "[{'name': 'c'}], 0.5, (9, 'z')": "with the keys 'age', 'name'",
-        "[{'name': 'c', 'age': 'c'}], 0.5, (9, 'z')": "the value at 'age' of an item of argument 1 is",
-        "[{'name': 'C', 'age': 1}], 0.5, (9, 'z')": "holds 'C'",
-        "[{'name': 'c', 'age': -1}], 0.5, (9, 'z')": "at least 0",
-        f"[{row}], float('inf'), (9, 'z')": "finite",
-        f"[{row}], 1e99, (9, 'z')": "much larger",
-        f"[{row}], 1, (9, 'z')": "argument 2 is of type int",
-        f"[{row}], 0.5, (9,)": "of 2 items",
-        f"[{row}], 0.5, (9, 9)": "item 2 of argument 3 is of type int",
-    }.items():
-        assert words in objection(text), text
+@pytest.mark.parametrize(("text", "words"), INPUTS["table"])
+def test_domains_are_of_types_traits_and_sizes(text: str, words: str) -> None:
+    if not words:
+        read_attack(TABLE, text)
+        return
+    with pytest.raises(ToolError) as refusal:
+        read_attack(TABLE, text)
+    assert words in str(refusal.value)
 
 
 def test_every_input_of_the_built_in_problems_is_an_input_and_is_read_back() -> None:
@@ -369,15 +282,6 @@ def test_hidden_tests_and_the_reference_are_shown_to_nobody() -> None:
     assert not any(secret in shown for secret in ("8100", "copysign", "secret"))
 
 
-def test_equal_seeds_give_equal_games() -> None:
-    games = []
-    for seed in (3, 3, 4):
-        game = CodingDuelEnv()
-        game.reset(seed=seed)
-        games.append((game.task.id, play_out(game, "mutant", "variation", seed), game.infos))
-    assert games[0] == games[1] != games[2]
-
-
 def test_a_game_goes_on_from_a_snapshot() -> None:
     game = at_breaker(ROOT.mutants[0])
     attack(game, "5")
@@ -392,7 +296,7 @@ def test_a_game_goes_on_from_a_snapshot() -> None:
 def test_a_sandbox_that_fails_is_no_reward(monkeypatch: pytest.MonkeyPatch) -> None:
     game = at_breaker(ROOT.reference)
     monkeypatch.setattr(sharing.shared_sandbox(), "run", lambda *a, **b: Run(Outcome.REFUSED, why="no room"))
-    with pytest.raises(SandboxFailed, match="no room"):
+    with pytest.raises(SandboxFailedError, match="no room"):
         attack(game, "5")
 
 
@@ -411,47 +315,9 @@ def test_scripted_players_end_as_they_should(problem: Problem) -> None:
                 assert game.infos[BREAKER]["success"], (solver, breaker)
 
 
-def test_the_smallest_tasks_can_be_played_too() -> None:
-    game = CodingDuelEnv(level=0)
-    game.reset(seed=1)
-    play_out(game, "reference", "variation")
-    assert game.infos[SOLVER]["success"]
-
-
-def test_matches_are_played_from_either_seat() -> None:
-    make = game_maker(ID, tries=2)
-    matches = play_matches(
-        {SOLVER: ScriptedPolicy("mutant"), BREAKER: ScriptedPolicy("hidden")}, make, episodes=4, seed=5
-    )
-    rewards = {(match.seat, match.opponent): match.evaluation.reward for match in matches}
-    assert set(rewards) == {(SOLVER, name) for name in ("variation", "hidden")} | {
-        (BREAKER, name) for name in ("reference", "mutant", "empty")
-    }
-    found = {key: reward.value for key, reward in rewards.items() if reward is not None}
-    assert found[BREAKER, "reference"] == -1.0
-    assert found[BREAKER, "empty"] == 1.0
-    assert found[SOLVER, "hidden"] < 0.0
-
-
-# --- misuse ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"actions": "discrete"}, "programs and inputs cannot be numbered; use actions='text'"),
-        ({"actions": "words"}, "actions `words`"),
-        ({"tries": 0}, "tries must be at least 1, not 0"),
-        ({"hidden_weight": -1}, "hidden_weight must be 0 or more, not -1"),
-        ({"problems": [replace(ROOT, kind="unittest", tests="pass")]}, "a unittest has no inputs"),
-    ],
-)
-def test_arguments_out_of_range_are_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        CodingDuelEnv(**options)
-
-
 def test_problems_of_unittest_files_are_left_out() -> None:
+    with pytest.raises(ValueError, match="a unittest has no inputs"):
+        CodingDuelEnv(problems=[replace(ROOT, kind="unittest", tests="pass")])
     unittest = replace(ROOT, id="u", kind="unittest", tests="pass")
     assert list(CodingDuelEnv(problems=[ROOT, unittest]).problems) == ["root"]
     assert CodingDuelEnv().problems is open_collection("builtin")[0]

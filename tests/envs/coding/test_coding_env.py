@@ -1,21 +1,20 @@
 from __future__ import annotations
 
-import copy
 import os
-import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 import art_gym.envs.coding.env as coding_env
-from art_gym.checker import check_text_env
 from art_gym.envs.coding import sharing
 from art_gym.envs.coding.collection import open_collection
-from art_gym.envs.coding.env import CodingEnv, SandboxFailed
+from art_gym.envs.coding.env import CodingEnv
 from art_gym.envs.coding.problem import Case, Problem
-from art_gym.envs.coding.sandbox import Outcome, Run, SandboxUnavailable
+from art_gym.envs.coding.sandbox import Outcome, Run, SandboxFailedError
+
+pytestmark = pytest.mark.usefixtures("sandbox")
 
 HIDDEN = (7_411_147_411, 1_147_741_114)
 TRIPLE = Problem(
@@ -53,14 +52,6 @@ HOLE = Problem(
 PROBLEMS = (TRIPLE, UPPER, HOLE)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def sandbox() -> None:
-    try:
-        sharing.shared_sandbox()
-    except SandboxUnavailable as error:
-        pytest.skip(str(error))
-
-
 @pytest.fixture
 def env() -> Iterator[CodingEnv]:
     made = CodingEnv(problems=PROBLEMS, max_turns=4)
@@ -74,11 +65,6 @@ def play(env: CodingEnv, task: str, *replies: str) -> tuple[Any, ...]:
     for reply in replies:
         result = env.step(reply)
     return result
-
-
-@pytest.mark.parametrize("level", [0, 1])
-def test_it_keeps_the_contract(level: int) -> None:
-    check_text_env(CodingEnv(level=level), seeds=(0, 1), steps=6)
 
 
 def test_the_first_observation_holds_the_task_the_template_and_the_examples(env: CodingEnv) -> None:
@@ -105,17 +91,10 @@ def test_run_shows_what_is_printed(reply: str, observation: str, env: CodingEnv)
     assert play(env, "triple", reply)[0] == observation
 
 
-def test_run_shows_a_traceback_without_the_sandboxs_own_frames(env: CodingEnv) -> None:
-    observation = play(env, "triple", 'run("def f():\\n    1 / 0\\nf()")')[0]
-    assert observation.startswith('Traceback (most recent call last):\n  File "main.py", line 3')
-    assert observation.endswith("ZeroDivisionError: division by zero\n[exit code 1]")
-
-
 def test_long_output_is_cut_in_the_middle_with_a_note(env: CodingEnv) -> None:
     observation = play(env, "triple", "run(\"print('a' * 5000 + 'z' * 5000)\")")[0]
     assert "[8000 characters left out]" in observation
-    assert observation.startswith("aaa")
-    assert observation.endswith("zzz")
+    assert (observation[0], observation[-1]) == ("a", "z")
     assert len(observation) < 2_100
 
 
@@ -140,19 +119,10 @@ def test_a_task_without_examples_refuses_test_in_words() -> None:
     ("task", "reply", "success"),
     [
         ("triple", f"submit\n```python\n{TRIPLE.reference}```", True),
-        ("triple", 'submit(code="def triple(n):\\n    return n + n + n")', True),
         ("triple", 'submit(code="```python\\ndef triple(n):\\n    return n * 3\\n```")', True),
-        (
-            "triple",
-            f"submit\n```\n{TRIPLE.reference}\nif __name__ == '__main__':\n    print(1 / 0)\n```",
-            True,
-        ),
         ("triple", f"submit\n```\n{TRIPLE.mutants[0]}```", False),
-        ("triple", f"submit\n```\n{TRIPLE.mutants[1]}```", False),
         ("upper", f"submit\n```\n{UPPER.reference}```", True),
         ("hole", 'submit("b + a")', True),
-        ("hole", "submit\n```\na + b\n```", True),
-        ("hole", 'submit("def f(a, b):\\n    return sum([a, b])")', True),
         ("hole", 'submit("3")', False),
     ],
 )
@@ -161,25 +131,16 @@ def test_a_submission_ends_and_hidden_tests_decide(
 ) -> None:
     _, reward, terminated, truncated, info = play(env, task, reply)
     assert (terminated, truncated, info["success"]) == (True, False, success)
-    if success:
-        assert info["score_terms"] == {"tests": 1.0, "quick": pytest.approx(0.1 * 3 / 4)}
-        assert info["metrics"]["passed"] == 1.0
-    else:
-        assert info["score_terms"] == {"tests": 0.0, "loads": 0.05}
+    right, wrong = {"tests": 1.0, "quick": pytest.approx(0.1 * 3 / 4)}, {"tests": 0.0, "loads": 0.05}
+    assert info["score_terms"] == (right if success else wrong)
     assert reward == pytest.approx(sum(info["score_terms"].values()))
 
 
 def test_the_fraction_reward_pays_the_share_of_the_hidden_tests() -> None:
     env = CodingEnv(problems=PROBLEMS, reward="fraction")
     info = play(env, "triple", f"submit\n```\n{TRIPLE.mutants[1]}```")[4]
-    assert info["score_terms"] == {"tests": 0.5}
-    assert info["success"] is False
-    assert info["metrics"]["passed"] == 0.5
-
-
-def test_an_answer_that_cannot_be_loaded_earns_nothing(env: CodingEnv) -> None:
-    observation, reward, *_ = play(env, "triple", 'submit("def triple(n) return")')
-    assert (observation, reward) == ("The program cannot be loaded.", 0.0)
+    assert (info["score_terms"], info["success"], info["metrics"]["passed"]) == ({"tests": 0.5}, False, 0.5)
+    assert play(env, "triple", 'submit("def triple(n) return")')[:2] == ("The program cannot be loaded.", 0.0)
 
 
 def test_turns_run_out_without_pay(env: CodingEnv) -> None:
@@ -213,35 +174,6 @@ triple(1)
         assert ("9000147412" in shown) == (reply != "submit")
 
 
-def test_the_same_replies_give_the_same_episode(env: CodingEnv) -> None:
-    replies = (
-        "run(\"import random; print(random.random(), hash('a'))\")",
-        f"submit\n```\n{TRIPLE.mutants[1]}```",
-    )
-    first, second = (play(env, "triple", *replies) for _ in range(2))
-    assert first == second
-
-
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
-def test_a_copy_goes_on_where_the_original_stood(
-    copied: Callable[[CodingEnv], CodingEnv], env: CodingEnv
-) -> None:
-    play(env, "triple", 'run("print(1)")')
-    other = copied(env)
-    other.reset(seed=1, options={"task": "hole"})
-    submit = f"submit\n```\n{TRIPLE.reference}```"
-    assert env.step(submit)[4]["metrics"]["runs"] == 1.0
-    assert other.step('submit("a + b")')[4]["success"] is True
-
-
-def test_a_snapshot_comes_back_with_what_was_counted(env: CodingEnv) -> None:
-    play(env, "triple", 'run("print(1)")')
-    snapshot = env.snapshot()
-    first = env.step(f"submit\n```\n{TRIPLE.reference}```")
-    env.restore(snapshot)
-    assert env.step(f"submit\n```\n{TRIPLE.reference}```") == first
-
-
 def test_a_failed_sandbox_raises_and_pays_nothing(env: CodingEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     class Failing:
         def run(self, *args: object, **how: object) -> Run:
@@ -249,21 +181,16 @@ def test_a_failed_sandbox_raises_and_pays_nothing(env: CodingEnv, monkeypatch: p
 
     monkeypatch.setattr(coding_env, "shared_sandbox", Failing)
     for reply in ('run("1")', 'test("1")', 'submit("1")'):
-        with pytest.raises(SandboxFailed, match="the sandbox failed: no walls"):
+        with pytest.raises(SandboxFailedError, match="the sandbox failed: no walls"):
             play(env, "triple", reply)
 
 
-def test_a_sandbox_that_is_closed_is_made_again() -> None:
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_closed_sandbox_is_made_again_and_a_forked_process_gets_its_own(env: CodingEnv) -> None:
     first = sharing.shared_sandbox()
     assert sharing.shared_sandbox() is first
     sharing.close_shared_sandbox()
-    second = sharing.shared_sandbox()
-    assert second is not first
-    assert second.run("script", "print(1)").stdout == b"1\n"
-
-
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_process_gets_a_sandbox_of_its_own(env: CodingEnv) -> None:
+    assert sharing.shared_sandbox() is not first
     env.reset(seed=0, options={"task": "hole"})
     pid = os.fork()
     if pid == 0:
@@ -282,25 +209,14 @@ def test_code_may_be_long_but_not_endless(env: CodingEnv) -> None:
 def test_levels_choose_problems() -> None:
     assert set(open_collection(PROBLEMS, level=2)[0]) == {"upper"}
     assert set(open_collection(PROBLEMS, level=[0, 1])[0]) == {"triple", "hole"}
-    assert set(open_collection(PROBLEMS)[0]) == {"triple", "upper", "hole"}
-    levels = {problem.level for problem in open_collection("builtin")[0].values()}
-    assert levels == {1, 2, 3}
+    assert {problem.level for problem in open_collection("builtin")[0].values()} == {1, 2, 3}
     grammar, tasks = open_collection("builtin", level=0)
     assert {problem.level for problem in grammar.values()} == {0}
     assert set(tasks.splits) == {"train", "test"}
-    with pytest.raises(ValueError, match="no problem of level 3"):
-        open_collection(PROBLEMS, level=3)
-    with pytest.raises(ValueError, match="level must be 0"):
-        open_collection("builtin", level=4)
-
-
-def test_the_built_in_collection_is_made_once() -> None:
-    assert open_collection("builtin", level=1)[0] is open_collection("builtin", level=1)[0]
-
-
-def test_wrong_arguments_are_refused_in_words() -> None:
-    with pytest.raises(ValueError, match="did you mean `fraction`"):
-        CodingEnv(problems=PROBLEMS, reward="fractions")
+    for problems, level in ((PROBLEMS, 3), ("builtin", 4)):
+        with pytest.raises(ValueError, match="level"):
+            open_collection(problems, level=level)
+    assert open_collection("builtin", level=1)[0] is open_collection("builtin", level=1)[0], "made once"
 
 
 # --- players without a model ----------------------------------------------------------------------------
@@ -318,17 +234,13 @@ def score(env: CodingEnv, player: str, task: str, seed: int = 0) -> tuple[bool, 
 
 @pytest.mark.parametrize("task", ["triple", "upper", "hole"])
 def test_players_solve_what_they_should(task: str, env: CodingEnv) -> None:
-    assert score(env, "reference", task) == (True, 1)
-    assert score(env, "empty", task) == (False, 1)
-    assert score(env, "hard_coded", task) == (False, 1)
+    found = [score(env, player, task) for player in ("reference", "empty", "hard_coded")]
+    assert found == [(True, 1), (False, 1), (False, 1)]
 
 
 def test_repair_tries_mutants_until_the_examples_pass(env: CodingEnv) -> None:
     assert score(env, "repair", "upper") == (True, 2)
-    assert score(env, "repair", "hole") == (
-        True,
-        3,
-    )  # one turn is for the submission, so two mutants are tried
+    assert score(env, "repair", "hole") == (True, 3)  # one turn is for the submission
     # The examples of `triple` cannot tell its second mutant from a solution.
     assert {score(env, "repair", "triple", seed) for seed in range(6)} == {(False, 2), (False, 3)}
 

@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from art_gym.envs.coding.judge import Verdict, grade, same_output
-from art_gym.envs.coding.judge_tests import run_tests
+from art_gym.envs.coding.baselines import constant_answers, empty_answer
+from art_gym.envs.coding.judge import Verdict, grade, run_tests, same_output
 from art_gym.envs.coding.problem import Case, Problem
-from art_gym.envs.coding.sandbox import Limits, Outcome, Run, Sandbox, SandboxUnavailable
-from art_gym.envs.coding.sharing import shared_sandbox
-from tests.envs.coding.judge_hacks import CALL_HACKS, PRELUDE, TEST_HACKS
+from art_gym.envs.coding.rewards import score_terms
+from art_gym.envs.coding.sandbox import Limits, Outcome, Run, Sandbox, SandboxUnavailableError
+
+HACKS = Path(__file__).with_name("reward_hacks")
+PRELUDE = (HACKS / "prelude.txt").read_text("utf-8")
+"""An object that agrees to everything, a writer of forged frames to every descriptor, and a search through
+all that the process holds."""
+
+
+def sections(name: str) -> dict[str, str]:
+    """The programs in a file, by the name after ``###``."""
+    text = (HACKS / f"{name}.txt").read_text("utf-8")
+    found = [section.partition("\n") for section in text.removeprefix("### ").split("\n### ")]
+    return {title: program for title, _, program in found}
+
+
+def hacks(name: str) -> dict[str, str]:
+    """Programs that try to be rewarded without solving anything."""
+    return {title: f"{PRELUDE}\n{program}" for title, program in sections(name).items()}
+
+
+CALL_HACKS = hacks("against_calls")
+"""Programs that define ``word``."""
+TEST_HACKS = hacks("against_tests")
+"""Modules that define ``f``."""
 
 SECRETS = ["secret-4711", "secret-0815", "secret-2342"]
 SHORT = Limits(wall_seconds=4, cpu_seconds=1)
@@ -43,14 +67,6 @@ ECHO = Problem(
 )
 
 
-@pytest.fixture(scope="module")
-def sandbox() -> Sandbox:
-    try:
-        return shared_sandbox()
-    except SandboxUnavailable as error:
-        pytest.skip(str(error))
-
-
 def judged(problem: Problem, code: str, sandbox: Sandbox, **how: Any) -> Verdict:
     verdict = grade(problem, code, sandbox, limits=SHORT, **how)
     assert not verdict.infrastructure
@@ -61,12 +77,11 @@ def judged(problem: Problem, code: str, sandbox: Sandbox, **how: Any) -> Verdict
 
 
 @pytest.mark.parametrize("problem", [WORDS, DOUBLE, ECHO])
-@pytest.mark.parametrize("twice", [False, True])
-def test_the_reference_passes(problem: Problem, twice: bool, sandbox: Sandbox) -> None:
-    verdict = judged(problem, problem.reference, sandbox, twice=twice, rng=np.random.default_rng(0))
-    assert verdict == Verdict(len(problem.hidden), len(problem.hidden))
-    assert verdict.solved
-    assert verdict.fraction == 1.0
+def test_the_reference_passes(problem: Problem, sandbox: Sandbox) -> None:
+    for twice in (False, True):
+        verdict = judged(problem, problem.reference, sandbox, twice=twice, rng=np.random.default_rng(0))
+        assert verdict == Verdict(len(problem.hidden), len(problem.hidden))
+        assert (verdict.solved, verdict.fraction) == (True, 1.0)
 
 
 def test_a_public_example_is_reported_with_input_expected_and_got(sandbox: Sandbox) -> None:
@@ -112,13 +127,12 @@ def test_what_stands_under_main_is_left_out_of_a_function_and_run_in_a_script(sa
     assert not judged(ECHO, f"def main():\n    {lines}\n", sandbox).solved
 
 
+def function(*cases: Case, **fields: Any) -> Problem:
+    return Problem(id="p", prompt="p", entry_point="f", hidden=cases, **fields)
+
+
 def test_arguments_are_fresh_in_every_case(sandbox: Sandbox) -> None:
-    problem = Problem(
-        id="p",
-        prompt="p",
-        entry_point="f",
-        hidden=tuple(Case(([3, 1],), expected=[1, 3, 0]) for _ in range(3)),
-    )
+    problem = function(*[Case(([3, 1],), expected=[1, 3, 0])] * 3)
     code = "def f(items):\n    items.sort()\n    items.append(0)\n    return items\n"
     assert judged(problem, code, sandbox).solved
 
@@ -147,14 +161,8 @@ def test_what_went_wrong_is_told_in_words_about_public_examples(
 
 
 def test_the_hole_of_a_template_can_be_filled_or_the_whole_program_sent(sandbox: Sandbox) -> None:
-    problem = Problem(
-        id="p",
-        prompt="p",
-        level=0,
-        entry_point="f",
-        template="def f(a, b):\n    return ____\n",
-        hidden=(Case((2, 3), expected=7), Case((0, 5), expected=5)),
-    )
+    cases = (Case((2, 3), expected=7), Case((0, 5), expected=5))
+    problem = function(*cases, level=0, template="def f(a, b):\n    return ____\n")
     for right in ("a * 2 + b\n", "b + a + a", "def f(x, y):\n    return 2 * x + y"):
         assert judged(problem, right, sandbox).solved
     for wrong in ("a + b", "7", "", "a *", "____", "def g(): pass"):
@@ -162,18 +170,14 @@ def test_the_hole_of_a_template_can_be_filled_or_the_whole_program_sent(sandbox:
 
 
 def test_what_passes_only_once_does_not_count(sandbox: Sandbox) -> None:
-    problem = Problem(
-        id="p", prompt="p", entry_point="f", hidden=tuple(Case((i,), expected=i) for i in range(6))
-    )
+    problem = function(*(Case((i,), expected=i) for i in range(6)))
     # Right in the order of the cases only, as the second call of `f` must be that of the second case.
     counting = "calls = []\ndef f(i):\n    calls.append(i)\n    return len(calls) - 1\n"
     assert judged(problem, counting, sandbox).solved
     assert not judged(problem, counting, sandbox, twice=True).solved
     guessing = "import random\ndef f(i):\n    return i if random.random() < 0.7 else -1\n"
-    passes = [
-        judged(problem, guessing, sandbox, twice=True, rng=np.random.default_rng(seed)).passed
-        for seed in range(8)
-    ]
+    rngs = map(np.random.default_rng, range(8))
+    passes = [judged(problem, guessing, sandbox, twice=True, rng=rng).passed for rng in rngs]
     assert sum(passes) < 0.7 * 8 * 6
 
 
@@ -220,12 +224,10 @@ def test_a_script_that_hangs_is_not_tried_on_every_case() -> None:
             runs.append(args)
             return Run(Outcome.TIMEOUT)
 
-    problem = Problem(
-        id="p", prompt="p", kind="script", hidden=tuple(Case(stdin=str(i), stdout="") for i in range(20))
-    )
+    cases = tuple(Case(stdin=str(i), stdout="") for i in range(20))
+    problem = Problem(id="p", prompt="p", kind="script", hidden=cases)
     verdict = grade(problem, "", Hanging())  # type: ignore[arg-type]
-    assert (verdict.passed, verdict.total) == (0, 20)
-    assert len(runs) == 3
+    assert (verdict.passed, verdict.total, len(runs)) == (0, 20, 3)
 
 
 # --- when the sandbox fails -----------------------------------------------------------------------------
@@ -250,14 +252,14 @@ def test_a_failure_of_the_sandbox_is_no_verdict(problem: Problem, good_runs: int
 
 
 def test_a_sandbox_that_cannot_start_tests_is_no_verdict() -> None:
-    class Gone:
+    class Unavailable:
         limits = SHORT
 
         def start(self, *args: object, **how: object) -> None:
-            raise SandboxUnavailable("no walls")
+            raise SandboxUnavailableError("no walls")
 
     problem = Problem(id="p", prompt="p", kind="unittest", entry_point="m", tests="import m")
-    assert grade(problem, "", Gone()).infrastructure == "the sandbox failed: no walls"  # type: ignore[arg-type]
+    assert grade(problem, "", Unavailable()).infrastructure == "the sandbox failed: no walls"  # type: ignore[arg-type]
 
 
 # --- reward hacks ---------------------------------------------------------------------------------------
@@ -291,90 +293,30 @@ while frame:
     frame = frame.f_back
 raise ValueError(" ".join(words))
 """
-    shown = repr(judged(DOUBLE, leaking, sandbox))
-    assert shown == repr(Verdict(0, 3, loaded=False))
+    assert judged(DOUBLE, leaking, sandbox) == Verdict(0, 3, loaded=False)
 
 
 # --- unittest files -------------------------------------------------------------------------------------
 
-COUNTER_TESTS = """
-import unittest
-from counter import Counter, Empty, total, LIMIT, apply
-
-class CounterTest(unittest.TestCase):
-    def test_counts(self):
-        counter = Counter(2)
-        counter.add()
-        self.assertEqual(counter.value, 3)
-        self.assertEqual(len(counter), 3)
-        self.assertIn(2, counter)
-        self.assertNotIn(9, counter)
-    def test_equality_of_own_objects(self):
-        self.assertEqual(Counter(1), Counter(1))
-        self.assertNotEqual(Counter(1), Counter(2))
-        self.assertLess(Counter(1), Counter(2))
-        self.assertEqual(Counter(1) + Counter(2), Counter(3))
-    def test_errors(self):
-        with self.assertRaises(Empty) as caught:
-            Counter(0).take()
-        self.assertEqual(caught.exception.args, ("nothing left", 0))
-        with self.assertRaisesRegex(ValueError, "negative"):
-            Counter(-1)
-    def test_callback_and_constant(self):
-        self.assertEqual(apply(lambda x: x + LIMIT, 1), 11)
-        with self.assertRaises(KeyError):
-            apply(lambda x: {}[x], 1)
-    def test_iterators_and_functions(self):
-        self.assertEqual(list(Counter(3)), [0, 1, 2])
-        self.assertEqual(total(iter([1, 2])), 3)
-        self.assertAlmostEqual(total([0.1, 0.2]), 0.3)
-    @unittest.skip("an extra")
-    def test_skipped(self):
-        self.fail()
-"""
-COUNTER = """
-LIMIT = 10
-class Empty(Exception):
-    pass
-class Counter:
-    def __init__(self, value):
-        if value < 0: raise ValueError("negative")
-        self.value = value
-    def add(self): self.value += 1
-    def take(self):
-        if not self.value: raise Empty("nothing left", 0)
-        self.value -= 1
-    def __len__(self): return self.value
-    def __contains__(self, item): return item < self.value
-    def __iter__(self): yield from range(self.value)
-    def __eq__(self, other): return isinstance(other, Counter) and self.value == other.value
-    def __lt__(self, other): return self.value < other.value
-    def __add__(self, other): return Counter(self.value + other.value)
-def total(items): return sum(items)
-def apply(function, value): return function(value)
-"""
+UNITTESTS = sections("unittests")
+COUNTER, COUNTER_TESTS = UNITTESTS["counter"], UNITTESTS["counter tests"]
 COUNTER_PROBLEM = Problem(
     id="counter", prompt="p", kind="unittest", entry_point="counter", tests=COUNTER_TESTS, reference=COUNTER
 )
 
 
-def test_a_unittest_file_talks_to_functions_classes_and_exceptions(sandbox: Sandbox) -> None:
-    report = run_tests(sandbox, COUNTER, COUNTER_TESTS, "counter", classes=["Counter"])
-    assert report.words == {}
-    assert len(report.passed) == len(report.tests) == 5
-    assert judged(COUNTER_PROBLEM, COUNTER, sandbox, twice=True).solved
+def failing_tests(code: str, sandbox: Sandbox, problem: Problem = COUNTER_PROBLEM) -> set[str]:
+    report = run_tests(problem, code, sandbox)
+    assert len(report.tests) == 5, "a test that its author skips is none"
+    return {test.rpartition(".")[2] for test in {*report.tests} - report.passed}
 
 
 @pytest.mark.parametrize(
     ("old", "new", "failing"),
     [
+        ("", "", set()),
         ("self.value += 1", "self.value += 2", {"test_counts"}),
-        ("item < self.value", "True", {"test_counts"}),
-        (
-            "isinstance(other, Counter) and self.value == other.value",
-            "True",
-            {"test_equality_of_own_objects"},
-        ),
+        ("self.value == other.value", "True", {"test_equality_of_own_objects"}),
         ('Empty("nothing left", 0)', "ValueError()", {"test_errors"}),
         ("function(value)", "value", {"test_callback_and_constant"}),
         ("sum(items)", "0", {"test_iterators_and_functions"}),
@@ -382,14 +324,12 @@ def test_a_unittest_file_talks_to_functions_classes_and_exceptions(sandbox: Sand
 )
 def test_a_mistake_fails_its_test_alone(old: str, new: str, failing: set[str], sandbox: Sandbox) -> None:
     assert old in COUNTER
-    report = run_tests(sandbox, COUNTER.replace(old, new), COUNTER_TESTS, "counter", classes=["Counter"])
-    assert {test.rpartition(".")[2] for test in report.words} == failing
+    assert failing_tests(COUNTER.replace(old, new) if old else COUNTER, sandbox) == failing
 
 
 def test_operators_of_a_class_that_was_not_asked_for_do_not_count(sandbox: Sandbox) -> None:
-    report = run_tests(sandbox, COUNTER, COUNTER_TESTS, "counter")
-    failed = {test.rpartition(".")[2] for test in report.words}
-    assert failed == {"test_equality_of_own_objects"}
+    unasked = replace(COUNTER_PROBLEM, reference="")
+    assert failing_tests(COUNTER, sandbox, unasked) == {"test_equality_of_own_objects"}
 
 
 def test_a_module_that_cannot_be_imported_fails_every_test(sandbox: Sandbox) -> None:
@@ -397,30 +337,7 @@ def test_a_module_that_cannot_be_imported_fails_every_test(sandbox: Sandbox) -> 
     assert (verdict.passed, verdict.solved, verdict.loaded) == (0, False, False)
 
 
-NUMBER_TESTS = """
-import unittest
-import answer
-
-class AnswerTest(unittest.TestCase):
-    def test_equal(self):
-        self.assertEqual(answer.f(1), 4711)
-    def test_not_different(self):
-        assert not answer.f(2) != 4712
-    def test_near(self):
-        assert abs(answer.f(3) - 0.25) < 1e-6
-    def test_far_side(self):
-        assert abs(0.25 - answer.f(3)) < 1e-6
-    def test_members(self):
-        found = answer.f(4)
-        assert 4711 in found and 4712 in found
-        self.assertEqual(sorted(found), [4711, 4712])
-    def test_raises(self):
-        with self.assertRaises(KeyError):
-            answer.f(5)
-    def test_callback(self):
-        self.assertEqual(answer.f(lambda: 4711), 4711)
-"""
-NUMBERS = Problem(id="n", prompt="p", kind="unittest", entry_point="answer", tests=NUMBER_TESTS)
+NUMBERS = Problem(id="n", prompt="p", kind="unittest", entry_point="answer", tests=UNITTESTS["number tests"])
 
 
 @pytest.mark.parametrize("hack", TEST_HACKS)
@@ -438,3 +355,54 @@ def f(n):
     return {1: 4711, 2: 4712, 3: 0.25, 4: {4711, 4712}}[n]
 """
     assert judged(NUMBERS, code, sandbox, twice=True).solved
+
+
+# --- what a submission pays, and what is worth nothing ---
+
+SOLVED, HALF, NONE, BROKEN = Verdict(4, 4), Verdict(2, 4), Verdict(0, 4), Verdict(0, 4, loaded=False)
+
+
+@pytest.mark.parametrize(
+    ("reward", "verdict", "turns_left", "terms"),
+    [
+        ("all", SOLVED, 0.5, {"tests": 1.0, "quick": 0.05}),
+        ("all", SOLVED, 0.0, {"tests": 1.0, "quick": 0.0}),
+        ("all", HALF, 0.5, {"tests": 0.0, "loads": 0.05}),
+        ("all", BROKEN, 0.5, {"tests": 0.0}),
+        ("fraction", SOLVED, 0.5, {"tests": 1.0, "quick": 0.05}),
+        ("fraction", HALF, 0.5, {"tests": 0.5}),
+        ("fraction", Verdict(99, 100), 1.0, {"tests": 0.99}),
+        ("fraction", NONE, 0.5, {"tests": 0.0, "loads": 0.05}),
+        ("fraction", BROKEN, 0.5, {"tests": 0.0}),
+    ],
+)
+def test_what_a_submission_pays(
+    reward: str, verdict: Verdict, turns_left: float, terms: dict[str, float]
+) -> None:
+    assert score_terms(reward, verdict, turns_left) == pytest.approx(terms)
+
+
+def test_a_failure_of_the_sandbox_cannot_be_paid_and_nothing_is_solved_without_a_test() -> None:
+    with pytest.raises(ValueError, match="in neither direction: no walls"):
+        score_terms("all", Verdict(4, 4, infrastructure="no walls"), 0.5)
+    assert (Verdict().solved, Verdict().fraction) == (False, 0.0)
+
+
+def test_answers_that_ignore_the_input_are_programs_of_the_problems_kind(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    case = Case((1,), expected="a'b")
+    plain = function(case, public=(case,))
+    names: dict[str, Any] = {}
+    exec(constant_answers(plain)[0], names)
+    assert names["f"](3, y=4) == "a'b"
+    exec(empty_answer(plain), names)
+    assert names["f"](3) is None
+    line = Case(stdin="x", stdout="one\ntwo\n")
+    script = Problem(id="s", prompt="p", kind="script", public=(line,), hidden=(line,))
+    exec(constant_answers(script)[0])
+    assert capsys.readouterr().out == "one\ntwo\n"
+    assert empty_answer(script) == "pass\n"
+    hole = function(case, template="def f(x):\n    return ____")
+    assert constant_answers(hole) == ["None", "0", "''", "[]"]
+    assert empty_answer(hole) == "None"

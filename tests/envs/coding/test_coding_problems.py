@@ -13,11 +13,10 @@ import pytest
 from art_gym.envs.coding.baselines import constant_answers, empty_answer
 from art_gym.envs.coding.drivers import drivers
 from art_gym.envs.coding.judge import grade
-from art_gym.envs.coding.loaders import load_problems, save_problems
-from art_gym.envs.coding.problem import Problem
-from art_gym.envs.coding.problems import load
-from art_gym.envs.coding.problems.theme import Theme, split_of
-from art_gym.envs.coding.sandbox import Limits, Sandbox, SandboxUnavailable
+from art_gym.envs.coding.loaders.load import load_problems, save_problems
+from art_gym.envs.coding.problem import Case, Problem
+from art_gym.envs.coding.problems.builtin import load, parse_problem, split_of
+from art_gym.envs.coding.sandbox import Limits, Sandbox, SandboxUnavailableError
 
 PROBLEMS = load()
 each_problem = pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.id)
@@ -27,7 +26,7 @@ each_problem = pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: 
 def sandbox() -> Iterator[Sandbox]:
     try:
         box = Sandbox(drivers=drivers(), limits=Limits(wall_seconds=3.0, cpu_seconds=1.0))
-    except SandboxUnavailable as error:
+    except SandboxUnavailableError as error:
         pytest.skip(str(error))
     with box:
         yield box
@@ -50,6 +49,7 @@ def test_the_reference_passes_and_every_mutant_fails(problem: Problem, sandbox: 
 
 
 @each_problem
+@pytest.mark.e2e
 def test_answers_that_solve_nothing_fail(problem: Problem, sandbox: Sandbox) -> None:
     for answer in (empty_answer(problem), *constant_answers(problem), *learnt_by_heart(problem)):
         verdict = grade(problem, answer, sandbox)
@@ -76,26 +76,17 @@ def learnt_by_heart(problem: Problem) -> list[str]:
 # --- form ------------------------------------------------------------------------------------------------
 
 
-def test_there_are_enough_of_each_level_and_theme() -> None:
-    assert len(PROBLEMS) >= 120
-    assert len({problem.id for problem in PROBLEMS}) == len(PROBLEMS)
-    assert min(Counter(problem.level for problem in PROBLEMS).values()) >= 40
-    assert set(Counter(problem.level for problem in PROBLEMS)) == {1, 2, 3}
-    assert min(Counter(problem.id.split("/")[0] for problem in PROBLEMS).values()) >= 12
-
-
-def test_a_third_of_each_level_and_some_of_each_theme_are_for_testing() -> None:
+def test_there_are_enough_of_each_level_and_theme_and_split() -> None:
+    assert len({problem.id for problem in PROBLEMS}) == len(PROBLEMS) >= 120
+    themes = Counter(problem.id.split("/")[0] for problem in PROBLEMS)
+    assert min(themes.values()) >= 12
+    assert themes.keys() == {problem.id.split("/")[0] for problem in PROBLEMS if problem.split == "test"}
     for level in (1, 2, 3):
         splits = [problem.split for problem in PROBLEMS if problem.level == level]
+        assert len(splits) >= 40
         assert 0.3 < splits.count("test") / len(splits) < 0.37
-    themes = Counter(problem.id.split("/")[0] for problem in PROBLEMS if problem.split == "test")
-    assert set(themes) == {problem.id.split("/")[0] for problem in PROBLEMS}
-
-
-def test_an_id_keeps_its_split() -> None:
-    assert split_of("text/initials") == "train"
-    assert split_of("graphs/shortest_way") == "train"
-    assert split_of("records/settle") == "test"
+    kept = {"text/initials": "train", "graphs/shortest_way": "train", "records/settle": "test"}
+    assert kept == {name: split_of(name) for name in kept}
     assert all(problem.split == split_of(problem.id) for problem in PROBLEMS)
 
 
@@ -134,41 +125,32 @@ def test_a_reference_stands_alone_and_has_the_signature_that_is_shown(problem: P
 
 
 def test_the_jsonl_form_brings_every_problem_back_unchanged(tmp_path: Path) -> None:
-    path = tmp_path / "problems.jsonl"
-    save_problems(PROBLEMS, path)
-    loaded = load_problems(path)
-    assert tuple(loaded.problems) == PROBLEMS
+    save_problems(PROBLEMS, tmp_path / "problems.jsonl")
+    assert load_problems(tmp_path / "problems.jsonl").problems == PROBLEMS
 
 
 # --- how a problem is declared -----------------------------------------------------------------------------
 
-ONE_CASE = "1 -> 1"
+
+def declare(**changed: str) -> Problem:
+    table: dict[str, object] = {
+        "level": 1,
+        "tolerance": 0.5,
+        "statement": "\nReturn n.\n",
+        "solution": "def same(n: int) -> int:\n    return n  # a remark\n",
+        "public": "1 -> 1",
+        "hidden": "2 -> 2",
+        "mutants": "return n => return 1",
+    }
+    return parse_problem("x/same", table | changed)
 
 
-def declare(public: str = ONE_CASE, hidden: str = "2 -> 2", mutants: str = "return n => return 1") -> Problem:
-    theme = Theme("x")
-
-    @theme.function(level=1, public=public, hidden=hidden, mutants=mutants, tolerance=0.5)
-    def same(n: int) -> int:
-        """Return n."""
-        return n  # a remark
-
-    return theme.problems[0]
-
-
-def test_a_declaration_becomes_a_problem() -> None:
+def test_a_table_becomes_a_problem() -> None:
     problem = declare()
-    assert (problem.id, problem.entry_point, problem.prompt, problem.tolerance) == (
-        "x/same",
-        "same",
-        "Return n.",
-        0.5,
-    )
-    assert problem.reference == "def same(n: int) -> int:\n    return n  # a remark\n"
-    assert problem.template == "def same(n: int) -> int:\n    ...\n"
+    assert (problem.id, problem.entry_point, problem.prompt) == ("x/same", "same", "Return n.")
+    assert (problem.tolerance, problem.template) == (0.5, "def same(n: int) -> int:\n    ...\n")
     assert problem.mutants == ("def same(n: int) -> int:\n    return 1  # a remark\n",)
-    assert problem.hidden[0].args == (2,)
-    assert problem.hidden[0].expected == 2
+    assert problem.hidden == (Case(args=(2,), expected=2),)
 
 
 def test_a_case_may_take_several_lines_and_hold_an_arrow() -> None:
@@ -180,7 +162,7 @@ def test_a_case_may_take_several_lines_and_hold_an_arrow() -> None:
 
 
 @pytest.mark.parametrize("cases", ["1 2", "1 -> x", "1 -> 2\n3", "f(1) -> 2"])
-def test_what_is_no_case_is_refused(cases: str) -> None:
+def test_invalid_cases_are_refused(cases: str) -> None:
     with pytest.raises(ValueError, match="not a case"):
         declare(hidden=cases)
 
@@ -188,14 +170,6 @@ def test_what_is_no_case_is_refused(cases: str) -> None:
 @pytest.mark.parametrize(
     ("mutants", "times"), [("return m => 1", 0), ("n => m", 5), ("no arrow", 0), ("return n -> 1", 0)]
 )
-def test_what_is_no_mutant_is_refused(mutants: str, times: int) -> None:
-    with pytest.raises(ValueError, match=f"occurs once in the reference, not {times} times"):
+def test_invalid_mutants_are_refused(mutants: str, times: int) -> None:
+    with pytest.raises(ValueError, match=f"occurs once in the solution, not {times} times"):
         declare(mutants=mutants)
-
-
-def test_a_problem_without_a_statement_is_refused() -> None:
-    def wordless(n: int) -> int:
-        return n
-
-    with pytest.raises(ValueError, match="`wordless` needs a docstring"):
-        Theme("x").function(level=1, public=ONE_CASE, hidden=ONE_CASE, mutants="n => m")(wordless)

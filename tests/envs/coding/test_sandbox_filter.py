@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from art_gym.envs.coding.sandbox.child import seccomp
-from art_gym.envs.coding.sandbox.child.kernel import Failed
+from art_gym.envs.coding.sandbox.child.kernel import SystemCallError
 from art_gym.envs.coding.sandbox.child.seccomp import Filter, numbers
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -239,5 +239,5 @@ def test_a_zygote_makes_no_namespaces_and_sets_no_limits_of_others(machine: str)
 
 def test_other_machines_have_no_filter() -> None:
     assert not seccomp.supported("riscv64")
-    with pytest.raises(Failed, match="x86_64, aarch64, not for riscv64"):
+    with pytest.raises(SystemCallError, match="x86_64, aarch64, not for riscv64"):
         Filter("riscv64")

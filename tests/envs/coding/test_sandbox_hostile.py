@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from art_gym.envs.coding.sandbox import Limits, Outcome, Run, Sandbox, SandboxUnavailable, backends
-from art_gym.envs.coding.sandbox.child.rights import unused_id
+from art_gym.envs.coding.sandbox import Limits, Outcome, Run, Sandbox, SandboxUnavailableError, backends
+from art_gym.envs.coding.sandbox.child.lockdown import unused_id
 
 HERE = Path(__file__).parent
 SHARED = Path(__file__).parents[4] / "shared" / "data" / "coding" / "hostile.jsonl"
@@ -68,7 +68,9 @@ def shared_programs() -> list[Program]:
 
 PROGRAMS = own_programs() + shared_programs()
 CASES = [
-    pytest.param(layers, program, id=f"{layers}-{program.name}")
+    pytest.param(
+        layers, program, id=f"{layers}-{program.name}", marks=[pytest.mark.e2e] * (layers != "zygote")
+    )
     for layers in WALLS
     for program in PROGRAMS
     if layers in WHOLE or not program.slow
@@ -94,12 +96,12 @@ def open_with(layers: str, monkeypatch: pytest.MonkeyPatch) -> Sandbox:
     walls = WALLS[layers]
     if walls is None:
         return Sandbox(layers="bubblewrap")
-    monkeypatch.setattr(backends, "_WALLS", walls)
+    monkeypatch.setattr(backends, "_LAYERS", walls)
     monkeypatch.setattr(backends, "_KNOWN", {})
     sandbox = Sandbox(layers="zygote")
     if layers != "zygote" and sandbox.layers != ("zygote", *walls, "seccomp"):
         sandbox.close()
-        raise SandboxUnavailable(f"this machine has not all of {', '.join(walls)}")
+        raise SandboxUnavailableError(f"this machine has not all of {', '.join(walls)}")
     return sandbox
 
 
@@ -111,7 +113,7 @@ def sandboxes() -> Iterator[dict[str, Sandbox | str]]:
         for layers in WALLS:
             try:
                 opened[layers] = open_with(layers, monkeypatch)
-            except SandboxUnavailable as error:
+            except SandboxUnavailableError as error:
                 opened[layers] = str(error)
     yield opened
     for sandbox in opened.values():
@@ -172,14 +174,14 @@ AS_SOMEBODY_ELSE = """
 import concurrent.futures, json, os, sys
 sys.path.insert(0, sys.argv[1])
 import test_sandbox_hostile as hostile
-from art_gym.envs.coding.sandbox import Sandbox, SandboxUnavailable
+from art_gym.envs.coding.sandbox import Sandbox, SandboxUnavailableError
 programs = hostile.PROGRAMS
 os.setgroups([])
 os.setresgid(65534, 65534, 65534)
 os.setresuid(65534, 65534, 65534)
 try:
     sandbox = Sandbox(layers="zygote")
-except SandboxUnavailable as error:
+except SandboxUnavailableError as error:
     print(json.dumps({"unavailable": str(error)}))
     sys.exit()
 bad = []
@@ -195,6 +197,7 @@ print(json.dumps({"layers": sandbox.layers, "tried": len(programs), "bad": bad})
 @pytest.mark.skipif(
     unused_id(0) is None, reason="nobody else to become; the other tests run as an ordinary user"
 )
+@pytest.mark.e2e
 def test_contained_as_another_user() -> None:
     command = [sys.executable, "-W", "error", "-c", AS_SOMEBODY_ELSE, str(HERE)]
     said = subprocess.run(command, capture_output=True, text=True, check=False)

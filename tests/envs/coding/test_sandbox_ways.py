@@ -1,26 +1,31 @@
-"""The ways of isolation: what is chosen where something is missing, and that nothing runs without walls."""
+"""The backends and layers: what is chosen if something is missing; ``art-gym sandbox check``."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import stat
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from art_gym import cli
 from art_gym.envs.coding.sandbox import (
     Limits,
     Outcome,
+    Run,
     Sandbox,
-    SandboxUnavailable,
+    SandboxUnavailableError,
     backends,
     bundle,
-    container,
+    check,
+    container_backend,
 )
-from art_gym.envs.coding.sandbox.child.rights import unused_id
+from art_gym.envs.coding.sandbox.check import FIRST, PROBES, Probe
+from art_gym.envs.coding.sandbox.child.lockdown import unused_id
 from art_gym.envs.coding.sandbox.interpreter import Interpreter, interpreters
 
 PATIENT = Limits(wall_seconds=20.0, cpu_seconds=20.0)
@@ -58,123 +63,99 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def zygote(**arguments: object) -> Sandbox:
     try:
         return Sandbox(layers="zygote", **arguments)  # type: ignore[arg-type]
-    except SandboxUnavailable as error:
+    except SandboxUnavailableError as error:
         pytest.skip(str(error))
 
 
-def break_lockdown(broken: Break, statement: str) -> None:
-    """Let a child that is to have 77 MiB do this while it locks itself down."""
-    condition = "if LIMIT.unpack(self._memory)[0] == 77 << 20: "
-    step = "            make(calls)"
-    broken("lockdown", step, f"            {condition}{statement}\n{step}")
+FORK = "            pid = os.fork()\n        except"
 
 
-def test_a_wall_that_fails_in_the_child_refuses_the_run(broken: Break) -> None:
-    break_lockdown(broken, "raise OSError(1, 'a wall fell')")
-    with zygote() as sandbox:
-        result = sandbox.run("script", "print('ran')", limits=Limits(memory_bytes=77 << 20))
-        assert result.outcome is Outcome.REFUSED
-        assert "a wall fell" in result.why
-        assert (result.stdout, result.exit_code, result.ok) == (b"", None, False)
-        assert sandbox.run("script", "print('ran')", limits=PATIENT).stdout == b"ran\n"
-
-
-def test_a_child_that_dies_before_its_lockdown_refuses_the_run(broken: Break) -> None:
-    break_lockdown(broken, "os._exit(0)")
-    with zygote() as sandbox:
-        result = sandbox.run("script", "print('ran')", limits=Limits(memory_bytes=77 << 20))
-        assert (result.outcome, result.stdout) == (Outcome.REFUSED, b"")
-        assert "before it was locked down (exit code 0)" in result.why
-
-
-def test_a_fork_that_fails_refuses_one_run(broken: Break) -> None:
-    fork = "            pid = os.fork()\n        except"
-    broken("zygote", fork, f"            if memory_bytes == 77 << 20: raise OSError(11, 'no more')\n{fork}")
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        ("raise OSError(1, 'a wall fell')", "a wall fell"),
+        ("os._exit(0)", "before it was locked down (exit code 0)"),
+        ("raise MemoryError", ""),
+        ("raise KeyboardInterrupt", ""),
+        (FORK, "fork: [Errno 11] no more"),
+    ],
+)
+def test_a_fault_before_the_program_refuses_one_run_and_no_other(broken: Break, fault: str, why: str) -> None:
+    if fault == FORK:
+        broken(
+            "zygote", FORK, f"            if memory_bytes == 77 << 20: raise OSError(11, 'no more')\n{FORK}"
+        )
+    else:  # while a child that is to have 77 MiB locks itself down
+        step = "            make(calls)"
+        condition = "if LIMIT.unpack(self._memory)[0] == 77 << 20: "
+        broken("lockdown", step, f"            {condition}{fault}\n{step}")
     with zygote() as sandbox:
         with sandbox.start("script", b"print(input())", stdin=b"still here\n", limits=PATIENT) as other:
             result = sandbox.run("script", "print('ran')", limits=Limits(memory_bytes=77 << 20))
-            assert (result.outcome, result.stdout) == (Outcome.REFUSED, b"")
-            assert "fork: [Errno 11] no more" in result.why
+            assert (result.outcome, result.stdout, result.exit_code) == (Outcome.REFUSED, b"", None)
+            assert why in result.why
             assert other.wait().stdout == b"still here\n"
-        assert sandbox.run("script", "print('ran')", limits=PATIENT).ok
-
-
-@pytest.mark.parametrize("kind", ["MemoryError", "KeyboardInterrupt", "ZeroDivisionError"])
-def test_no_error_leads_past_the_lockdown(broken: Break, kind: str) -> None:
-    break_lockdown(broken, f"raise {kind}")
-    with zygote() as sandbox:
-        result = sandbox.run("script", "print('ran')", limits=Limits(memory_bytes=77 << 20))
-        assert (result.outcome, result.stdout) == (Outcome.REFUSED, b"")
+        assert sandbox.run("script", "print('ran')", limits=PATIENT).stdout == b"ran\n"
 
 
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("part", ["_shared(machine)", "_own(machine)"])
 def test_a_filter_that_does_not_hold_is_noticed(broken: Break, part: str) -> None:
     broken("seccomp", f"= {part}", "= [(_RETURN, 0, 0, _ALLOW)]")
-    with pytest.raises(SandboxUnavailable, match="does not hold"):
+    with pytest.raises(SandboxUnavailableError, match="does not hold"):
         Sandbox()
 
 
 @pytest.mark.usefixtures("alone")
 @pytest.mark.skipif(unused_id(0) is None, reason="there is no other user to become")
 def test_a_user_that_does_not_change_is_noticed(broken: Break) -> None:
-    broken("rights", "        os.setresuid(user, user, user)\n", "")
-    with pytest.raises(SandboxUnavailable, match=r"still .* after becoming"):
+    broken("lockdown", "        os.setresuid(user, user, user)\n", "")
+    with pytest.raises(SandboxUnavailableError, match=r"still .* after becoming"):
         Sandbox()
 
 
 @pytest.mark.usefixtures("alone")
 def test_capabilities_that_are_left_are_noticed(broken: Break) -> None:
-    broken("rights", 'libc("capset", header, bytes(24))', "pass")
-    broken("rights", "if user is not None:", "if False:")
+    broken("lockdown", 'libc("capset", header, bytes(24))', "pass")
+    broken("lockdown", "if user is not None:", "if False:")
     # Root has some to begin with, and anybody gets them all in a namespace of his own.
-    if os.geteuid() != 0 and "namespaces" in backends.missing_walls():
+    if os.geteuid() != 0 and "namespaces" in backends.missing_layers():
         pytest.skip("there are no capabilities to be left")
-    with pytest.raises(SandboxUnavailable, match="capabilities are left"):
+    with pytest.raises(SandboxUnavailableError, match="capabilities are left"):
         Sandbox()
 
 
-def test_without_landlock_the_mounts_stand_alone(broken: Break) -> None:
-    broken(
-        "landlock", "    version = abi()\n    actions", "    raise OSError(38, 'no landlock')\n    actions"
-    )
+LANDLOCK = ("landlock", "    version = abi()\n    actions", "    raise OSError(38, 'gone')\n    actions")
+NAMESPACES = ("namespaces", "    uid, gid = os.get", "    raise OSError(1, 'gone')\n    uid, gid = os.get")
+MOUNTS = ("namespaces", "    _mount_empty(_STAGE)", "    raise OSError(1, 'gone')")
+
+
+@pytest.mark.parametrize("missing", [LANDLOCK, NAMESPACES])
+def test_one_layer_around_the_files_is_enough(broken: Break, missing: tuple[str, str, str]) -> None:
+    broken(*missing)
     with zygote() as sandbox:
-        assert "landlock" not in sandbox.layers
-        assert "mounts" in sandbox.layers
-        assert "no landlock" in backends.missing_walls()["landlock"]
+        kept = {"landlock": ("namespaces", "mounts"), "namespaces": ("landlock",)}[missing[0]]
+        assert sandbox.layers == ("zygote", *kept, "seccomp")
+        assert "gone" in backends.missing_layers()[missing[0]]
         assert sandbox.run("script", "open('/etc/passwd')", limits=PATIENT).exit_code == 1
         with Sandbox(layers="zygote") as second:
             assert second.layers == sandbox.layers
 
 
-def test_without_namespaces_landlock_stands_alone(broken: Break) -> None:
-    broken("namespaces", "    uid, gid = os.get", "    raise OSError(1, 'not here')\n    uid, gid = os.get")
-    with zygote() as sandbox:
-        assert sandbox.layers == ("zygote", "landlock", "seccomp")
-        assert "not here" in backends.missing_walls()["namespaces"]
-        assert sandbox.run("script", "open('/etc/passwd')", limits=PATIENT).exit_code == 1
-
-
 @pytest.mark.usefixtures("alone")
-def test_with_no_wall_around_files_there_is_no_sandbox(broken: Break) -> None:
-    broken(
-        "landlock", "    version = abi()\n    actions", "    raise OSError(38, 'no landlock')\n    actions"
-    )
-    broken("namespaces", "    _mount_empty(_STAGE)", "    raise OSError(1, 'no mounts')")
-    with pytest.raises(SandboxUnavailable, match=r"no landlock.*bubblewrap is not installed.*docker"):
+def test_with_no_layer_around_the_files_there_is_no_sandbox(broken: Break) -> None:
+    broken(*LANDLOCK)
+    broken(*MOUNTS)
+    with pytest.raises(
+        SandboxUnavailableError, match=r"landlock: .* gone.*bubblewrap is not installed.*docker"
+    ):
         Sandbox()
-    with Sandbox(unsafe_without_isolation=True) as sandbox:
-        assert sandbox.layers == ("nothing",)
-        assert sandbox.run("script", "print(6 * 7)", limits=PATIENT).stdout == b"42\n"
-        slow = Limits(wall_seconds=0.2)
-        assert sandbox.run("script", "import time; time.sleep(9)", limits=slow).outcome is Outcome.TIMEOUT
-        assert sandbox.run("script", "x = bytearray(1 << 34)", limits=PATIENT).outcome is Outcome.MEMORY
 
 
 @pytest.mark.usefixtures("alone")
 def test_other_architectures_are_refused_by_name(broken: Break) -> None:
     broken("kernel", "MACHINE = platform.machine()", "MACHINE = 'riscv64'")
-    with pytest.raises(SandboxUnavailable, match="written for x86_64, aarch64, not for riscv64"):
+    with pytest.raises(SandboxUnavailableError, match="written for x86_64, aarch64, not for riscv64"):
         Sandbox(layers="zygote")
 
 
@@ -205,10 +186,11 @@ def bubblewrap() -> Sandbox:
         return Sandbox(
             layers="bubblewrap", drivers={"echo": "channel.write_frame(payload + channel.read_frame())"}
         )
-    except SandboxUnavailable as error:
+    except SandboxUnavailableError as error:
         pytest.skip(str(error))
 
 
+@pytest.mark.e2e
 def test_bubblewrap(bubblewrap: Sandbox) -> None:
     with bubblewrap as sandbox:
         result = sandbox.run(
@@ -229,7 +211,7 @@ def test_bubblewrap(bubblewrap: Sandbox) -> None:
 def test_a_bubblewrap_that_does_not_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     command(tmp_path / "bwrap", "import sys; sys.exit('No permissions to create a new namespace')")
     monkeypatch.setattr(shutil, "which", lambda name: str(tmp_path / name))
-    with pytest.raises(SandboxUnavailable, match=r"No permissions to create|Permission denied"):
+    with pytest.raises(SandboxUnavailableError, match=r"No permissions to create|Permission denied"):
         Sandbox(layers="bubblewrap")
 
 
@@ -257,11 +239,10 @@ os.execve(PYTHON, words[place + 1 :], environment)
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A container engine that runs the command just so: the pipes are tested, not the walls."""
     command(tmp_path / "docker", ENGINE.replace("PYTHON", repr(interpreters()[0].path)))
     monkeypatch.setattr(shutil, "which", lambda name: str(tmp_path / name) if name == "docker" else None)
-    return tmp_path / "docker"
 
 
 @pytest.mark.usefixtures("engine")
@@ -284,17 +265,90 @@ def test_a_container() -> None:
         assert (flood.outcome, len(flood.stdout)) == (Outcome.OUTPUT, PATIENT.output_bytes)
 
 
-def test_an_engine_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(shutil, "which", lambda _: None)
-    with pytest.raises(SandboxUnavailable, match="none of docker, podman is installed"):
-        Sandbox(layers="container")
-    command(tmp_path / "docker", "import sys; sys.exit('Cannot connect to the daemon')")
-    monkeypatch.setattr(shutil, "which", lambda name: str(tmp_path / name))
-    with pytest.raises(SandboxUnavailable, match=f"Cannot connect to the daemon; .* pull {container.IMAGE}"):
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (None, "none of docker, podman is installed"),
+        ("import sys; sys.exit('no daemon')", f"no daemon; .* pull {container_backend.IMAGE}"),
+        ("import sys; sys.exit(sys.argv[1] != 'image')", "the container ended without saying how"),
+    ],
+)
+def test_an_engine_that_does_not_work(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str | None, words: str
+) -> None:
+    if program is not None:
+        command(tmp_path / "docker", program)
+    monkeypatch.setattr(shutil, "which", lambda name: program and str(tmp_path / name))
+    with pytest.raises(SandboxUnavailableError, match=words):
         Sandbox(layers="container")
 
 
-def test_a_container_that_ends_at_once(engine: Path) -> None:
-    command(engine, "import sys; sys.exit(sys.argv[1] != 'image')")
-    with pytest.raises(SandboxUnavailable, match="the container ended without saying how"):
-        Sandbox(layers="container")
+# --- art-gym sandbox check ---
+
+
+def check_command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
+    monkeypatch.setattr(sys, "argv", ["art-gym", "sandbox", "check", *arguments])
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("NO_COLOR", "1")
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    return stopped.value.code
+
+
+def test_the_probes_hold(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    zygote().close()
+    assert check_command(monkeypatch) == 0
+    shown = capsys.readouterr().out
+    assert f"{len(PROBES)} of {len(PROBES)} held" in shown
+    for word in ("zygote", "bubblewrap", "container", "landlock", "namespaces", "endless loop"):
+        assert word in shown
+    assert not os.path.exists("/tmp/art-gym-probe")
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ([], 1, "No sandbox holds on this machine"),
+        (["--layers", "bubblewrap"], 2, "bubblewrap is not installed"),
+        (["--layers", "bubblewrp"], 2, "did you mean `bubblewrap`?"),
+    ],
+)
+def test_layers_that_are_not_there(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    code: int,
+    words: str,
+) -> None:
+    for name, value in (("_LAYERS", ()), ("_KNOWN", {}), ("_MISSING", {})):
+        monkeypatch.setattr(backends, name, value)
+    assert check_command(monkeypatch, *arguments) == code
+    assert words in "".join(capsys.readouterr())
+
+
+FREE = ("fork", "exec", "read files", "list files", "network", "abstract socket", "processes")
+
+
+@pytest.mark.parametrize("probe", [probe for probe in PROBES if probe.name in FREE], ids=lambda p: p.name)
+def test_the_probes_do_get_out_if_nothing_holds(probe: Probe) -> None:
+    done = subprocess.run([sys.executable, "-c", probe.program], capture_output=True, check=False)
+    run = Run(Outcome.EXITED, done.returncode, stdout=done.stdout)
+    assert not probe.held(run), "it shows nothing: it holds where nothing does"
+
+
+def test_no_further_program_runs_after_one_of_the_first_got_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    harmless = Probe("fork", "", "print('OUT')")
+    monkeypatch.setattr(check, "FIRST", (harmless,))
+    monkeypatch.setattr(check, "PROBES", (harmless, Probe("next", "", "print('HELD')")))
+    with zygote() as sandbox:
+        [result] = check.probe(sandbox)
+    assert (result.held, result.after) == (False, True)
+
+
+def test_a_refused_run_shows_nothing() -> None:
+    for probe in PROBES:
+        assert not probe.held(Run(Outcome.REFUSED, stdout=b"HELD\n"))
+    assert [probe.name for probe in FIRST] == ["endless loop", "fork", "signal"]
+    assert not FIRST[1].held(Run(Outcome.EXITED, stdout=b"OUT\n"))
+    assert not FIRST[0].held(Run(Outcome.EXITED, stdout=b"HELD\n"))

@@ -1,12 +1,12 @@
-"""The rules of 2048 against a slow and obvious implementation."""
+"""The rules of 2048 against a slow and obvious implementation, and the random tiles."""
 
 from __future__ import annotations
 
 import copy
 import itertools
 import pickle
-from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from art_gym.envs.game_2048.board import ACTIONS, FOUR, SIZES, Rules
+from art_gym.envs.game_2048.rules.board import ACTIONS, FOUR, SIZES, Rules
+from art_gym.envs.game_2048.rules.tile_rng import SPLITS, TileRng, draw_key, fold
 
 
 def slow_line(tiles: Sequence[int]) -> tuple[list[int], int]:
@@ -34,13 +35,10 @@ def slow_line(tiles: Sequence[int]) -> tuple[list[int], int]:
 
 def slow_slide(grid: NDArray[np.object_], action: int) -> tuple[NDArray[np.object_], int]:
     """Turn the board until the move goes to the left, slide every row, turn it back."""
-    turned = np.rot90(grid, {"left": 0, "up": 1, "right": 2, "down": 3}[ACTIONS[action]])
-    lines = [slow_line(list(row)) for row in turned]
+    turns = {"left": 0, "up": 1, "right": 2, "down": 3}[ACTIONS[action]]
+    lines = [slow_line(list(row)) for row in np.rot90(grid, turns)]
     after = np.array([line for line, _ in lines], dtype=object)
-    return (
-        np.rot90(after, -{"left": 0, "up": 1, "right": 2, "down": 3}[ACTIONS[action]]),
-        sum(points for _, points in lines),
-    )
+    return np.rot90(after, -turns), sum(points for _, points in lines)
 
 
 def tiles_of(rules: Rules, board: int) -> NDArray[np.object_]:
@@ -80,30 +78,16 @@ def test_every_one_of_the_65536_rows_slides_as_the_obvious_implementation_says(a
 
 
 @given(boards(), st.integers(0, 3))
-def test_boards_of_every_size_slide_as_the_obvious_implementation_says(
-    case: tuple[Rules, int], action: int
-) -> None:
+def test_boards_of_every_size_follow_the_obvious_implementation(case: tuple[Rules, int], action: int) -> None:
     rules, board = case
     expected, points = slow_slide(tiles_of(rules, board), action)
     after, gained = rules.slide(board, action)
     assert (tiles_of(rules, after) == expected).all()
     assert gained == points
-    assert tiles_of(rules, after).sum() == tiles_of(rules, board).sum()
-
-
-@given(boards())
-def test_a_move_is_legal_exactly_when_it_changes_the_board(case: tuple[Rules, int]) -> None:
-    rules, board = case
-    assert rules.legal(board) == tuple(rules.slide(board, action)[0] != board for action in range(4))
-
-
-@given(boards())
-def test_exponents_pack_and_counts_agree(case: tuple[Rules, int]) -> None:
-    rules, board = case
+    assert rules.legal(board) == tuple(rules.slide(board, each)[0] != board for each in range(4))
     exponents = rules.exponents(board)
     assert rules.pack(exponents) == board
-    assert rules.empties(board) == exponents.count(0)
-    assert rules.best(board) == max(exponents)
+    assert (rules.empties(board), rules.best(board)) == (exponents.count(0), max(exponents))
 
 
 @given(boards(), st.integers(0, 2**64 - 1))
@@ -120,111 +104,139 @@ def test_a_new_tile_is_a_2_or_a_4_in_an_empty_cell(case: tuple[Rules, int], draw
     assert after[changed[0]] == (2 if draw % 2**32 < FOUR else 1)
 
 
-def test_the_cell_of_a_new_tile_is_uniform_and_one_tile_in_ten_is_a_4() -> None:
-    rules = Rules.of(4)
-    board = rules.pack([1, 2, 3, 4, 0, 0, 1, 1, 2, 2, 0, 0, 1, 5, 0, 0])
-    rng = np.random.default_rng(0)
-    draws = rng.integers(0, 2**64, 30_000, dtype=np.uint64).tolist()
-    seen = Counter((rules.spawn(board, draw) ^ board) for draw in draws)
-    cells = Counter[int]()
-    for difference, times in seen.items():
-        cells[(difference.bit_length() - 1) // 8] += times
-    assert sorted(cells) == [4, 5, 10, 11, 14, 15]
-    chi_squared = sum((times - 5_000) ** 2 / 5_000 for times in cells.values())
-    assert chi_squared < 20.5  # 5 degrees of freedom: more happens once in a thousand
-    assert abs(FOUR / 2**32 - 0.1) < 1e-9
-    fours = sum(times for difference, times in seen.items() if difference.bit_length() % 8 == 2)
-    assert abs(fours - 3_000) < 4 * (30_000 * 0.1 * 0.9) ** 0.5
-
-
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 15, 16, 64])
-def test_each_empty_cell_owns_its_share_of_the_draws(count: int) -> None:
+def test_each_empty_cell_owns_its_share_of_the_draws_and_a_tenth_are_4(count: int) -> None:
     rules = Rules.of(8)
     board = rules.pack([0] * count + [1] * (64 - count))
-    edges = [-(-cell * 2**32 // count) for cell in range(count + 1)]  # where the next cell's share begins
+    edges = [-(-cell * 2**32 // count) for cell in range(count + 1)]  # the next cell's share begins here
     for cell in range(count):
         for upper in (edges[cell], edges[cell + 1] - 1):
             assert rules.spawn(board, upper << 32 | 2**32 - 1) == board | 1 << 8 * cell
+    assert abs(FOUR / 2**32 - 0.1) < 1e-9
 
 
-def test_tiles_beyond_65536_merge_like_any_other() -> None:
-    rules = Rules.of(4)
-    board = rules.pack([16, 16, 0, 0] + [0] * 12)
-    after, points = rules.slide(board, ACTIONS.index("left"))
-    assert rules.exponents(after)[:2] == (17, 0)
-    assert points == 131_072
-    board = rules.pack([17, 15, 15, 16] + [1] + [0] * 11)
-    after, points = rules.slide(board, ACTIONS.index("right"))
-    assert rules.exponents(after)[:4] == (0, 17, 16, 16)
-    assert points == 65_536
-    large = Rules.of(8)
-    after, points = large.slide(large.pack([64, 64] + [0] * 62), ACTIONS.index("left"))
-    assert large.best(after) == 65
-    assert points == 2**65
+@pytest.mark.parametrize(
+    ("size", "row", "move", "after", "points"),
+    [
+        (4, (1, 1, 1, 1), "left", (2, 2, 0, 0), 8),  # a tile merges once a move
+        (4, (2, 1, 1, 0), "left", (2, 2, 0, 0), 4),
+        (4, (16, 16, 0, 0), "left", (17, 0, 0, 0), 131_072),
+        (4, (17, 15, 15, 16), "right", (0, 17, 16, 16), 65_536),
+        (8, (64, 64, 0, 0, 0, 0, 0, 0), "left", (65, 0, 0, 0, 0, 0, 0, 0), 2**65),
+    ],
+)
+def test_merges(size: int, row: tuple[int, ...], move: str, after: tuple[int, ...], points: int) -> None:
+    rules = Rules.of(size)
+    slid, gained = rules.slide(rules.pack([*row, *[0] * (size * size - size)]), ACTIONS.index(move))
+    assert (rules.exponents(slid)[:size], gained) == (after, points)
 
 
-def test_a_tile_merges_once_a_move() -> None:
-    rules = Rules.of(4)
-    after, points = rules.slide(rules.pack([1, 1, 1, 1] + [2, 1, 1, 0] + [0] * 8), ACTIONS.index("left"))
-    assert rules.exponents(after)[:8] == (2, 2, 0, 0, 2, 2, 0, 0)
-    assert points == 4 + 4 + 4
-
-
-def test_the_game_goes_on_while_a_full_board_can_merge() -> None:
-    rules = Rules.of(3)
-    assert rules.legal(rules.pack([1, 2, 1, 2, 1, 2, 1, 2, 1])) == (False,) * 4
-    assert rules.legal(rules.pack([1, 2, 1, 2, 1, 2, 3, 3, 1])) == (False, True, False, True)
-    assert rules.legal(rules.pack([1, 2, 1, 2, 1, 1, 1, 2, 3])) == (True, True, True, True)
-
-
-def test_a_game_begins_with_two_tiles_in_different_cells() -> None:
-    rules = Rules.of(3)
-    for seed in range(200):
-        draws = np.random.default_rng(seed).integers(0, 2**64, 2, dtype=np.uint64).tolist()
-        exponents = rules.exponents(rules.start(iter(draws)))
-        assert exponents.count(0) == 7
-        assert set(exponents) <= {0, 1, 2}
+@pytest.mark.parametrize(
+    ("cells", "legal"),
+    [
+        ((1, 2, 1, 2, 1, 2, 1, 2, 1), (False,) * 4),
+        ((1, 2, 1, 2, 1, 2, 3, 3, 1), (False, True, False, True)),
+        ((1, 2, 1, 2, 1, 1, 1, 2, 3), (True,) * 4),
+    ],
+)
+def test_the_game_goes_on_while_a_full_board_can_merge(cells: list[int], legal: tuple[bool, ...]) -> None:
+    assert Rules.of(3).legal(Rules.of(3).pack(cells)) == legal
 
 
 def test_place_puts_a_tile_by_hand() -> None:
     rules = Rules.of(3)
     board = rules.place(0, 5, 2)
     assert rules.exponents(board) == (0, 0, 0, 0, 0, 2, 0, 0, 0)
-    with pytest.raises(ValueError, match=r"cell 5 \(row 1, column 2\) is taken"):
-        rules.place(board, 5, 1)
-    with pytest.raises(ValueError, match="from 0 to 8, not 9"):
-        rules.place(board, 9, 1)
-    with pytest.raises(ValueError, match="at least 1"):
-        rules.place(board, 0, 0)
-    with pytest.raises(ValueError, match="not 127"):
-        rules.place(board, 0, 127)
+    for cell, exponent, words in (
+        (5, 1, "taken"),
+        (9, 1, "not 9"),
+        (0, 0, "at least 1"),
+        (0, 127, "not 127"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            rules.place(board, cell, exponent)
+
+
+@pytest.mark.parametrize(
+    ("size", "error"),
+    [
+        *((size, ValueError) for size in (0, 2, 9, -4)),
+        *((size, TypeError) for size in (4.0, "4", None, True)),
+    ],
+)
+def test_what_is_no_size_is_refused(size: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="from 3 to 8"):
+        Rules.of(size)
 
 
 def test_what_is_no_board_is_refused() -> None:
-    for size in (0, 2, 9, -4):
-        with pytest.raises(ValueError, match=f"from 3 to 8, not {size}"):
-            Rules.of(size)
-    for nonsense in (4.0, "4", None, True):
-        with pytest.raises(TypeError, match="must be an int"):
-            Rules.of(nonsense)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="9 cells, not 8"):
-        Rules.of(3).pack([0] * 8)
-    with pytest.raises(ValueError, match="cell 3 must be from 0 to 126, not -1"):
-        Rules.of(3).pack([0, 0, 0, -1, 0, 0, 0, 0, 0])
+    for cells, words in (([0] * 8, "9 cells, not 8"), ([0, 0, 0, -1, 0, 0, 0, 0, 0], "cell 3")):
+        with pytest.raises(ValueError, match=words):
+            Rules.of(3).pack(cells)
 
 
 def test_one_instance_a_size_even_after_pickling() -> None:
     rules = Rules.of(5)
-    assert pickle.loads(pickle.dumps(rules)) is rules
-    assert copy.deepcopy(rules) is rules
-    assert repr(rules) == "Rules.of(5)"
+    assert pickle.loads(pickle.dumps(rules)) is copy.deepcopy(rules) is rules
 
 
 def test_tables_forget_rather_than_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("art_gym.envs.game_2048.board._MOST_LINES", 10)
+    monkeypatch.setattr("art_gym.envs.game_2048.rules.board._MOST_LINES", 10)
     rules = Rules(4)
     for line in itertools.product(range(3), repeat=4):
         after, _ = rules.slide(rules.pack([*line, *[0] * 12]), ACTIONS.index("left"))
         expected, _ = slow_line([2**exponent if exponent else 0 for exponent in line])
         assert [2**cell if cell else 0 for cell in rules.exponents(after)[:4]] == expected
     assert all(len(lines) <= 10 for lines, _, _ in rules._plans)
+
+
+# --- the random numbers of one game ---
+
+
+def test_the_stream_is_splitmix64() -> None:
+    # The values that the generator's published C code gives for the seed 1234567.
+    known = [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+        4593380528125082431,
+        16408922859458223821,
+    ]
+    assert [TileRng(1234567).draw(count, 0) for count in range(5)] == known
+
+
+def test_shared_chance_depends_on_the_count_alone_and_other_chance_on_the_board_too() -> None:
+    shared, own = TileRng(99), TileRng(99, shared=False)
+    assert shared.draw(7, 0) == shared.draw(7, 12345)
+    assert len({shared.draw(7, 0), shared.draw(8, 0), TileRng(100).draw(7, 0)}) == 3
+    assert own.draw(7, 5) == TileRng(99, shared=False).draw(7, 5)
+    assert len({own.draw(7, 5), own.draw(7, 6), own.draw(8, 5)}) == 3
+    for size in SIZES:  # boards that differ in their highest cells alone
+        tops = [exponent << 8 * (size * size - 1) for exponent in (1, 2, 3)]
+        assert len({own.draw(7, board) for board in tops}) == 3
+    assert list(shared.opening()) == [shared.draw(0, 0), shared.draw(1, 0)] == list(own.opening())
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_bits_are_balanced_and_do_not_follow_the_count(shared: bool) -> None:
+    chance = TileRng(2**63 + 12345, shared)
+    draws = np.array([chance.draw(count, 3 << 96) for count in range(4_000)], np.uint64)
+    bits = (draws[:, None] >> np.arange(64, dtype=np.uint64)) & np.uint64(1)
+    assert np.abs(bits.mean(0) - 0.5).max() < 4.5 * 0.5 / 4_000**0.5
+    flips = (bits[1:] != bits[:-1]).mean(0)
+    assert np.abs(flips - 0.5).max() < 4.5 * 0.5 / 4_000**0.5
+
+
+def test_fold_takes_the_board_word_by_word() -> None:
+    assert fold(17, 0) == 17
+    assert fold(17, 5 | 9 << 64) == fold(fold(17, 5), 9)
+    assert fold(17, 5) != fold(17, 5 << 64)
+
+
+def test_a_key_is_64_bits_and_no_key_is_in_two_splits() -> None:
+    for key in (-1, 2**64):
+        with pytest.raises(ValueError, match="a key is from 0"):
+            TileRng(key)
+    keys = {split: {draw_key(np.random.default_rng(n), split) for n in range(500)} for split in SPLITS}
+    assert [{key & 3 for key in keys[split]} for split in SPLITS] == [{0}, {1}, {2}]
+    assert all(len(found) == 500 for found in keys.values())

@@ -1,4 +1,4 @@
-"""The kernel's calls that Python has no function for, through ctypes."""
+"""System calls that Python has no function for, through ctypes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if sys.platform == "linux":
     _libc.prlimit.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
 
 
-class Failed(OSError):
+class SystemCallError(OSError):
     """A call to the kernel failed; the message names the call."""
 
 
@@ -43,7 +43,7 @@ def syscall(name: str, *arguments: int | bytes | None) -> int:
     """Call the kernel. Bytes are passed by their address; the kernel may write to none of them.
 
     Raises:
-        Failed: The kernel refused, or does not know the call.
+        SystemCallError: The kernel refused, or does not know the call.
     """
     return make([syscall_later(name, *arguments)])
 
@@ -52,7 +52,7 @@ def prctl(name: str, option: int, *arguments: int) -> int:
     """Call ``prctl`` with all five arguments, as the kernel wants for some options.
 
     Raises:
-        Failed: The kernel refused.
+        SystemCallError: The kernel refused.
     """
     return make([prctl_later(name, option, *arguments)])
 
@@ -66,10 +66,10 @@ def syscall_later(name: str, *arguments: int | bytes | None) -> Call:
     """A system call for ``make``; bytes must be kept by the caller until then.
 
     Raises:
-        Failed: Its number is not known.
+        SystemCallError: Its number is not known.
     """
     if name not in NUMBERS or sys.platform != "linux":
-        raise Failed(38, f"{name}: its number is not known for {MACHINE}")
+        raise SystemCallError(38, f"{name}: its number is not known for {MACHINE}")
     words = [_word(argument) for argument in arguments]
     return name, _libc.syscall, (NUMBERS[name], *words, *[0] * (6 - len(words)))
 
@@ -90,7 +90,7 @@ def make(calls: Sequence[Call]) -> int:
     """Make these calls, one after the other; return what the last one did.
 
     Raises:
-        Failed: The kernel refused one; those after it were not made.
+        SystemCallError: The kernel refused one; those after it were not made.
     """
     result = 0
     for name, function, arguments in calls:
@@ -101,16 +101,16 @@ def make(calls: Sequence[Call]) -> int:
 
 
 def libc(name: str, *arguments: int | bytes | None) -> int:
-    """Call a function of the C library that returns -1 where it fails.
+    """Call a function of the C library that returns -1 if it fails.
 
     Raises:
-        Failed: It did.
+        SystemCallError: It did.
     """
     words = [ctypes.c_ulong(_word(argument)) for argument in arguments]
     return _checked(name, getattr(_libc, name)(*words))
 
 
-def tidy_heap() -> None:
+def trim_heap() -> None:
     """Give memory of the C library that is free back to the kernel, and put the rest of it in order.
 
     Else each child would do so with its own copy, by the first piece that it asks for.
@@ -129,5 +129,5 @@ def _word(argument: int | bytes | None) -> int:
 def _checked(name: str, result: int) -> int:
     if result < 0:
         number = ctypes.get_errno()
-        raise Failed(number, f"{name}: {os.strerror(number)}")
+        raise SystemCallError(number, f"{name}: {os.strerror(number)}")
     return result

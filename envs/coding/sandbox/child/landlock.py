@@ -1,4 +1,4 @@
-"""Landlock: what this process and its children may read, and that they may do nothing else with files.
+"""Landlock: restrict what this process and its children may read, and forbid every other use of files.
 
 A domain, once entered, is never left, and needs no privilege to enter (Documentation/userspace-api/landlock).
 The zygote enters one that grants reading of the standard library, so that every run is born into it; and each
@@ -11,17 +11,17 @@ import os
 import struct
 from collections.abc import Iterable
 
-from art_gym.envs.coding.sandbox.child.kernel import Call, Failed, make, syscall, syscall_later
+from art_gym.envs.coding.sandbox.child.kernel import Call, SystemCallError, make, syscall, syscall_later
 
 _READ_FILE, _READ_DIR = 1 << 2, 1 << 3
 _PATH_BENEATH = 1
 
 
 def abi() -> int:
-    """The version of Landlock that the kernel speaks; 0 where it has none."""
+    """The version of Landlock that the kernel speaks; 0 if it has none."""
     try:
         return syscall("landlock_create_ruleset", None, 0, 1)  # LANDLOCK_CREATE_RULESET_VERSION
-    except Failed:
+    except SystemCallError:
         return 0
 
 
@@ -33,7 +33,7 @@ def enter(readable: Iterable[str], listable: Iterable[str]) -> None:
         listable: Directories of which the names in them and beneath may be read, as the import system does.
 
     Raises:
-        Failed: The kernel did not do it.
+        SystemCallError: The kernel did not do it.
     """
     version = abi()
     actions = (1 << 13) - 1  # ABI 1: everything from executing to making symbolic links
@@ -56,7 +56,7 @@ def scope() -> int | None:
     Made once, entered by each child. ``None`` on kernels that have no scopes, with an ABI below 6.
 
     Raises:
-        Failed: The kernel did not make it.
+        SystemCallError: The kernel did not make it.
     """
     version = abi()
     return _ruleset(version, 0, network=0, scoped=0b11) if version >= 6 else None
@@ -66,7 +66,7 @@ def restrict(ruleset: int) -> None:
     """Enter the domain of a ruleset, for good.
 
     Raises:
-        Failed: The kernel did not do it.
+        SystemCallError: The kernel did not do it.
     """
     make([restrict_later(ruleset)])
 

@@ -1,30 +1,132 @@
-"""What every run does to itself before anybody else's code runs in it."""
+"""Lock a process down for good: drop privileges, set limits, enter Landlock and the system call filter."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import struct
+import sys
 from collections.abc import Callable
 
 from art_gym.envs.coding.sandbox.child import landlock
-from art_gym.envs.coding.sandbox.child.kernel import make, prctl_later, prlimit_later, syscall_later
-from art_gym.envs.coding.sandbox.child.rights import (
-    AS,
-    CPU,
-    LIMIT,
-    NOFILE,
-    NPROC,
-    Refused,
-    hard_limit,
-    limit,
+from art_gym.envs.coding.sandbox.child.kernel import (
+    libc,
+    make,
+    prctl,
+    prctl_later,
+    prlimit_later,
+    syscall,
+    syscall_later,
 )
 from art_gym.envs.coding.sandbox.child.seccomp import Filter
 
-_PR_SET_PDEATHSIG, _PR_GET_SECCOMP = 1, 21
 _FILES, _KEPT = 32, 5
 _THREADS = 128
 """The kernel counts threads per user, so runs at one time share this limit; a zygote has a higher one, or a
 run with many threads would keep it from forking others."""
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_GET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 1, 4, 21, 38
+_CAPABILITY_VERSION = 0x2008_0522
+_F_DUPFD = 0
+# By number, not from the module `resource`: every library that is loaded makes every fork a little dearer.
+CPU, FSIZE, CORE, NPROC, NOFILE, MEMLOCK, AS, SIGPENDING, MSGQUEUE = 0, 1, 4, 6, 7, 8, 9, 11, 12
+"""The kinds of limits (asm-generic/resource.h)."""
+LIMIT = struct.Struct("=QQ")
+"""A limit as the kernel reads it (struct rlimit64): soft, hard."""
+_PROCESSES = 4096
+"""What a zygote with all its runs may have."""
+
+
+class PrivilegeError(Exception):
+    """The process could not be locked down, so it must not run anything."""
+
+
+def unused_id(salt: int) -> int | None:
+    """A user id that nobody has: a high one that this user namespace maps, another one for another salt.
+
+    ``None`` if we are not root, or root in a namespace that has no other user: there is none to become.
+    """
+    if os.geteuid() != 0:
+        return None
+    with open("/proc/self/uid_map") as file:
+        extents = [tuple(map(int, line.split())) for line in file]
+    first, _, count = max(extents, key=lambda extent: extent[2])
+    if sum(extent[2] for extent in extents) == 1:
+        return None
+    last = min(first + count, 2_000_000_000)
+    return last - 1 - salt % max(1, min(count // 2, 1_000_000_000))
+
+
+def drop_privileges(user: int | None, *, counted: bool) -> None:
+    """Become nobody in particular: no privilege, no core files, nothing to gain from set-user-id programs.
+
+    Args:
+        user: The user and group to become; ``None`` to stay who we are.
+        counted: As for ``Lockdown``.
+
+    Raises:
+        OSError: The kernel did not do it.
+        PrivilegeError: It did not do all of it.
+    """
+    if user is not None:
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+        if os.getresuid() != (user,) * 3 or os.getresgid() != (user,) * 3 or os.getgroups():
+            raise PrivilegeError(f"still {os.getresuid()}, {os.getresgid()} after becoming {user}")
+    _drop_capabilities()
+    # No core file, and nobody but root may look into the process through /proc or ptrace.
+    prctl("set dumpable", _PR_SET_DUMPABLE, 0)
+    prctl("no new privileges", _PR_SET_NO_NEW_PRIVS, 1)
+    most = {FSIZE: 0, CORE: 0, MEMLOCK: 0, MSGQUEUE: 0, SIGPENDING: 64}
+    for kind, wanted in {**most, **({NPROC: _PROCESSES} if counted else {})}.items():
+        least = min(wanted, hard_limit(kind))
+        make([prlimit_later(kind, limit(least, least), None)])
+
+
+def place_descriptors(descriptors: list[int]) -> None:
+    """Put these descriptors to the places from 0 on, in this order, and close all others."""
+    # First out of the way: a place may be taken by a descriptor whose turn has not come.
+    high = [libc("fcntl", descriptor, _F_DUPFD, 64) for descriptor in descriptors]
+    for place, descriptor in enumerate(high):
+        os.dup2(descriptor, place)
+    syscall("close_range", len(high), 0x7FFF_FFFF, 0)
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel for a SIGKILL when the process that forked this one ends.
+
+    Args:
+        parent: The id of that process.
+
+    Raises:
+        PrivilegeError: It has ended already.
+        OSError: The kernel did not do it.
+    """
+    prctl("set death signal", _PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        raise PrivilegeError("the process that forked this one has ended")
+
+
+def limit(soft: int, hard: int) -> ctypes.Array[ctypes.c_char]:
+    """A limit as the kernel reads it."""
+    return ctypes.create_string_buffer(LIMIT.pack(soft, hard), LIMIT.size)
+
+
+def hard_limit(kind: int) -> int:
+    """The hard limit that somebody has set for us."""
+    found = limit(0, 0)
+    make([prlimit_later(kind, None, found)])
+    return int(min(LIMIT.unpack(found)[1], sys.maxsize))
+
+
+def _drop_capabilities() -> None:
+    header = struct.pack("=Ii", _CAPABILITY_VERSION, 0)
+    libc("capset", header, bytes(24))
+    sets = ctypes.create_string_buffer(24)
+    libc("capget", header, ctypes.addressof(sets))
+    if any(sets.raw):
+        raise PrivilegeError("capabilities are left after dropping all")
 
 
 class Lockdown:
@@ -34,7 +136,7 @@ class Lockdown:
     it makes a list of calls that are ready, in one function.)
 
     Args:
-        syscalls: The filter of system calls; ``None`` only where a fresh process has other walls around it.
+        syscalls: The filter of system calls; ``None`` only if a container isolates the process.
         scoped: Whether each run gets a Landlock domain of its own.
         parent: The process that forks the runs.
         counted: Whether the kernel counts our threads apart from others, so that it can limit them. It counts
@@ -77,7 +179,7 @@ class Lockdown:
     def ready(self) -> Callable[[], None]:
         """The function that gives up everything that a program has no need of, for good.
 
-        It raises ``OSError`` where a step failed, and ``Refused`` where the filter does not hold or the
+        It raises ``OSError`` if a step failed, and ``PrivilegeError`` if the filter does not hold or the
         zygote has ended; nothing may be run then.
         """
         syscalls, calls, parent = self._syscalls, self._calls, self._parent
@@ -85,12 +187,12 @@ class Lockdown:
 
         def apply() -> None:
             if syscalls is not None:
-                syscalls.belong_to(os.getpid())
+                syscalls.set_pid(os.getpid())
             make(calls)
             if os.getppid() != parent:
-                raise Refused("the process that forked this one has ended")
+                raise PrivilegeError("the process that forked this one has ended")
             # Proof that the filter holds: this call is allowed by everything else.
             if syscalls is not None and get_seccomp(*arguments) >= 0:
-                raise Refused("the filter of system calls is installed, but does not hold")
+                raise PrivilegeError("the filter of system calls is installed, but does not hold")
 
         return apply

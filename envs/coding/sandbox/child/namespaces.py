@@ -1,4 +1,4 @@
-"""Namespaces: a world with no network, no other process, and no file but the standard library.
+"""Namespaces: no network, no other process, and no file but the standard library.
 
 Entered once, by the zygote, so that a run costs nothing more for them.
 """
@@ -53,7 +53,7 @@ def enter() -> None:
             file.write(text)
 
 
-def keep_only(paths: Iterable[str], hidden: Iterable[str], links: Mapping[str, str]) -> None:
+def enter_new_root(paths: Iterable[str], hidden: Iterable[str], links: Mapping[str, str]) -> None:
     """Make a root directory that holds these files and directories, read-only, and nothing else; enter it.
 
     No directory above them can be listed. ``/proc``, ``/dev``, ``/tmp`` and home directories are not there.

@@ -1,4 +1,4 @@
-"""What is loaded before the fork, and so costs a run nothing."""
+"""Import common modules before the fork, so that they cost a run nothing."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class _Packages:
         )
 
 
-def offer_packages(places: Mapping[str, str]) -> None:
+def add_packages(places: Mapping[str, str]) -> None:
     """Let runs import these packages from their directories, though no site directory is on the path."""
     if places:
         sys.meta_path.append(_Packages(places))

@@ -1,4 +1,4 @@
-"""One run in a container, whose engine passes on nothing but stdin and stdout: all pipes through those two.
+"""One run in a container, with all its pipes multiplexed over the container's stdin and stdout.
 
 A message is a byte for the pipe, four bytes of length and the data; no data means that the pipe is closed.
 """
@@ -13,7 +13,17 @@ import threading
 from collections.abc import Mapping
 from typing import Any, BinaryIO, NoReturn
 
-from art_gym.envs.coding.sandbox.child import fresh
+from art_gym.envs.coding.sandbox.child import preload
+from art_gym.envs.coding.sandbox.child.channel import Channel
+from art_gym.envs.coding.sandbox.child.kernel import MACHINE
+from art_gym.envs.coding.sandbox.child.lockdown import (
+    Lockdown,
+    PrivilegeError,
+    drop_privileges,
+    place_descriptors,
+)
+from art_gym.envs.coding.sandbox.child.runner import REFUSED, Driver, hide_setup, prepare, run_driver
+from art_gym.envs.coding.sandbox.child.seccomp import Filter
 
 HEAD = struct.Struct(">BI")
 STDIN, STDOUT, STDERR, CHANNEL_IN, CHANNEL_OUT, END = range(6)
@@ -22,13 +32,17 @@ TO_CHILD, FROM_CHILD = (STDIN, CHANNEL_IN), (STDOUT, STDERR, CHANNEL_OUT)
 
 
 def main(config: Mapping[str, Any]) -> NoReturn:
-    """Fork the run and carry its pipes to and fro until it ends."""
+    """Fork the run and carry its pipes to and fro until it ends.
+
+    Args:
+        config: ``plan``, ``driver`` (its source), ``request``, and ``packages`` as for a zygote.
+    """
     pairs = [os.pipe() for _ in range(5)]
     inner = [pair[0 if i in TO_CHILD else 1] for i, pair in enumerate(pairs)]
     outer = [pair[1 if i in TO_CHILD else 0] for i, pair in enumerate(pairs)]
     pid = os.fork()
     if pid == 0:
-        fresh.main({**config, "descriptors": inner})
+        _run(config, inner)
     for descriptor in inner:
         os.close(descriptor)
     lock = threading.Lock()
@@ -42,6 +56,28 @@ def main(config: Mapping[str, Any]) -> NoReturn:
     end = {"status": status, "cpu": usage.ru_utime + usage.ru_stime}
     _put(END, json.dumps(end).encode(), lock)
     os._exit(0)
+
+
+def _run(config: Mapping[str, Any], descriptors: list[int]) -> NoReturn:
+    """Lock this process down and run the driver in it, on these pipes."""
+    place_descriptors(descriptors)
+    request = config["request"]
+    try:
+        preload.add_packages(config["packages"])
+        prepare()
+        driver = Driver(request["driver"], config["driver"])
+        drop_privileges(None, counted=True)
+        syscalls = Filter(MACHINE) if "seccomp" in config["plan"] else None
+        lockdown = Lockdown(syscalls, scoped=False, parent=os.getppid(), counted=True)
+        if syscalls is not None:
+            syscalls.install_shared()
+        lockdown.prepare(request["cpu_seconds"], request["memory_bytes"])
+        lockdown.ready()()
+    except (OSError, ValueError, PrivilegeError) as error:
+        Channel(3, 4).write_frame(REFUSED + str(error).encode())
+        os._exit(1)
+    hide_setup()
+    run_driver(driver, Channel(3, 4), request["seed"])
 
 
 def _carry_in(source: BinaryIO, targets: list[int]) -> None:

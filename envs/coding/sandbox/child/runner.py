@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import ast
 import atexit
 import io
 import linecache
@@ -11,23 +12,47 @@ import random
 import sys
 import threading
 import traceback
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 from art_gym.envs.coding.sandbox.child.channel import Channel
-from art_gym.envs.coding.sandbox.child.driver import Driver
 
 READY, REFUSED = b"\0", b"\1"
-"""The first byte of the first frame: the walls stand, or the reason why nothing was run."""
+"""The first byte of the first frame: all layers are active, or the reason why nothing was run."""
 OUT_OF_MEMORY = 251
 """The exit code after a ``MemoryError``."""
 
-_REHEARSALS = 20
+_WARM_UPS = 20
 _streams: list[TextIO] = []
 """The streams on stdout and stderr."""
 
 
+class Driver:
+    """A driver, ready to run.
+
+    Its last statement is for each run, and finds the globals ``channel`` and ``payload``; what comes before
+    (imports, functions) is executed here already, once for all runs.
+
+    Args:
+        name: For messages.
+        source: A text such as ``"def main(channel, payload): …;main(channel, payload)"``.
+    """
+
+    def __init__(self, name: str, source: str) -> None:
+        file = f"<driver {name}>"
+        tree = ast.parse(source, file)
+        *before, last = tree.body
+        self._globals: dict[str, Any] = {"__name__": f"driver_{name}"}
+        exec(compile(ast.Module(before, tree.type_ignores), file, "exec", dont_inherit=True), self._globals)
+        self._last = compile(ast.Module([last], []), file, "exec", dont_inherit=True)
+
+    def run(self, channel: Channel, payload: bytes) -> None:
+        """Execute the last statement."""
+        self._globals["channel"], self._globals["payload"] = channel, payload
+        exec(self._last, self._globals)
+
+
 def run_driver(driver: Driver, channel: Channel, seed: int) -> NoReturn:
-    """Tell the parent that the walls stand, read the payload, run the driver, and end.
+    """Tell the parent that all layers are active, read the payload, run the driver, and end.
 
     Args:
         driver: The driver.
@@ -91,7 +116,7 @@ def _flush() -> None:
         stream.flush()
 
 
-def rehearse(script: Driver) -> None:
+def warm_up(script: Driver) -> None:
     """Run a program that does nothing, in the zygote itself.
 
     The interpreter keeps what it has looked up, and the code that it has made faster; a child that finds both
@@ -101,7 +126,7 @@ def rehearse(script: Driver) -> None:
         script: The driver of that name.
     """
     main, words = sys.modules["__main__"], sys.argv
-    for _ in range(_REHEARSALS):
+    for _ in range(_WARM_UPS):
         channel = Channel(*os.pipe())
         channel.write_frame(b"print(end='')")
         script.run(channel, channel.read_frame())
@@ -111,7 +136,7 @@ def rehearse(script: Driver) -> None:
     linecache.cache.clear()
 
 
-def forget_ourselves() -> None:
+def hide_setup() -> None:
     """Take these modules out of the reach of ``import``; programs find the standard library and no more."""
     for name in [name for name in sys.modules if name.split(".")[0] == "art_gym"]:
         del sys.modules[name]

@@ -1,4 +1,4 @@
-"""The driver ``script``: the payload is a program's text; it runs as a file of its own would."""
+"""The driver ``script``: run the payload, a program's text, as ``__main__``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The system calls that a program may make: an allow-list, as a filter that the kernel runs.
+"""The seccomp filter: an allow-list of system calls that the kernel enforces.
 
 Written by hand since libseccomp is not everywhere, and since a list of a hundred lines is easier to review
 than what a library makes of it. A filter is a program of the classic BPF machine over one ``seccomp_data``:
@@ -22,7 +22,7 @@ import os
 import struct
 from typing import NamedTuple
 
-from art_gym.envs.coding.sandbox.child.kernel import Call, Failed, prctl, prctl_later
+from art_gym.envs.coding.sandbox.child.kernel import Call, SystemCallError, prctl, prctl_later
 
 EPERM, EACCES, EAFNOSUPPORT, ENOSYS = 1, 13, 97, 38
 
@@ -88,14 +88,14 @@ _AF_UNIX = 1
 class Check(NamedTuple):
     """A condition on one argument of a call: ``argument & mask`` is one of ``values``, each below 2**32.
 
-    The mask is of 32 bits where the kernel itself looks at no more of the argument.
+    The mask is of 32 bits if the kernel itself looks at no more of the argument.
     """
 
     argument: int
     values: tuple[int, ...]
     mask: int = 0xFFFF_FFFF_FFFF_FFFF
     otherwise: int = EPERM
-    """The error where it does not hold."""
+    """The error if it does not hold."""
 
 
 CHECKS: dict[str, tuple[Check, ...]] = {
@@ -117,10 +117,7 @@ CHECKS: dict[str, tuple[Check, ...]] = {
 """The calls that the shared part allows only with some arguments."""
 OWN_CHECKS: dict[str, tuple[Check, ...]] = {
     # Threads, never a process: no fork bomb, nothing outlives the run, and nobody needs a cgroup to kill it.
-    "clone": (
-        Check(0, (_THREAD,), mask=_THREAD),
-        Check(0, (0,), mask=0xFFFF_FFFF & ~_THREAD_MAY),
-    ),
+    "clone": (Check(0, (_THREAD,), mask=_THREAD), Check(0, (0,), mask=0xFFFF_FFFF & ~_THREAD_MAY)),
     # Signals to itself only (raise, abort, timers); the id is the child's own, filled in per run.
     "kill": (Check(0, (_OWN_PID,), mask=0xFFFF_FFFF),),
     "tgkill": (Check(0, (_OWN_PID,), mask=0xFFFF_FFFF),),
@@ -134,7 +131,7 @@ def numbers(machine: str) -> dict[str, int]:
     """The listed calls and their numbers on an architecture.
 
     Raises:
-        Failed: The list does not name the architecture.
+        SystemCallError: The list does not name the architecture.
     """
     return _table(machine, _NUMBERS_TEXT)
 
@@ -148,7 +145,7 @@ class Filter:
     """The filter for one architecture, made once; the process's id is put in when it is installed.
 
     Raises:
-        Failed: There is no list for the architecture.
+        SystemCallError: There is no list for the architecture.
     """
 
     def __init__(self, machine: str) -> None:
@@ -160,23 +157,23 @@ class Filter:
 
     def programs(self, pid: int) -> tuple[bytes, bytes]:
         """The shared part and that of the process ``pid``: instructions of eight bytes each."""
-        self.belong_to(pid)
+        self.set_pid(pid)
         return self._shared.code.raw, self._own.code.raw
 
     def install_shared(self) -> None:
         """Bind this process and all that it forks to the shared part, for good.
 
         Raises:
-            Failed: The kernel did not take it, or it does not hold.
+            SystemCallError: The kernel did not take it, or it does not hold.
         """
         prctl("seccomp", *_MODE_FILTER, self._shared.address)
         try:
             os.getsid(0)  # on no list, and allowed by everything else
         except PermissionError:
             return
-        raise Failed(EPERM, "the filter of system calls is installed, but does not hold")
+        raise SystemCallError(EPERM, "the filter of system calls is installed, but does not hold")
 
-    def belong_to(self, pid: int) -> None:
+    def set_pid(self, pid: int) -> None:
         """Make the next part that is installed that of the process ``pid``."""
         for place in self._places:
             self._words[place] = pid
@@ -202,7 +199,7 @@ class _Program:
 
 def _table(machine: str, text: str) -> dict[str, int]:
     if machine not in _AUDIT_ARCH:
-        raise Failed(
+        raise SystemCallError(
             ENOSYS, f"seccomp: the filter is written for {', '.join(_AUDIT_ARCH)}, not for {machine}"
         )
     words = text.split()
@@ -234,7 +231,7 @@ def _shared(machine: str) -> list[_Instruction]:
 
 
 def _own(machine: str) -> list[_Instruction]:
-    # It need not look at the architecture: where that is another, the shared part kills.
+    # It need not look at the architecture: if that is another, the shared part kills.
     known = numbers(machine)
     program = [(_LOAD, 0, 0, _NUMBER)]
     for name in OWN_CHECKS:
@@ -260,7 +257,7 @@ def _verdict(name: str, checks: dict[str, tuple[Check, ...]]) -> list[_Instructi
 
 
 def _compare(offset: int, mask: int, values: tuple[int, ...], otherwise: int) -> list[_Instruction]:
-    """Go on after this where the word at ``offset`` under ``mask`` is one of ``values``, else fail."""
+    """Go on after this if the word at ``offset`` under ``mask`` is one of ``values``, else fail."""
     masked = [] if mask == 0xFFFF_FFFF else [(_AND, 0, 0, mask)]
     tests = [(_EQUAL, len(values) - i, 0, value) for i, value in enumerate(values)]
     return [(_LOAD, 0, 0, offset), *masked, *tests, (_RETURN, 0, 0, _ERRNO | otherwise)]

@@ -1,4 +1,4 @@
-"""The zygote: a warm interpreter that does nothing but fork children, and tell how they ended.
+"""The zygote: a warm interpreter that forks a child for each run and reports how it ended.
 
 It never sees a program, an input or an answer: a child reads those from its own channel, after its lockdown.
 So there is nothing of one run that could lie in the memory of another.
@@ -16,26 +16,18 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from art_gym.envs.coding.sandbox.child import landlock, mappings, namespaces, preload
-from art_gym.envs.coding.sandbox.child.channel import Channel
-from art_gym.envs.coding.sandbox.child.driver import Driver
-from art_gym.envs.coding.sandbox.child.kernel import MACHINE, syscall, tidy_heap
-from art_gym.envs.coding.sandbox.child.lockdown import Lockdown
-from art_gym.envs.coding.sandbox.child.messages import DESCRIPTORS, ENDED, KILL, REQUEST
-from art_gym.envs.coding.sandbox.child.rights import (
-    Refused,
+from art_gym.envs.coding.sandbox.child import landlock, namespaces, preload
+from art_gym.envs.coding.sandbox.child.channel import DESCRIPTORS, ENDED, KILL, REQUEST, Channel
+from art_gym.envs.coding.sandbox.child.kernel import MACHINE, syscall, trim_heap
+from art_gym.envs.coding.sandbox.child.lockdown import (
+    Lockdown,
+    PrivilegeError,
     die_with_parent,
-    give_up_rights,
-    settle,
+    drop_privileges,
+    place_descriptors,
     unused_id,
 )
-from art_gym.envs.coding.sandbox.child.runner import (
-    REFUSED,
-    forget_ourselves,
-    prepare,
-    rehearse,
-    run_driver,
-)
+from art_gym.envs.coding.sandbox.child.runner import REFUSED, Driver, hide_setup, prepare, run_driver, warm_up
 from art_gym.envs.coding.sandbox.child.seccomp import Filter
 
 _CONTROL, _PARENT = 3, 4
@@ -93,7 +85,7 @@ class Zygote:
                 elif descriptor == _PARENT_ASIDE:
                     return None
                 else:
-                    self._bury(descriptor)
+                    self._reap(descriptor)
 
     def _fork(self, message: bytes, attached: bytes) -> tuple[Driver, Channel, int] | None:
         """``None`` in the zygote."""
@@ -134,7 +126,7 @@ class Zygote:
                 # A pidfd means this process and no later one that happens to get its number.
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
 
-    def _bury(self, handle: int) -> None:
+    def _reap(self, handle: int) -> None:
         """Collect an ended child and tell its parent how it ended."""
         self._poll.unregister(handle)
         _, pid, status = self._children.pop(handle)
@@ -151,21 +143,21 @@ class Zygote:
 
 
 def main(config: Mapping[str, Any]) -> NoReturn:
-    """Put up the walls that are shared by all runs, then serve; children never come back from here."""
-    settle([os.open(os.devnull, os.O_RDONLY), 1, 2, config["control"], config["parent"]])
-    preload.offer_packages(config["packages"])
+    """Set up the layers that are shared by all runs, then serve; children never come back from here."""
+    nothing, _ = os.pipe()
+    place_descriptors([nothing, 1, 2, config["control"], config["parent"]])
+    preload.add_packages(config["packages"])
     drivers = [Driver(name, source) for name, source in config["drivers"].items()]
-    mappings.join()
     _prefer_as_victim()
     plan = config["plan"]
     user = unused_id(os.getpid())
-    counted = user is not None or ("namespaces" in plan and os.geteuid() != 0)
+    counted = config["counted"] or user is not None or ("namespaces" in plan and os.geteuid() != 0)
     if "namespaces" in plan:
         _step("namespaces", namespaces.enter)
         _go_on_as_first_process()
     if "mounts" in plan:
-        _step("mounts", lambda: namespaces.keep_only(config["roots"], config["hidden"], config["links"]))
-    _step("user", lambda: give_up_rights(user, counted=counted))
+        _step("mounts", lambda: namespaces.enter_new_root(config["roots"], config["hidden"], config["links"]))
+    _step("user", lambda: drop_privileges(user, counted=counted))
     if "namespaces" in plan:
         # Not before: a change of user clears it. The keeper, outside of our namespace, has the id 0 for us.
         _step("namespaces", lambda: die_with_parent(0))
@@ -174,11 +166,11 @@ def main(config: Mapping[str, Any]) -> NoReturn:
     lockdown = _step("seccomp", lambda: _filtered("landlock" in plan, counted))
     prepare()
     _say({"python": sys.version.split()[0], "landlock": landlock.abi(), "user": user is not None})
-    rehearse(drivers[0])
+    warm_up(drivers[0])
     zygote = Zygote(drivers, lockdown)
-    forget_ourselves()
+    hide_setup()
     gc.collect()
-    tidy_heap()
+    trim_heap()
     gc.freeze()  # objects of the zygote are not touched by a child's collections, so their pages stay shared
     born = zygote.serve()
     if born is None:
@@ -195,10 +187,10 @@ def _filtered(scoped: bool, counted: bool) -> Lockdown:
 
 
 def _step(name: str, build: Any) -> Any:
-    """Put up one wall; on failure tell the parent which, and end."""
+    """Set up one layer; on failure tell the parent which, and end."""
     try:
         return build()
-    except (OSError, ValueError, Refused) as error:
+    except (OSError, ValueError, PrivilegeError) as error:
         _say({"failed": name, "why": str(error)})
         os._exit(1)
 
@@ -214,7 +206,7 @@ def _go_on_as_first_process() -> None:
 
 
 def _prefer_as_victim() -> None:
-    """Where the machine runs out of memory, let the kernel take us before the user's training run."""
+    """If the machine runs out of memory, let the kernel take us before the user's training run."""
     try:
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")

@@ -1,0 +1,168 @@
+"""What ``TextEnv`` and ``TextAECEnv`` share: tasks, snapshots, instructions, and text that fits its space."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any, ClassVar
+
+import numpy as np
+
+from art_gym.errors import did_you_mean
+from art_gym.parsing.parser import ParseError
+from art_gym.spaces import MAX_LENGTH
+from art_gym.tasks import Task, TaskSet
+from art_gym.tools import Tool, usage_lines
+
+WARN_AT = 2
+"""Observations show the remaining turns from so many turns before the limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state of an episode, its random generator included; it can be restored any number of times."""
+
+    env: str
+    """The class that it was taken from."""
+    state: bytes
+
+
+class SnapshotMixin:
+    """Adds :meth:`snapshot` and :meth:`restore`: they keep all attributes, random generators included.
+
+    Class attributes:
+
+    * ``shared``: names of attributes set in ``__init__`` that never change afterwards, such as a mailbox;
+      snapshots share them instead of copying.
+    """
+
+    shared: ClassVar[tuple[str, ...]] = ()
+    _fixed: ClassVar[frozenset[str]] = frozenset()
+    """More such names, the same for every subclass."""
+
+    def snapshot(self) -> Snapshot:
+        """Take the state at this moment; :meth:`restore` goes back to it, here or in another instance."""
+        kept = self._fixed.union(self.shared)
+        state = {key: value for key, value in self.__dict__.items() if key not in kept}
+        return Snapshot(_qualified_name(type(self)), pickle.dumps(state, pickle.HIGHEST_PROTOCOL))
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back to a snapshot, which stays usable.
+
+        Raises:
+            ValueError: If the snapshot was taken from another class.
+        """
+        name = _qualified_name(type(self))
+        if snapshot.env != name:
+            raise ValueError(f"this snapshot is of {snapshot.env}, not of {name}")
+        kept = self._fixed.union(self.shared)
+        fixed = {key: value for key, value in self.__dict__.items() if key in kept}
+        self.__dict__.clear()
+        self.__dict__.update(fixed | pickle.loads(snapshot.state))
+
+
+class TaskEnv(SnapshotMixin):
+    """The settings that text environments and text games have in common, and the choice of a task."""
+
+    metadata: dict[str, Any]
+    np_random: np.random.Generator
+
+    def _configure(
+        self,
+        tasks: Iterable[Task] | None,
+        split: str,
+        invalid_action_penalty: float,
+        render_mode: str | None,
+    ) -> None:
+        """Check and set the common arguments of ``__init__``."""
+        if not 0 <= invalid_action_penalty < float("inf"):
+            raise ValueError(f"invalid_action_penalty must be 0 or more, not {invalid_action_penalty}")
+        if render_mode is not None:
+            require_choice("render_mode", render_mode, self.metadata["render_modes"])
+        if tasks is None:
+            tasks = [Task("default", "", split)]
+        self.tasks = tasks if isinstance(tasks, TaskSet) else TaskSet(tasks)
+        self.task = self.tasks.split(split)[0]
+        self.split = split
+        self.invalid_action_penalty = float(invalid_action_penalty)
+        self.render_mode = render_mode
+
+    def _choose_task(self, options: Mapping[str, Any], ignored: Sequence[str] = ()) -> Task:
+        """Return the task that ``reset``'s options name, or one sampled from their split."""
+        for name in options:
+            if name not in ("task", "split", *ignored):
+                hint = did_you_mean(str(name), ("task", "split"))
+                raise ValueError(f"no option `{name}` of reset{hint}")
+        if options.get("task") is not None:
+            return self.tasks.get(options["task"])
+        split = options.get("split")
+        return self.tasks.split(self.split if split is None else split).sample(self.np_random)
+
+    def _penalty(self) -> dict[str, float]:
+        """The score term of an invalid reply."""
+        return {"invalid_action": -self.invalid_action_penalty} if self.invalid_action_penalty else {}
+
+
+def error_info(error: ParseError) -> dict[str, str]:
+    """``info["error"]`` of an invalid reply."""
+    return {"kind": str(error.kind), "message": error.message}
+
+
+def turns_left(left: int) -> str:
+    """The line that counts the last turns."""
+    return f"\n({left} turn{'s' if left > 1 else ''} left)"
+
+
+def only_first_call(extra_calls: int) -> str:
+    """The note below the answer to a reply with several calls."""
+    return f"(Only the first of {extra_calls + 1} calls was carried out.)"
+
+
+def require_choice(name: str, value: str, known: Sequence[str]) -> None:
+    """Raise ``ValueError`` for an argument that is not one of the known values."""
+    if value not in known:
+        raise ValueError(f"{name} `{value}`{did_you_mean(str(value), known)}")
+
+
+def add_terms(terms: dict[str, float], more: Mapping[str, float]) -> None:
+    """Add score terms to others of the same names, in place."""
+    for name, value in more.items():
+        terms[name] = terms.get(name, 0.0) + float(value)
+
+
+def system_text(instructions: str, tools: Mapping[str, Tool]) -> str:
+    """The standing instructions: the author's, then the list of tools; empty without tools."""
+    if not tools:
+        return ""
+    example = next(iter(tools.values())).example()
+    lines = f"Reply with one call of a tool, for example {example}\nTools:\n{usage_lines(tools.values())}"
+    return f"{instructions.strip()}\n\n{lines}" if instructions.strip() else lines
+
+
+def fit_text(text: str, limit: int = MAX_LENGTH) -> str:
+    """Make a text fit its space: replace lone surrogates, and leave out the middle if it is too long."""
+    if not text.isascii():
+        text = text.encode(errors="replace").decode()
+    if len(text) <= limit:
+        return text
+    note = f"\n[… {len(text) - limit} characters left out …]\n"
+    half = (limit - len(note)) // 2
+    # A space too short for the note shows the end alone.
+    return text[:half] + note + text[-half:] if half > 0 else text[-limit:]
+
+
+def jsonable(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """A call's arguments with dates as text."""
+    plain = dict(arguments)
+    for name, value in arguments.items():
+        if isinstance(value, date):
+            plain[name] = value.isoformat()
+        elif isinstance(value, list):
+            plain[name] = [item.isoformat() if isinstance(item, date) else item for item in value]
+    return plain
+
+
+def _qualified_name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"

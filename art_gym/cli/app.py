@@ -1,0 +1,21 @@
+"""The ``art-gym`` command, put together from its sub-commands."""
+
+import typer
+
+from art_gym.cli.coding import coding_app, sandbox_app
+from art_gym.cli.envs import check_command, info_command, list_command
+from art_gym.cli.mail import mail_app
+from art_gym.cli.mcp import serve_mcp_command
+from art_gym.cli.new import new_command
+
+app = typer.Typer(
+    help="Text environments for reinforcement learning.", no_args_is_help=True, add_completion=False
+)
+app.add_typer(mail_app, name="mail")
+app.command("list")(list_command)
+app.command("info")(info_command)
+app.command("check")(check_command)
+app.command("new")(new_command)
+app.add_typer(coding_app, name="coding")
+app.add_typer(sandbox_app, name="sandbox")
+app.command("serve-mcp")(serve_mcp_command)

@@ -1,0 +1,46 @@
+"""What the sub-commands share: one-line errors, and arguments of an environment."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any, NoReturn
+
+import typer
+from gymnasium.error import Error as GymnasiumError
+
+from art_gym.errors import ArtGymError
+
+EnvId = Annotated[str, typer.Argument(help="The environment's id.", show_default=False)]
+EnvArgs = Annotated[
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="Argument of the environment. Repeatable.")
+]
+
+
+def fail(reason: object) -> NoReturn:
+    """Print what is wrong in one line and exit with code 2."""
+    print(f"art-gym: {reason}", file=sys.stderr)
+    raise typer.Exit(2) from None
+
+
+@contextlib.contextmanager
+def user_errors() -> Iterator[None]:
+    """Report the errors that a user can cause (wrong ids, arguments, files) in one line."""
+    try:
+        yield
+    except (ArtGymError, GymnasiumError, ValueError, TypeError, OSError, ImportError) as error:
+        fail(error)
+
+
+def parse_env_args(pairs: list[str] | None) -> dict[str, Any]:
+    """Read ``["difficulty=1", "reward=shaped"]`` as arguments: values are JSON if they can be, else text."""
+    arguments: dict[str, Any] = {}
+    for pair in pairs or []:
+        name, equals, text = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise ValueError(f"--env-args {pair}: write it as name=value, as in difficulty=1")
+        try:
+            arguments[name] = json.loads(text)
+        except json.JSONDecodeError:
+            arguments[name] = text
+    return arguments

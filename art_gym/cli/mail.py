@@ -1,0 +1,148 @@
+"""``art-gym mail``: import real mail into a mailbox file, search it, and make questions about it."""
+
+import json
+import sys
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from art_gym.cli.common import fail, user_errors
+
+if TYPE_CHECKING:
+    from art_gym.envs.mail.importers.load import ImportReport
+
+
+Box = Annotated[Path, typer.Argument(help="The mailbox file.", show_default=False)]
+mail_app = typer.Typer(help="Mailboxes for art/Email-v0.", no_args_is_help=True)
+
+
+@mail_app.command("import")
+def import_command(
+    path: Annotated[Path, typer.Argument(help="The mail to import.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="The mailbox file to write.", show_default=False)],
+    format: Annotated[
+        str | None, typer.Option(help="mbox, maildir, eml, enron or jsonl.", show_default="detected")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file at --out.")] = False,
+) -> None:
+    """Import mail into a mailbox file that art/Email-v0 can search.
+
+    PATH is an mbox or JSONL file (also .gz, .xz, .bz2), an .eml file, a Maildir, a folder of .eml files, or a
+    folder tree like the Enron release. Messages that cannot be read are listed with the reason.
+
+    Example: art-gym mail import ~/Mail/archive.mbox --out box.db
+    """
+    if out.exists() and not force:
+        fail(f"{out} exists already; choose another --out, or replace it with --force")
+    try:
+        with user_errors():
+            report = _import_with_progress(path, out, format)
+    except KeyboardInterrupt:
+        print(f"interrupted: nothing was written to {out}", file=sys.stderr)
+        raise typer.Exit(130) from None
+    print(report.summary())
+    print(f"written to {out}; search it with: art-gym mail search {out} WORDS")
+
+
+def _import_with_progress(path: Path, out: Path, format: str | None) -> "ImportReport":
+    from art_gym.envs.mail.importers.load import import_mail
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[amount]}"))
+    console = Console(stderr=True)
+    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console) as bar:
+        task = bar.add_task("importing", total=None, amount="")
+
+        def show(done: int, total: int | None) -> None:
+            amount = f"{done:,} messages" if total is None else f"{done / 1e6:,.1f} of {total / 1e6:,.1f} MB"
+            description = "indexing" if done == total else "importing"
+            bar.update(task, completed=done, total=total, amount=amount, description=description)
+
+        report = import_mail(path, out, format=format, on_progress=show)
+        bar.update(task, total=1, completed=1, description="imported", amount=f"{report.imported:,} messages")
+    return report
+
+
+@mail_app.command("search")
+def search_command(
+    box: Box,
+    query: Annotated[list[str], typer.Argument(help="Words to look for.", show_default=False)],
+    sender: Annotated[str | None, typer.Option(help="Only mail from this person.")] = None,
+    recipient: Annotated[str | None, typer.Option(help="Only mail to this person.")] = None,
+    after: Annotated[str | None, typer.Option(help="First day, as 2024-01-31.")] = None,
+    before: Annotated[str | None, typer.Option(help="Last day, as 2024-01-31.")] = None,
+    mailbox: Annotated[str | None, typer.Option(help="Only mail in this mailbox.")] = None,
+    limit: Annotated[int, typer.Option(help="The most hits to show.", min=1)] = 10,
+) -> None:
+    """Search a mailbox file; mail with all the words comes first.
+
+    Example: art-gym mail search box.db quarterly budget --sender ann --after 2024-01-01
+    """
+    from art_gym.envs.mail.store.store import MailStore, query_words
+
+    text = " ".join(query)
+    words = query_words(text)
+    with user_errors():
+        store = MailStore(box)
+        hits = store.search(
+            text,
+            sender=sender,
+            recipient=recipient,
+            after=_day(after),
+            before=_day(before),
+            mailbox=mailbox,
+            limit=limit,
+        )
+        table = Table(box=None, pad_edge=False)
+        for title in ("date", "from", "subject", "text", "words"):
+            table.add_column(title, no_wrap=title == "date")
+        for hit in hits:
+            header = store.header(hit.row)
+            day = f"{header.date:%Y-%m-%d}" if header.date else "no date"
+            cells = (day, header.sender.label, header.subject, store.snippet(hit.row, words))
+            table.add_row(*(Text(cell) for cell in cells), f"{hit.matched}/{len(words)}")
+        Console().print(table if hits else f"no mail found among {len(store):,}")
+
+
+def _day(text: str | None) -> date | None:
+    try:
+        return date.fromisoformat(text) if text else None
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not a date; write it as 2024-01-31") from error
+
+
+@mail_app.command("questions")
+def questions_command(
+    box: Box,
+    out: Annotated[Path, typer.Option(help="The JSONL file to write.", show_default=False)],
+    source: Annotated[Path | None, typer.Option(help="A file in ART-E's format to convert.")] = None,
+    count: Annotated[int, typer.Option(help="How many to make, at most.", min=1)] = 600,
+    seed: Annotated[int, typer.Option(help="Random seed of the questions.", min=0)] = 0,
+) -> None:
+    """Make known-item questions about a mailbox from its own mail, for art/Email-v0's `questions`.
+
+    With --source, the questions of a JSONL file in ART-E's format are converted instead.
+
+    Example: art-gym mail questions box.db --out questions.jsonl --count 500
+    """
+    from art_gym.envs.mail.questions import known_item_questions, load_art_e
+    from art_gym.envs.mail.store.store import MailStore
+
+    with user_errors():
+        store = MailStore(box)
+        if source is None:
+            questions = known_item_questions(store, np.random.default_rng(seed), count)
+            summary = f"{len(questions)} questions made"
+        else:
+            questions, left_out = load_art_e(source, store)
+            reasons = "".join(f"; {number} left out: {reason}" for reason, number in left_out.items())
+            summary = f"{len(questions)} questions converted{reasons}"
+        lines = [json.dumps(question.to_json(), ensure_ascii=False) + "\n" for question in questions]
+        out.write_text("".join(lines), encoding="utf-8")
+    print(f"{summary}; written to {out}")

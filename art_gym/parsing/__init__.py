@@ -1,0 +1,1 @@
+"""Parsing a model's reply into a tool call."""

@@ -1,0 +1,1 @@
+"""Serving environments to other libraries and agents: MCP, OpenEnv, verifiers, TorchRL."""

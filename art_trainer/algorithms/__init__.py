@@ -1,0 +1,1 @@
+"""GRPO's mathematics: losses, importance ratios and advantages, as pure functions with their sources."""

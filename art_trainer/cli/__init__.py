@@ -1,0 +1,1 @@
+"""The ``art-trainer`` command: one module a command, flags and work together."""

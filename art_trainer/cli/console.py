@@ -1,0 +1,239 @@
+"""Tables of results and settings, and the progress of a training run, for the terminal."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from art_trainer.formatting import duration, number, percent, points, short, sparkline
+from art_trainer.rollout.evaluate import Comparison, Evaluation
+from art_trainer.rollout.statistics import holm
+from art_trainer.tracking.health import RunWarning
+from art_trainer.training.run_settings import DEFAULT, Settings
+from art_trainer.types import Episode, Interval
+
+_log = logging.getLogger(__name__)
+
+
+def make_table(title: str | None, left: Iterable[str], right: Iterable[str], caption: str = "") -> Table:
+    """A table whose first columns hold texts, and whose others hold numbers."""
+    table = Table(
+        title=title, title_justify="left", title_style="", caption=caption or None, caption_justify="left"
+    )
+    for heading in left:
+        table.add_column(heading, overflow="fold", min_width=min(9, len(heading) + 3))
+    for heading in right:
+        table.add_column(heading, justify="right")
+    return table
+
+
+def two_lines(words: str) -> Text:
+    """The interval below the value, so that the table fits into 80 columns."""
+    value, _, interval = words.partition(" ")
+    return Text.assemble(value, (f"\n{interval.strip('()')}" if interval else "", "dim"))
+
+
+Rows = Sequence[tuple[str, Evaluation]]
+"""Names and evaluations of policies."""
+
+
+def results_table(rows: Rows) -> Table:
+    """A row for each policy: success with its 95% interval, mean reward, turns, tokens, invalid actions."""
+    first = rows[0][1]
+    split = f", {first.split} split" if first.split else ""
+    samples = f" ({first.samples} attempts at each start)" if first.samples > 1 else ""
+    title = f"{first.env_id}{split}, {len(first.results)} episodes{samples}, 95% intervals"
+    headings = ["success", "mean reward", "turns", "tokens", "invalid"]
+    faults = any(evaluation.faults for _, evaluation in rows)
+    if faults:
+        headings.append("faults")
+    caption = "Faults of a server or environment are left out of the averages." if faults else ""
+    table = make_table(title, ["policy"], headings, caption)
+    for name, evaluation in rows:
+        cells: list[str | Text] = [
+            name,
+            two_lines(percent(evaluation.success)),
+            two_lines(number(evaluation.reward)),
+            f"{evaluation.turns:.1f}",
+            f"{evaluation.tokens:.0f}" if evaluation.tokens else "–",
+            f"{100 * evaluation.invalid_rate:.1f}%",
+        ]
+        table.add_row(*cells, *([str(evaluation.faults)] if faults else []))
+    return table
+
+
+def pass_table(rows: Rows) -> Table | None:
+    """Pass@k for k = 1, 2, 4, … up to the attempts at each start; ``None`` if there was only one."""
+    samples = rows[0][1].samples
+    if samples < 2 or not any(evaluation.reports_success for _, evaluation in rows):
+        return None
+    counts = [*(2**power for power in range(samples.bit_length()) if 2**power < samples), samples]
+    title = "Solved by at least one of k attempts"
+    table = make_table(title, ["policy"], [f"pass@{k}" for k in counts])
+    for name, evaluation in rows:
+        table.add_row(name, *(two_lines(percent(evaluation.pass_at(k))) for k in counts))
+    return table
+
+
+def terms_table(rows: Rows) -> Table | None:
+    """The mean of each named part of the reward; ``None`` if nothing is named."""
+    names = dict.fromkeys(name for _, evaluation in rows for name in evaluation.score_terms)
+    if not names:
+        return None
+    table = make_table("What the reward is made of", ["term"], [name for name, _ in rows])
+    for term in names:
+        values = [evaluation.score_terms.get(term) for _, evaluation in rows]
+        table.add_row(term, *("–" if value is None else f"{value:+.3f}" for value in values))
+    return table
+
+
+def strata_table(rows: Rows, field: str, metric: str) -> Table:
+    """A metric for each value of a field of the tasks, a column a policy; a ValueError without the field."""
+    table = make_table(f"{metric} by {field}", [field], ["episodes", *(name for name, _ in rows)])
+    parts = [evaluation.by(field) for _, evaluation in rows]
+    shown: Callable[[Interval | None], str] = percent if metric == "success" else number
+    for value in dict.fromkeys(value for part in parts for value in part):
+        found = [part.get(value) for part in parts]
+        episodes = max(len(part.results) for part in found if part is not None)
+        cells = [Text("–") if part is None else two_lines(shown(part.measured(metric))) for part in found]
+        table.add_row("none" if value is None else str(value), str(episodes), *cells)
+    return table
+
+
+def comparison_lines(*comparisons: Comparison) -> list[str]:
+    """Paired differences, with p-values corrected for the number of comparisons (Holm)."""
+    lines = []
+    adjusted = {
+        metric: holm([1.0 if (p := getattr(one, metric)) is None else p for one in comparisons])
+        for metric in ("success_p", "reward_p")
+    }
+    for place, one in enumerate(comparisons):
+        for what, interval, metric, figure in (
+            ("success", one.success, "success_p", points(one.success)),
+            ("mean reward", one.reward, "reward_p", number(one.reward, signed=True)),
+        ):
+            if interval is not None:
+                p = getattr(one, metric)
+                chance = "" if p is None else f", {_p_value(p, adjusted[metric][place], len(comparisons))}"
+                doubt = "" if interval.excludes_zero else ", could be chance"
+                lines.append(f"{one.second} minus {one.first}, {what}: {figure}{chance}{doubt}")
+    return lines
+
+
+def _p_value(p: float, adjusted: float, comparisons: int) -> str:
+    corrected = f" ({adjusted:.2g} corrected for {comparisons} comparisons)" if comparisons > 1 else ""
+    return f"p {p:.2g}{corrected}"
+
+
+def print_settings(settings: Settings, console: Console) -> None:
+    """Print the settings that were set and their sources, then those left at their defaults."""
+    table = make_table("Settings", ["setting", "value", "from"], [])
+    left = []
+    for name, value in settings.to_mapping().items():
+        if settings.sources[name] == DEFAULT:
+            left.append(f"{name}={value}")
+        else:
+            table.add_row(name, Text(str(value)), Text(settings.sources[name], style="dim"))
+    console.print(table)
+    if left:
+        console.print(Text(f"Defaults: {', '.join(left)}", style="dim"))
+
+
+# ----------------------------------------------------------------------
+# Progress: bars in a terminal, plain lines everywhere else.
+
+
+@contextmanager
+def episode_bar(console: Console, name: str, total: int | None) -> Iterator[Callable[[object], None]]:
+    """Show a progress bar in a terminal within the context; gives what to call for each episode."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(name, total=total)
+        yield lambda _: bar.advance(task)
+
+
+_SHOWN = (
+    ("reward", "reward"),
+    ("success", "success"),
+    ("kl", "KL"),
+    ("entropy", "entropy"),
+    ("invalid_actions", "invalid"),
+    ("tokens_per_second", "tokens/s"),
+)
+
+
+class TrainingProgress(Progress):
+    """A trainer's callback that shows how far training is, its latest numbers and warnings.
+
+    A terminal gets a bar with the reward's curve; a log or pipe gets about 25 lines in all.
+
+    Args:
+        console: Where to write.
+        episodes_per_step: How many episodes a step plays.
+    """
+
+    def __init__(self, console: Console, episodes_per_step: int) -> None:
+        self._per_step = episodes_per_step
+        self._played = 0
+        self._rewards: list[float] = []
+        self._numbers = ""
+        super().__init__(
+            BarColumn(30),
+            TextColumn("{task.fields[pace]}"),
+            console=console,
+            disable=not console.is_terminal,
+            refresh_per_second=4,
+        )
+
+    @contextmanager
+    def running(self, total: int, done: int) -> Iterator[None]:
+        """Show the progress of a run of ``total`` steps within the context; ``done`` were before it."""
+        self._task = self.add_task("", total=total, completed=done, pace=f"step {done}/{total}")
+        self._step, self._first, self._total = done, done, total
+        with self:
+            yield
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """The bar, and below it the latest numbers and the reward's curve."""
+        yield from super().get_renderables()
+        if self._rewards:
+            yield Text(self._numbers)
+            yield Text.assemble(("reward ", "dim"), (sparkline(self._rewards, 40), "green"))
+
+    def on_step(self, metrics: Mapping[str, float]) -> None:
+        """A step is done."""
+        self._step, self._played = int(metrics.get("step", self._step + 1)), 0
+        known = ((label, metrics[name]) for name, label in _SHOWN if name in metrics)
+        self._numbers = "  ".join(f"{label} {short(value)}" for label, value in known)
+        if "reward" in metrics:
+            self._rewards.append(float(metrics["reward"]))
+        pace = self._show()
+        every = max(1, self._total // 25)
+        if self.disable and (self._step in (self._first + 1, self._total) or self._step % every == 0):
+            self.console.print(f"{pace}  {self._numbers}", highlight=False, soft_wrap=True)
+
+    def on_episode(self, episode: Episode) -> None:
+        """A training episode ended."""
+        self._played += 1
+        self._show()
+
+    def on_warning(self, warning: RunWarning) -> None:
+        """A number is beyond its threshold."""
+        _log.warning("warning: %s", warning.message)
+
+    def _show(self) -> str:
+        """Update the bar; return how many steps are done and how long the rest will take."""
+        part = min(self._played / self._per_step, 1.0) if self._per_step else 0.0
+        self.update(self._task, completed=self._step + part)
+        elapsed = self.tasks[0].elapsed or 0.0
+        pace = f"step {self._step}/{self._total}"
+        if done := self._step - self._first:
+            pace += f", {duration(elapsed / done * (self._total - self._step))} left"
+        self.update(self._task, pace=pace)
+        return pace

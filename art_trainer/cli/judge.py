@@ -1,0 +1,214 @@
+"""``art-trainer judge eval``: how well judges order attempts, compared with the environment's reward."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from art_gym.errors import did_you_mean
+from art_trainer.cli import options as flags
+from art_trainer.cli.run_config import default_env
+from art_trainer.errors import ConfigError
+
+if TYPE_CHECKING:
+    from art_trainer.analysis.judge_evaluation import JudgeEvaluation, RatedJudge
+    from art_trainer.inference.policy import Policy
+    from art_trainer.rollout.envs import MakeEnv
+
+RUBRIC, OPENAI = "rubric", "openai:"
+
+judge_app = typer.Typer(help="Judges: how well do they order attempts?", no_args_is_help=True)
+# A callback keeps `eval` a sub-command although it is the only one.
+judge_app.callback()(lambda: None)
+flags.app.add_typer(judge_app, name="judge")
+
+
+@flags.command(
+    "eval",
+    "`art-trainer judge eval --without-facts` rates the rubric on the generated mailbox.",
+    "`art-trainer judge eval --judge openai:qwen3@http://localhost:8000/v1 --env art/Coding-v0`.",
+    "`art-trainer judge eval --env art/2048-v0 --policies random --policies greedy --policies snake`: chosen "
+    "players, since some players of a game are slow.",
+    "`art-trainer judge eval --episodes runs/Email-v0-art-tiny-1`: the groups of a recorded run.",
+    app=judge_app,
+)
+def judge_eval(
+    *,
+    judge: Sequence[str] = (RUBRIC,),
+    env: flags.EnvId | None = None,
+    env_args: flags.EnvArgs = flags.NO_PAIRS,
+    split: flags.Split | None = None,
+    groups: flags.Count = 64,
+    size: Annotated[int, flags.Flag(min=2)] = 8,
+    policies: Sequence[str] = (),
+    noise: Annotated[float, flags.Flag(min=0, max=1)] = 0.5,
+    episodes: flags.RunDir | None = None,
+    without_facts: bool = False,
+    judge_args: Mapping[str, Any] = flags.NO_PAIRS,
+    checks: flags.Whole = 16,
+    orders: Annotated[int, flags.Flag(min=2)] = 4,
+    seed: flags.Whole = 0,
+    json_: flags.JsonFile | None = None,
+) -> None:
+    """Compare judges' scores with the true reward on the same groups.
+
+    Kendall's tau, whether the judge's best attempt is truly among the best, how scores change with the order
+    shown and when asked again, and the cost of a group.
+
+    Flags:
+        judge: rubric, or openai:MODEL@URL (its key from OPENAI_API_KEY).
+        groups: Number of groups; of recorded ones the first.
+        size: Attempts in a group.
+        policies: Scripted players of the environment, in turn. [default: all]
+        noise: Each scripted player also plays with random replies, of a share up to this; 0: never.
+        episodes: Judge this run's recorded episodes instead.
+        without_facts: Also rate the rubric without expected answer and outcome.
+        judge_args: Argument of the judge model, such as cache=judge.db.
+        checks: Groups on which a judge is also asked again, and in other orders; 0: none.
+        orders: Number of orders.
+        seed: The same seed gives the same groups.
+    """
+    from art_trainer.analysis.judge_evaluation import evaluate_judge
+    from art_trainer.analysis.mixed_groups import mixed_starts, play_mixed_groups, recorded_groups
+    from art_trainer.cli.console import episode_bar
+    from art_trainer.rollout.envs import env_maker
+    from art_trainer.tracking.run_dir import write_text
+
+    _check_twice("judge", judge)
+    console, env = Console(), env or default_env()
+    evaluations = []
+    with contextlib.ExitStack() as stack:
+        rated = [one for name in judge for one in _judges(name, without_facts, judge_args, stack)]
+        if episodes is not None:
+            played = recorded_groups(episodes, groups)
+        else:
+            make_env = env_maker(env, env_args)
+            players = _players(env, make_env, policies, noise)
+            starts = mixed_starts(make_env, groups=groups, split=split, seed=seed)
+            with episode_bar(console, "attempts", len(starts) * size) as on_episode:
+                played = play_mixed_groups(players, make_env, starts, size, on_episode=on_episode)
+        whole = [one for one in played if one.group.whole]
+        if not whole:
+            first = next(e.error for one in played for e in one.group.episodes if e.failed)
+            raise ConfigError(f"a fault ended an attempt of every group, such as: {first}")
+        for one in rated:
+            with episode_bar(console, one.name, len(whole) + min(checks, len(whole))) as advance:
+                evaluations.append(
+                    evaluate_judge(
+                        one, whole, checks=checks, orders=orders, seed=seed, on_done=lambda: advance(None)
+                    )
+                )
+    print_judges(evaluations, len(played) - len(whole), console)
+    if json_ is not None:
+        record: dict[str, Any] = {"env": env, "env_args": dict(env_args), "split": split, "size": size}
+        record |= {"noise": noise, "seed": seed, "recorded": None if episodes is None else str(episodes)}
+        record |= {"judges": [evaluation.to_json() for evaluation in evaluations]}
+        write_text(json_, json.dumps(record, ensure_ascii=False, indent=1))
+
+
+def _check_twice(flag: str, names: Sequence[str]) -> None:
+    name, count = Counter(names).most_common(1)[0]
+    if count > 1:
+        raise ConfigError(f"--{flag} {name} is given twice")
+
+
+def _judges(
+    name: str, without_facts: bool, arguments: Mapping[str, Any], stack: contextlib.ExitStack
+) -> Iterator[RatedJudge]:
+    """The judge that the command line names, and for the rubric also the one without facts."""
+    from art_gym.wrappers.judging import JudgingError, RubricJudge
+    from art_trainer.analysis.judge_evaluation import RatedJudge, blind_judge
+    from art_trainer.training.run_setup import llm_judge
+
+    try:
+        if name == RUBRIC:
+            yield RatedJudge(name, RubricJudge())
+            if without_facts:
+                yield RatedJudge(f"{name} without facts", blind_judge(RubricJudge()))
+        elif name.startswith(OPENAI):
+            judge = stack.enter_context(llm_judge(name, **arguments))
+            uncached = {key: value for key, value in arguments.items() if key != "cache"}
+            again = stack.enter_context(llm_judge(name, **uncached)) if "cache" in arguments else None
+            yield RatedJudge(name, judge, again)
+        else:
+            known = (RUBRIC, f"{OPENAI}MODEL@URL")
+            raise ConfigError(f"no judge {name!r}{did_you_mean(name, known)}; there are {', '.join(known)}")
+    except (JudgingError, TypeError) as error:
+        raise ConfigError(f"--judge {name}: {error}") from error
+
+
+def _players(env: str, make_env: MakeEnv, names: Sequence[str], noise: float) -> list[Policy]:
+    """Who plays: each player as it is, then each scripted one but the random one with noise."""
+    from art_trainer.analysis.mixed_groups import RANDOM, NoisyScriptedPolicy
+    from art_trainer.inference.scripted_policy import ScriptedPolicy
+    from art_trainer.rollout.envs import player_names
+
+    known = player_names(make_env)
+    if not known:
+        raise ConfigError(f"{env} has no scripted players: judge the attempts of a run with --episodes")
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"--policies: {env} has no player `{name}`{did_you_mean(name, known)}")
+    names = names or known
+    _check_twice("policies", names)
+    if noise and RANDOM not in known:
+        raise ConfigError(f"{env} has no player `{RANDOM}` for random replies: set --noise 0")
+    noisy = [NoisyScriptedPolicy(name, noise) for name in names if name != RANDOM] if noise else []
+    return [*map(ScriptedPolicy, names), *noisy]
+
+
+# ----------------------------------------------------------------------
+# Tables.
+
+
+def print_judges(evaluations: Sequence[JudgeEvaluation], dropped: int, console: Console) -> None:
+    """Print how well each judge orders, how consistent it is, its cost, and the players it misranks."""
+    from art_trainer.analysis.judge_evaluation import CONSISTENCY
+    from art_trainer.cli.console import make_table, two_lines
+    from art_trainer.formatting import number
+
+    first = evaluations[0]
+    caption = (
+        "tau: Kendall's tau-b with the true reward. success: how often a success is scored above a failure, "
+        "0.5 by chance. top-1: the judge's best attempt is among the truly best. chance: a random one is."
+    )
+    if dropped:
+        caption += f" Left out, because a fault ended an attempt: {dropped}."
+    title = f"{len(first.groups) + sum(first.failures.values())} groups, 95% intervals"
+    order = make_table(title, ["judge"], ["tau", "success", "top-1", "chance", "failed"], caption)
+    consistency = make_table(
+        f"Asked again and in other orders ({first.checked} groups)",
+        ["judge"],
+        ["place", "spread", "again", "tau again", "requests", "tokens", "cost"],
+        "place: change of a score from the first place shown to the last. spread: its standard deviation "
+        "over orders. again: mean difference of two answers to one question, and tau between them. Requests, "
+        "tokens and cost are per group.",
+    )
+    for one in evaluations:
+        failed = ", ".join(f"{count} {reason}" for reason, count in one.failures.items()) or "0"
+        figures = (two_lines(number(one.figures[name])) for name in ("tau", "success_above", "top"))
+        chance = one.figures["chance"]
+        order.add_row(one.judge, *figures, _figure(None if chance is None else chance.value), failed)
+        slope, *others = (one.consistency[name] for name in CONSISTENCY)
+        place = "–" if slope is None else f"{slope:+.3f}"
+        consistency.add_row(one.judge, place, *map(_figure, others), *_usage(one))
+    console.print(order, consistency)
+
+
+def _usage(evaluation: JudgeEvaluation) -> tuple[str, str, str]:
+    used = evaluation.usage
+    if used is None or not used.groups:
+        return ("–",) * 3
+    tokens = used.prompt_tokens + used.completion_tokens
+    cost = f"{used.cost / used.groups:.3g}" if used.cost else "–"
+    return f"{used.requests / used.groups:.1f}", f"{tokens / used.groups:.0f}", cost
+
+
+def _figure(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"

@@ -1,0 +1,191 @@
+"""Where the settings of a run come from: defaults, a recipe, a resumed run, a YAML file and flags.
+
+Imports no PyTorch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import types
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from art_gym.errors import did_you_mean
+from art_trainer.config import field_docs, field_types
+from art_trainer.errors import ConfigError
+from art_trainer.recipes import DEFAULT_RECIPE
+from art_trainer.tracking.run_dir import RunFolder, read_yaml
+from art_trainer.training.run_settings import DEFAULT, SCRATCH, SETTINGS, Layer, Settings, merge_settings
+
+SMALL_MODELS: Mapping[str, Mapping[str, Any]] = {
+    name: {
+        "learning_rate": learning_rate,
+        "lr_final_ratio": 0.1,
+        "max_completion_length": 24,
+        "eval_temperature": 1.0,
+    }
+    for name, learning_rate in (("art-tiny", 3e-4), (SCRATCH, 1e-3))
+}
+"""Defaults for the two small models; those of ``GRPOConfig`` suit models of billions of parameters."""
+
+
+def setting_type(name: str) -> Any:
+    """The declared type of a setting."""
+    return field_types(SETTINGS[name])[name]
+
+
+def setting_doc(name: str) -> str:
+    """What a setting means."""
+    return field_docs(SETTINGS[name])[name]
+
+
+def setting_default(name: str) -> Any:
+    """The declared default of a setting; ``None`` for a mapping."""
+    default = SETTINGS[name].__dataclass_fields__[name].default  # type: ignore[attr-defined]
+    return None if default is dataclasses.MISSING else default
+
+
+def parse_pairs(pairs: Iterable[str], flag: str, *, as_yaml: bool = False) -> dict[str, Any]:
+    """Read ``key=value`` arguments; a value is JSON or text, with ``as_yaml`` YAML as in a config file.
+
+    Raises:
+        ConfigError: If an argument of ``flag`` has no ``=``, or no key before it.
+    """
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"{flag} takes key=value, as in `{flag} seed=1`, not {pair!r}")
+        values[key.strip()] = yaml.safe_load(text) if as_yaml else _json_or_text(text)
+    return values
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+# ----------------------------------------------------------------------
+# Recipes: the YAML files of the package ``art_trainer.recipes``.
+
+
+def recipe_names() -> tuple[str, ...]:
+    """The names of the recipes."""
+    folder = resources.files("art_trainer.recipes")
+    return tuple(sorted(file.name[:-5] for file in folder.iterdir() if file.name.endswith(".yaml")))
+
+
+def read_recipe(name: str) -> dict[str, Any]:
+    """The settings of a recipe; a ConfigError with the near miss if there is none."""
+    if name not in recipe_names():
+        raise ConfigError(f"no recipe `{name}`{did_you_mean(name, recipe_names())}")
+    text = (resources.files("art_trainer.recipes") / f"{name}.yaml").read_text(encoding="utf-8")
+    values: dict[str, Any] = yaml.safe_load(text)
+    return values
+
+
+def recipes_for(env: str) -> list[str]:
+    """The recipes that train on an environment; its id may be without the module that registers it."""
+    short = env.split(":")[-1]
+    return [name for name in recipe_names() if read_recipe(name)["env"].split(":")[-1] == short]
+
+
+def default_env() -> str:
+    """The environment of the default recipe, for commands that get no ``--env``."""
+    return str(read_recipe(DEFAULT_RECIPE)["env"])
+
+
+# ----------------------------------------------------------------------
+
+
+def gather_settings(
+    flags: Mapping[str, Any],
+    *,
+    overrides: Mapping[str, Any],
+    config: Path | None = None,
+    recipe: str | None = None,
+    resume: Path | None = None,
+    resume_step: int | None = None,
+    defaults: Mapping[str, Any] = types.MappingProxyType({}),
+    default_recipe: str = DEFAULT_RECIPE,
+) -> Settings:
+    """Merge the command's defaults, the recipe, the resumed run, the YAML file and the flags.
+
+    Args:
+        flags: Settings given as flags of their own.
+        overrides: Settings given with ``--set``.
+        config: A YAML file of settings.
+        recipe: Name of a recipe.
+        resume: Folder of the run to resume.
+        resume_step: The checkpoint to resume from; ``None``: the newest.
+        defaults: What the command sets if nobody else does.
+        default_recipe: The recipe if no environment is named. If a model is named, only its environment.
+
+    Raises:
+        ConfigError: For a wrong setting, or a folder that already holds a run.
+    """
+    if resume_step is not None and resume is None:
+        raise ConfigError("--resume-step needs a run to resume: add --resume RUN")
+    layers = [Layer("--set", overrides), Layer("flag", flags)]
+    if config is not None:
+        layers.insert(0, Layer(config.name, _read_config_file(config)))
+    if resume is not None:
+        saved = Layer("the resumed run", _saved_settings(resume))
+        layers = [saved, *layers, Layer("--resume", {"output_dir": str(resume)})]
+    if recipe is not None or "env" not in _values(layers):
+        name = recipe or default_recipe
+        values = read_recipe(name)
+        # Those of the default recipe suit its model.
+        other_model = recipe is None and "model" in _values(layers)
+        layers.insert(0, Layer(f"recipe {name}", {"env": values["env"]} if other_model else values))
+    chosen = {"model": SCRATCH, **_values(layers)}
+    env, model = str(chosen["env"]), str(chosen["model"])
+    below = {"output_dir": str(free_folder(env, model)), **defaults}
+    layers = [Layer(DEFAULT, below), Layer(f"default of {model}", SMALL_MODELS.get(model, {})), *layers]
+    settings = dataclasses.replace(merge_settings(layers), resume=resume, resume_step=resume_step)
+    folder = settings.folder
+    if resume is None and (folder.settings_file.exists() or folder.metrics_file.exists()):
+        raise ConfigError(
+            f"{folder.path} already holds a run: resume it with --resume {folder.path}, "
+            "or give another --output-dir"
+        )
+    return settings
+
+
+def _values(layers: Iterable[Layer]) -> dict[str, Any]:
+    return {name: value for layer in layers for name, value in layer.values.items()}
+
+
+def _read_config_file(file: Path) -> dict[str, Any]:
+    try:
+        return read_yaml(file)
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"--config: {error}") from error
+
+
+def _saved_settings(resume: Path) -> dict[str, Any]:
+    folder = RunFolder(resume)
+    if not folder.settings_file.exists():
+        raise ConfigError(f"--resume: {resume} holds no run (it has no {folder.settings_file.name})")
+    if "env" not in folder.settings():
+        raise ConfigError(
+            f"--resume: {folder.settings_file} names no environment: no command started this run"
+        )
+    # Earlier versions wrote who plays whom in self-play to a file of its own.
+    sides = resume / "sides.yaml"
+    return {**folder.settings(), **(read_yaml(sides) if sides.exists() else {})}
+
+
+def free_folder(env: str, model: str) -> Path:
+    """The first of ``runs/ENV-MODEL-1``, ``-2``, … that does not exist."""
+    stem = f"{env.split('/')[-1].split(':')[-1]}-{Path(model).name}"
+    candidates = (Path("runs") / f"{stem}-{number}" for number in itertools.count(1))
+    return next(path for path in candidates if not path.exists())

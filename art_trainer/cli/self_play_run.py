@@ -1,0 +1,199 @@
+"""One run of self-play: its game, policies, matches, training and tables."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from art_gym.errors import did_you_mean
+from art_gym.games.seats import players_of
+from art_trainer.cli.console import TrainingProgress, comparison_lines, episode_bar, make_table
+from art_trainer.cli.policies import load_policy
+from art_trainer.cli.training_run import run_trainer
+from art_trainer.errors import ConfigError
+from art_trainer.formatting import number, percent
+from art_trainer.inference.policy import Policy
+from art_trainer.inference.scripted_policy import ScriptedPolicy
+from art_trainer.inference.transformers_policy import TransformersPolicy
+from art_trainer.rollout.evaluate import Evaluation, compare
+from art_trainer.tracking.run_dir import AFTER, BEFORE
+from art_trainer.training.run_settings import COPY, LOCAL, SELF, Settings
+from art_trainer.training.run_setup import find_checkpoint, imitation_config, prepare_policy
+from art_trainer.training.scratch_model import game_texts
+from art_trainer.training.self_play import (
+    RIVALS,
+    SelfPlayTrainer,
+    game_maker,
+    opponents_of,
+    play_matches,
+    seat_env_maker,
+)
+from art_trainer.training.sft import imitate_players
+from art_trainer.training.trainer import EVALUATION_SEED
+
+_log = logging.getLogger(__name__)
+
+
+class SelfPlayRun:
+    """One run of self-play: its game, its policies, its matches and its folder."""
+
+    def __init__(self, settings: Settings, console: Console) -> None:
+        run = settings.run
+        if run.warm_start is not None and run.warm_start_noise:
+            raise ConfigError(f"warm_start_noise is {run.warm_start_noise}: self-play has none, set 0")
+        if run.engine is not None or run.backend != LOCAL:
+            raise ConfigError("games are played and sampled in this process: leave engine and backend out")
+        self._settings = settings
+        self._folder = settings.folder
+        self._console = console
+        self._make_game = game_maker(run.env, **run.all_env_args)
+        self._make_eval_game = game_maker(run.env, **run.env_args)
+        self._checkpoint = find_checkpoint(settings)
+        with closing(self._make_game()) as game:
+            seats = list(game.possible_agents)
+        self._progress = TrainingProgress(console, settings.episodes_per_step * len(seats))
+        self._trainer = self._make_trainer(seats)
+        self._players: dict[str, None] = {}
+
+    def play_scripts(self) -> None:
+        """Play the learning seats' scripted players, to compare with."""
+        chosen = self._settings.run.baselines
+        for seat in self._trainer.learning_seats:
+            with closing(self._make_eval_game()) as game:
+                known = tuple(players_of(game, seat))
+            for name in known if chosen is None else [name for name in chosen if name in known]:
+                self._play(name, seat, ScriptedPolicy(name))
+
+    def play_models(self, when: str) -> None:
+        """Evaluate the models as they are now."""
+        for seat in self._trainer.learning_seats:
+            policy = self._trainer.policies[seat]
+            assert isinstance(policy, TransformersPolicy)
+            with policy.evaluating(self._settings.config):
+                self._play(when, seat, policy)
+
+    def _play(self, who: str, seat: str, policy: Policy) -> None:
+        """Play a policy against a seat's opponents; a resumed run keeps what was played before."""
+        config, opponents = self._settings.config, opponents_of(self._make_eval_game, seat)
+        self._players[who] = None
+        if who != AFTER and all(self._evaluation(who, seat, opponent) for opponent in opponents):
+            return
+        with episode_bar(self._console, who, len(opponents) * config.eval_episodes) as on_episode:
+            matches = play_matches(
+                {seat: policy},
+                self._make_eval_game,
+                episodes=config.eval_episodes,
+                seed=config.seed + EVALUATION_SEED,
+                split=config.eval_split,
+                max_concurrent=config.max_concurrent,
+                on_episode=on_episode,
+            )
+        for match in matches:
+            evaluation = replace(match.evaluation, policy=who)
+            name = _match_name(who, seat, match.opponent)
+            self._folder.write_evaluation(name, evaluation, match.episodes)
+
+    def _evaluation(self, who: str, seat: str, opponent: str) -> Evaluation | None:
+        return self._folder.evaluation(_match_name(who, seat, opponent))
+
+    def warm_up(self) -> None:
+        """Imitate a scripted player, if the settings ask for it and there is no checkpoint."""
+        run, trainer = self._settings.run, self._trainer
+        if run.warm_start is None or self._checkpoint is not None:
+            return
+        for policy in (trainer.policy, *(rival.policy for rival in trainer.rivals.values())):
+            seats = [seat for seat in trainer.learning_seats if trainer.policies[seat] is policy]
+            losses = imitate_players(
+                policy,
+                self._make_game,
+                seats,
+                run.warm_start,
+                episodes=run.warm_start_episodes,
+                seed=self._settings.config.seed,
+                config=imitation_config(run),
+            )
+            _log.info(
+                "warm start of %s: imitated %s, loss %.3f to %.3f",
+                *(" and ".join(seats), run.warm_start, losses[0], losses[-1]),
+            )
+        for learning in (trainer, *trainer.rivals.values()):
+            learning.learner.sync_reference()  # training begins here
+
+    def train(self) -> None:
+        """Train, from the checkpoint if the run is resumed."""
+        run_trainer(self._trainer, self._settings, self._progress, self._checkpoint)
+
+    def print_results(self) -> None:
+        """Print how each player did in each seat against each opponent, and what training changed."""
+        title = "Against scripted players, 95% intervals"
+        table = make_table(title, ["seat", "against", "player"], ["success", "mean reward", "invalid"])
+        lines = []
+        for seat in self._trainer.learning_seats:
+            for opponent in opponents_of(self._make_eval_game, seat):
+                table.add_section()
+                found = {who: self._evaluation(who, seat, opponent) for who in self._players}
+                for who, one in found.items():
+                    if one is not None:
+                        figures = (percent(one.success), number(one.reward), f"{100 * one.invalid_rate:.1f}%")
+                        table.add_row(seat, opponent, who, *figures)
+                before, after = found[BEFORE], found[AFTER]
+                if before is not None and after is not None and before.counted and after.counted:
+                    changes = "".join(f"\n  {line}" for line in comparison_lines(compare(before, after)))
+                    lines.append(f"{seat} against {opponent}, after training:{changes}")
+        self._console.print(table)
+        for line in lines:
+            typer.echo(line)
+        _log.info("Transcripts: %s", self._folder.evaluations)
+
+    def _make_trainer(self, seats: Sequence[str]) -> SelfPlayTrainer:
+        opponent, seat = self._settings.run.opponent, self._settings.run.seat
+        if seat is not None and seat not in seats:
+            raise ConfigError(f"the game has no seat `{seat}`{did_you_mean(seat, seats)}")
+        alone = opponent not in (SELF, COPY)
+        if seat is not None and not alone:
+            raise ConfigError(f"--seat needs an opponent that does not learn; {opponent} does")
+        first = seat or seats[0]
+        policies: dict[str, Policy] = {first: self._model(self._checkpoint)}
+        for other in seats:
+            if other != first:
+                policies[other] = self._opponent(opponent, other, policies[first])
+        return SelfPlayTrainer(
+            policies,
+            self._make_game,
+            self._settings.config,
+            eval_game=self._make_eval_game,
+            learning_seats=[first] if alone else None,
+            callbacks=[self._progress],
+        )
+
+    def _opponent(self, name: str, seat: str, model: Policy) -> Policy:
+        if name == SELF:
+            return model
+        if name == COPY:
+            return self._model(None if self._checkpoint is None else self._checkpoint / RIVALS / seat)
+        config, run = self._settings.config, self._settings.run
+        return load_policy(
+            name,
+            seat_env_maker(self._make_game, seat),
+            temperature=config.temperature,
+            max_tokens=config.max_completion_length,
+            max_batch=run.max_batch,
+            device=run.device,
+        )
+
+    def _model(self, checkpoint: Path | None) -> TransformersPolicy:
+        """The model, or a second one like it."""
+        settings = self._settings
+        return prepare_policy(
+            settings, lambda: game_texts(self._make_game, seed=settings.config.seed), checkpoint=checkpoint
+        )
+
+
+def _match_name(who: str, seat: str, opponent: str) -> str:
+    return f"{who}-{seat}-vs-{opponent}"

@@ -1,0 +1,247 @@
+"""One training run of ``art-trainer train`` or ``serve``: its policy, evaluations, training and report."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+import typer
+from rich.console import Console
+
+from art_gym.errors import did_you_mean
+from art_trainer.analysis.report import headline, write_report
+from art_trainer.cli.console import TrainingProgress, episode_bar, print_settings, results_table
+from art_trainer.cli.options import show_logs
+from art_trainer.cli.run_config import recipes_for
+from art_trainer.errors import ConfigError
+from art_trainer.formatting import number, percent
+from art_trainer.inference.policy import Policy
+from art_trainer.inference.scripted_policy import ScriptedPolicy
+from art_trainer.rollout.backend import NonMainRankBackend, RolloutSetup, RolloutSetupFactory
+from art_trainer.rollout.envs import MakeEnv, baseline_names, env_maker, player_names
+from art_trainer.rollout.evaluate import evaluate
+from art_trainer.signals import sigterm_as_sigint
+from art_trainer.tracking.callbacks import TrainerCallback
+from art_trainer.tracking.run_dir import AFTER, BASELINE, BEFORE, RunFolder
+from art_trainer.training.checkpoint import discard_checkpoints_after
+from art_trainer.training.distributed import ProcessGroup, init_distributed
+from art_trainer.training.run_settings import LOCAL, SELF, Settings
+from art_trainer.training.run_setup import (
+    env_texts,
+    find_checkpoint,
+    make_dispatcher,
+    prepare_policy,
+    reward_model,
+    warm_up,
+    with_engine,
+)
+from art_trainer.training.trainer import GRPOTrainer
+from art_trainer.types import Episode
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as in shells: 128 plus the signal's number."""
+_log = logging.getLogger(__name__)
+
+
+def run_training(
+    settings: Settings, console: Console, make_setup: RolloutSetupFactory | None = None
+) -> RunFolder:
+    """Train as the settings say; the run's folder holds the results.
+
+    Args:
+        settings: All settings.
+        console: Where tables and progress are shown.
+        make_setup: Makes the backend that plays the groups of training; ``None``: the training processes
+            play themselves.
+
+    Raises:
+        typer.Exit: With code 130 after Ctrl-C, when a checkpoint and a report were written.
+    """
+    if settings.run.opponent != SELF or settings.run.seat is not None:
+        raise ConfigError("opponent and seat are settings of art-trainer self-play: leave them out")
+    with init_distributed(settings.run.process_timeout) as processes, sigterm_as_sigint():
+        # A folder that did not exist is named by the main process.
+        output_dir: str = processes.gather(settings.config.output_dir)[0]
+        if processes.is_main:
+            return _run_main(settings, processes, console, make_setup)
+        show_logs(logging.ERROR)
+        settings = replace(settings, config=replace(settings.config, output_dir=output_dir))
+        run = TrainingRun(settings, Console(quiet=True), processes)
+        if make_setup is not None:
+            run.setup = RolloutSetup(NonMainRankBackend())
+        try:
+            run.train()
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+        return settings.folder
+
+
+def _run_main(
+    settings: Settings, processes: ProcessGroup, console: Console, make_setup: RolloutSetupFactory | None
+) -> RunFolder:
+    """Do what a single process does, and the first of several: write and print too."""
+    folder = settings.folder
+    print_settings(settings, console)
+    if not any(source.startswith(("recipe", "the resumed")) for source in settings.sources.values()):
+        for name in recipes_for(settings.run.env):
+            _log.info("The recipe %s trains on this environment: --recipe %s", name, name)
+    if processes.size > 1:
+        _log.info("%d processes train together.", processes.size)
+    run = TrainingRun(settings, console, processes)
+    # Sums are cut into as many parts as there are threads: a repeated run needs the same number.
+    folder.write_settings({**settings.to_mapping(), "threads": torch.get_num_threads()})
+    _log.info("Run folder: %s", folder.path)
+    try:
+        with ExitStack() as stack:
+            if make_setup is not None:
+                run.setup = stack.enter_context(make_setup(run.policy))
+            run.evaluate_baselines()
+            run.warm_up()
+            run.evaluate(BEFORE)
+            run.train()
+            run.evaluate(AFTER)
+    except KeyboardInterrupt:
+        command = "serve" if make_setup is not None and settings.run.backend == LOCAL else "train"
+        _log.info(
+            "\nStopped. Report so far: %s\nResume with: art-trainer %s --resume %s",
+            *(folder.report_file, command, folder.path),
+        )
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        # Whatever ended the run, its numbers up to there are worth reading.
+        write_report(folder.path)
+    run.print_results()
+    return folder
+
+
+class TrainingRun:
+    """One run in one process.
+
+    Attributes:
+        policy: Holds the model that is trained.
+        setup: The backend that plays in training, if this process does not.
+    """
+
+    def __init__(self, settings: Settings, console: Console, processes: ProcessGroup) -> None:
+        self.setup: RolloutSetup | None = None
+        self._settings = settings
+        self._processes = processes
+        self._folder = folder = settings.folder
+        self._console = console
+        run = settings.run
+        self._make_env: MakeEnv = env_maker(run.env, run.env_args)
+        self._make_train_env: MakeEnv = env_maker(run.env, run.all_env_args)
+        self._reward = reward_model(run, folder.path)
+        self._monitor = make_dispatcher(settings, folder.path, self._make_train_env)
+        baselines = baseline_names(self._make_env)
+        self._baselines = baselines if run.baselines is None else run.baselines
+        _check_players("baselines", self._baselines, baselines)
+        if run.warm_start is not None:
+            _check_players("warm_start", [run.warm_start], player_names(self._make_env))
+        self._checkpoint = find_checkpoint(settings)
+        self.policy = prepare_policy(
+            settings, lambda: env_texts(settings, self._make_env), checkpoint=self._checkpoint
+        )
+        if run.engine is not None and processes.size > 1:
+            raise ConfigError(
+                f"engine is {run.engine}, but {processes.size} processes would each send it their weights: "
+                "start one process, or leave engine out"
+            )
+        self._player = with_engine(self.policy, run)
+
+    def evaluate_baselines(self) -> None:
+        """Evaluate the environment's scripted players that were not evaluated yet."""
+        for name in self._baselines:
+            self._evaluate(BASELINE + name, ScriptedPolicy(name))
+
+    def warm_up(self) -> None:
+        """Imitate a scripted player, if the settings ask for it and there is no checkpoint."""
+        if self._settings.run.warm_start is not None and self._checkpoint is None:
+            name = f"warm start, imitating {self._settings.run.warm_start}"
+            with episode_bar(self._console, name, None) as on_step:
+                warm_up(self.policy, self._settings, self._make_env, on_step)
+
+    def evaluate(self, when: str) -> None:
+        """Evaluate the model as it is now, at the evaluation's temperature."""
+        with self._player.evaluating(self._settings.config):
+            self._evaluate(when, self._player)
+
+    def _evaluate(self, name: str, policy: Policy) -> None:
+        # A resumed run keeps what was evaluated before it was stopped; after training everything is new.
+        if name != AFTER and self._folder.evaluation(name) is not None:
+            return
+        if self.setup is not None:
+            self.setup.on_evaluation()
+        config, run = self._settings.config, self._settings.run
+        transcripts: list[Episode] = []
+        with episode_bar(self._console, policy.name, config.eval_episodes) as on_episode:
+            evaluation = evaluate(
+                policy,
+                self._make_env,
+                split=run.test_split,
+                episodes=config.eval_episodes,
+                seed=config.seed,
+                settings={"env_args": dict(run.env_args), "temperature": config.eval_temperature},
+                on_episode=on_episode,
+                transcripts=transcripts,
+            )
+        label = name.replace(BASELINE, "baseline ")
+        figures = percent(evaluation.success), number(evaluation.reward)
+        _log.info("%s: success %s, mean reward %s", label, *figures)
+        self._folder.write_evaluation(name, replace(evaluation, policy=label), transcripts)
+
+    def train(self) -> None:
+        """Run GRPO, from the checkpoint if the run is resumed."""
+        settings, setup = self._settings, self.setup
+        progress = TrainingProgress(self._console, settings.episodes_per_step)
+        callbacks: list[TrainerCallback] = [progress, *(setup.callbacks if setup is not None else ())]
+        trainer = GRPOTrainer(
+            self._player,
+            self._make_train_env,
+            settings.config,
+            eval_env=self._make_env,
+            callbacks=[*callbacks, *([self._monitor] if self._monitor is not None else [])],
+            reward=self._reward,
+            processes=self._processes,
+            backend=None if setup is None else setup.backend,
+        )
+        run_trainer(trainer, settings, progress, self._checkpoint, is_main=self._processes.is_main)
+        if setup is not None:
+            setup.on_trained()
+
+    def print_results(self) -> None:
+        """Print the table of evaluations, the paired difference and where the report is."""
+        before, after = self._folder.evaluation(BEFORE), self._folder.evaluation(AFTER)
+        assert before is not None
+        assert after is not None
+        baselines = [(f"baseline {name}", found) for name, found in self._folder.baselines().items()]
+        self._console.print(results_table([*baselines, ("before", before), ("after", after)]))
+        _log.info("%s\nReport: %s", headline(before, after), self._folder.report_file)
+
+
+def run_trainer(
+    trainer: GRPOTrainer,
+    settings: Settings,
+    progress: TrainingProgress,
+    checkpoint: Path | None,
+    *,
+    is_main: bool = True,
+) -> None:
+    """Train with the progress shown, from the checkpoint if the run is resumed."""
+    if checkpoint is not None:
+        trainer.load_checkpoint(checkpoint)
+        if settings.resume_step is not None and is_main:
+            discard_checkpoints_after(settings.folder.checkpoints, trainer.step)
+        _log.info("Resuming after step %d.", trainer.step)
+    with progress.running(settings.config.max_steps, trainer.step):
+        trainer.train()
+
+
+def _check_players(setting: str, names: Sequence[str], known: Sequence[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"{setting}: the environment has no player `{name}`{did_you_mean(name, known)}")

@@ -1,0 +1,221 @@
+"""``art-trainer worker``: one worker in this process, or several in processes that are restarted."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from art_trainer.cli.options import Amount, Count, Flag, TokenFile, Whole, command, flag_words
+from art_trainer.tracking.env_vars import load_env_vars
+
+if TYPE_CHECKING:
+    from art_trainer.rollout.envs import MakeEnv
+
+PARENT_VARIABLE = "ART_WORKER_SUPERVISOR"
+"""Tells a worker the process that supervises it."""
+LOST, REFUSED = 1, 2
+"""Exit codes: of a worker that may succeed at another time, and of one that would be refused again."""
+_GRACE_SECONDS = 15.0
+_SETTLED_SECONDS = 60.0
+_log = logging.getLogger(__name__)
+
+
+class Inference(enum.StrEnum):
+    """Where replies are sampled."""
+
+    OWN = "own"
+    SERVER = "server"
+
+
+@command(
+    "worker",
+    "`art-trainer worker --server http://127.0.0.1:8270`.",
+    "`ART_SERVER_TOKEN=… art-trainer worker --server https://trainer.example --workers 4 --capacity 16`.",
+    "`art-trainer worker --server http://10.0.0.5:8270 --token-file token --inference server` on a machine "
+    "that cannot run the model.",
+)
+def worker(
+    *,
+    server: Annotated[str, Flag(metavar="URL")],
+    token_file: TokenFile | None = None,
+    capacity: Count = 32,
+    workers: Count | None = None,
+    inference: Inference = Inference.OWN,
+    id_: Annotated[str, Flag(metavar="NAME")] | None = None,
+    cache: Annotated[Path, Flag(metavar="DIR")] | None = None,
+    allow_module: Annotated[Sequence[str], Flag(metavar="MODULE")] = (),
+    device: str | None = None,
+    env_threads: Whole = 0,
+    patience: Amount = 600.0,
+) -> None:
+    """Play episodes for a training server: with its weights, in environments of this machine.
+
+    Ctrl-C and SIGTERM return unfinished episodes to the server. The exit code is 0 if the server ended the
+    run, 1 if the server is gone, 2 if it refused this worker or the worker refused its run.
+
+    Flags:
+        server: Address of the training server.
+        capacity: Episodes that one worker plays at the same time.
+        workers: Number of worker processes; one that dies is restarted. [default: the setting
+            ART_CLIENT_WORKERS, or 1]
+        inference: Sample with the worker's own copy of the model, or on the server.
+        id_: The worker's name. [default: a new one]
+        cache: Folder for downloaded files. [default: ~/.cache/art-gym/worker]
+        allow_module: A Python module that the server may have imported, as in MODULE:Env-v0.
+        device: Device of the model. [default: the first GPU, else the CPU]
+        env_threads: Threads that step environments while the model samples.
+        patience: Seconds without a server after which the worker gives up.
+    """
+    shared = {name: value for name, value in locals().items() if name not in ("token_file", "workers", "id_")}
+    from art_trainer.cli.access import TOKEN_VARIABLE, read_token
+
+    token = read_token(token_file)
+    count = load_env_vars().integer("ART_CLIENT_WORKERS") if workers is None else workers
+    if count == 1:
+        raise typer.Exit(_work(token, id_, **shared))
+    words = [sys.executable, "-m", "art_trainer", "worker", "--workers", "1", *flag_words(shared)]
+    environment = dict(os.environ) | ({} if token is None else {TOKEN_VARIABLE: token})
+    # Each with all cores would be slower than each with its share.
+    environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
+    raise typer.Exit(run_workers(words, environment, count, id_))
+
+
+def allowed_environments(modules: Collection[str]) -> Callable[[str, Mapping[str, Any]], MakeEnv]:
+    """Return what makes the environments that a server names, but imports only modules that are allowed."""
+    from art_trainer.distributed.worker.connection import RefusedError
+    from art_trainer.rollout.envs import env_maker
+
+    def make(env_id: str, env_args: Mapping[str, Any]) -> MakeEnv:
+        module, colon, _ = env_id.partition(":")
+        if colon and module not in modules:
+            raise RefusedError(
+                f"the server's environment {env_id!r} would import the module {module!r}: start the worker "
+                f"with --allow-module {module} if you trust it"
+            )
+        return env_maker(env_id, env_args)
+
+    return make
+
+
+def cache_folder() -> Path:
+    """The default folder for downloaded files: below ``$ART_GYM_CACHE``, or the user's cache."""
+    named = os.environ.get("ART_GYM_CACHE")
+    if named:
+        return Path(named) / "worker"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "art-gym" / "worker"
+
+
+def _work(
+    token: str | None,
+    name: str | None,
+    *,
+    server: str,
+    allow_module: Sequence[str],
+    cache: Path | None,
+    **options: Any,
+) -> int:
+    """Run one worker in this process; returns the exit code."""
+    # Transformers reads it when it is imported: a model that a server names is not downloaded from elsewhere.
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from art_trainer.distributed.worker.connection import ServerChangedError, UnreachableError
+    from art_trainer.distributed.worker.worker import Worker
+
+    make_env = allowed_environments(allow_module)
+    made = Worker(server, make_env, cache or cache_folder(), token=token, client_id=name, **options)
+    parent = os.environ.get(PARENT_VARIABLE)
+    if parent is not None:
+        threading.Thread(target=_stop_without_parent, args=(int(parent), made.stop), daemon=True).start()
+    try:
+        made.run()
+        code = 0
+    except (UnreachableError, ServerChangedError) as gone:
+        typer.echo(f"art-trainer: {gone}")
+        code = LOST
+    if made.stuck:
+        # A thread inside PyTorch must not see the interpreter shut down around it.
+        sys.stdout.flush()
+        os._exit(code)
+    return code
+
+
+def _stop_without_parent(parent: int, stop: Callable[[str], None]) -> None:
+    """Stop a worker whose supervisor is gone: nobody would ever end it."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    stop("its supervisor is gone")
+
+
+class WorkerJob:
+    """One of several worker processes across its restarts.
+
+    Args:
+        number: Which one, from 0.
+        command: Starts it; ``--id NAME`` is added if there is a name.
+        name: Prefix of its names; ``None``: it chooses.
+        first_pause: Seconds before the first restart; doubled with each failure in a row.
+    """
+
+    def __init__(self, number: int, command: Sequence[str], name: str | None, first_pause: float) -> None:
+        self._number = number
+        self._command = command
+        self._name = name
+        self._first_pause = first_pause
+        self._starts = self._failures = 0
+        self._began = 0.0
+
+    def start(self) -> Sequence[str]:
+        """Return what to run."""
+        self._starts += 1
+        self._began = time.monotonic()
+        # A name belongs to the process that has its secret: a restarted worker needs a new one.
+        name = [] if self._name is None else ["--id", f"{self._name}-{self._number}.{self._starts}"]
+        return [*self._command, *name]
+
+    def hang(self) -> str | None:
+        """Return ``None``: the server notices a worker that hangs."""
+        return None
+
+    def end(self, code: int, reason: str) -> float | None:
+        """Return the pause before the next start; a worker that was refused or is done has none."""
+        from art_trainer.training.supervisor import backoff
+
+        if code in (0, REFUSED):
+            return None
+        settled = time.monotonic() - self._began > _SETTLED_SECONDS
+        self._failures = 1 if settled else self._failures + 1
+        pause = backoff(self._first_pause, self._failures)
+        _log.warning("worker %d %s; restarting in %g s", self._number, reason, pause)
+        return pause
+
+
+def run_workers(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    count: int,
+    name: str | None,
+    *,
+    first_pause: float = 1.0,
+) -> int:
+    """Keep worker processes running until the server or a signal ends them; return the largest exit code.
+
+    Args:
+        command: Starts one.
+        environment: Of each process; the token is in it.
+        count: How many.
+        name: Prefix of the workers' names; ``None``: they choose.
+        first_pause: Seconds before a worker that died is restarted; doubled with each failure in a row.
+    """
+    from art_trainer.training.supervisor import Supervisor
+
+    jobs = [WorkerJob(number, command, name, first_pause) for number in range(count)]
+    environment = {**environment, PARENT_VARIABLE: str(os.getpid())}
+    return Supervisor(jobs, environment=environment, grace_seconds=_GRACE_SECONDS).run()

@@ -1,1 +1,0 @@
-"""The commands of ``art-trainer``, one module each."""

@@ -1,0 +1,1 @@
+"""Episodes played elsewhere: protocol, task queue, result log, server, workers and Ray actors."""

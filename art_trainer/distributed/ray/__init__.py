@@ -1,0 +1,1 @@
+"""Rollouts on Ray actors."""

@@ -1,0 +1,1 @@
+"""Sampling replies: policies, the batched decoder with its KV cache, and clients of inference servers."""

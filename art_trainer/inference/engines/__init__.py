@@ -1,0 +1,1 @@
+"""Clients of the vLLM and SGLang inference servers."""

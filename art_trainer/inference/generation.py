@@ -1,0 +1,537 @@
+"""Batched token generation: sequences are started together, then extended token by token.
+
+There are two decoders. :class:`SlotDecoder` keeps keys and values from turn to turn; it serves every model
+whose cache is one entry a token. :class:`RecomputeDecoder` serves every other causal language model: it reads
+the whole context again each turn, contexts of equal length together and so without padding.
+
+Shape letters: B rows, Q query tokens, V the vocabulary.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from art_trainer.inference.kv_cache import SharedPrefixes, SlotCache, Window, can_share, shared_attention
+from art_trainer.inference.sampling import SamplingParams, penalize_repetition, sample, sampling_logprobs
+from art_trainer.models.tree_attention import can_prune, pruned
+
+TopLogprobs = tuple[tuple[int, float], ...]
+"""The most likely tokens at one position with their log-probs, the most likely first."""
+
+# Idle rows between running ones are computed for nothing, but moving rows costs several steps: rows are moved
+# when the rows computed exceed the running ones by this factor.
+_COMPACT_AT = 1.5
+
+# Shorter prompts are copied to each row: mixing two attentions costs more than it saves.
+_SHARE_FROM = 64
+
+
+@dataclass(eq=False, slots=True)
+class SharedPrompt:
+    """A prompt that several sequences begin with, in a row of the cache's shared table."""
+
+    row: int
+    users: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class SamplingOverride:
+    """Sampling parameters of one sequence, if they differ from the decoder's.
+
+    Log-probs are those of the distribution sampled from; at temperature 0, where that distribution has one
+    token only, they are the model's own.
+    """
+
+    params: SamplingParams
+    alternatives: int = 0
+    """How many of the most likely tokens to record at each position."""
+    recorded: list[TopLogprobs] = field(default_factory=list)
+
+
+@dataclass(eq=False, slots=True)
+class TokenSequence:
+    """One context: what was read and sampled so far, and how much of it the decoder has computed."""
+
+    tokens: list[int]
+    group: Hashable = None
+    """New sequences with equal ``group`` and tokens are computed once."""
+    uniforms: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
+    """This turn's random numbers, one a token."""
+    logprobs: list[float] = field(default_factory=list)
+    """The log-probs of the tokens sampled this turn."""
+    cached: int = 0
+    """How many tokens, from the start, have keys and values in ``prefix`` and ``row``."""
+    row: int = -1
+    prefix: SharedPrompt | None = None
+    """The prompt computed once for several sequences; ``row`` holds what follows it."""
+    prefix_used: int = 0
+    """How many tokens of the shared prompt belong to this sequence."""
+    override: SamplingOverride | None = None
+
+    @property
+    def own_cached(self) -> int:
+        """How many tokens the sequence's own row holds."""
+        return self.cached - self.prefix_used
+
+    def extend(self, token_ids: list[int], *, restarted: bool) -> None:
+        """Append tokens to read; if the context was restarted, they replace it.
+
+        What the old context and the new one begin with in common stays computed.
+        """
+        if restarted:
+            self.cached = common_prefix_length(self.tokens[: self.cached], token_ids[:-1])
+            self.tokens = token_ids
+        else:
+            self.tokens = self.tokens + token_ids
+
+    def begin_turn(self, uniforms: NDArray[np.float32]) -> None:
+        """Forget the last turn's samples and set the random numbers of the next."""
+        self.uniforms = uniforms
+        self.logprobs = []
+
+
+class Decoder(Protocol):
+    """Samples tokens for sequences."""
+
+    def start(self, sequences: Sequence[TokenSequence]) -> None:
+        """Read all tokens that were not read yet and sample one token for each sequence."""
+
+    def step(self, sequences: Sequence[TokenSequence]) -> None:
+        """Sample one more token for each; sequences may be left out of a step and come back later."""
+
+    def free(self, sequence: TokenSequence) -> None:
+        """Free what is kept for a sequence."""
+
+
+class SamplingModel:
+    """A causal language model as decoders use it: logits of the last position, and sampling from them."""
+
+    def __init__(self, model: torch.nn.Module, params: SamplingParams) -> None:
+        self.model = model
+        self.params = params
+        base: object = getattr(model, "get_base_model", lambda: model)()
+        assert isinstance(base, PreTrainedModel)
+        self.base = base
+        self.config = base.config
+        accepted = inspect.signature(base.forward).parameters
+        self.accepts_positions = "position_ids" in accepted
+        self._takes_keep = "logits_to_keep" in accepted
+        self._decoder = base.get_decoder()  # type: ignore[no-untyped-call]
+        self._prunes = self._takes_keep and can_prune(self._decoder) and self._pruning_agrees()
+
+    @property
+    def device(self) -> torch.device:
+        """The model's device."""
+        return next(self.model.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The weights' dtype."""
+        return next(p.dtype for p in self.model.parameters() if p.is_floating_point())
+
+    def __call__(self, **inputs: Any) -> tuple[Tensor, Any]:
+        """Return the last position's logits [B, V] and the model's whole output."""
+        rows, columns = inputs["input_ids"].shape
+        if self._prunes and columns > 1:
+            last = torch.arange(1, rows + 1, device=self.device) * columns - 1
+            with pruned(self._decoder, last):
+                output = self.model(**inputs, return_dict=True)
+            return output.logits[0], output
+        keep = {"logits_to_keep": 1} if self._takes_keep else {}
+        output = self.model(**inputs, **keep, return_dict=True)
+        return output.logits[:, -1], output
+
+    def sample_into(self, sequences: Sequence[TokenSequence], logits_B_V: Tensor) -> None:
+        """Sample a token for each sequence from its row of logits, and append it."""
+        if all(s.override is None for s in sequences):
+            return self._sample_alike(sequences, logits_B_V, self.params)
+        rows_of: defaultdict[SamplingParams, list[int]] = defaultdict(list)
+        for row, sequence in enumerate(sequences):
+            rows_of[self.params if sequence.override is None else sequence.override.params].append(row)
+        for params, rows in rows_of.items():
+            self._sample_alike([sequences[row] for row in rows], logits_B_V[torch.tensor(rows)], params)
+        return None
+
+    def _pruning_agrees(self) -> bool:
+        """Whether the last layer, pruned, leads to the logits of the model's own forward."""
+        tokens = torch.arange(8, device=self.device).reshape(2, 4) % self.config.get_text_config().vocab_size
+        with sampling_mode(self.model):
+            wanted = self.model(input_ids=tokens, logits_to_keep=1).logits[:, -1]
+            with pruned(self._decoder, torch.tensor([3, 7], device=self.device)):
+                found = self.model(input_ids=tokens).logits[0]
+        tolerance = 1e-4 if wanted.dtype in (torch.float32, torch.float64) else 0.1
+        return bool(found.shape == wanted.shape and (found - wanted).abs().max() < tolerance)
+
+    @staticmethod
+    def _sample_alike(sequences: Sequence[TokenSequence], logits_B_V: Tensor, params: SamplingParams) -> None:
+        if params.greedy:
+            uniforms = torch.zeros(len(sequences))
+        else:
+            uniforms = torch.tensor([float(s.uniforms[len(s.logprobs)]) for s in sequences])
+        if params.repetition_penalty != 1:
+            contexts = [s.tokens for s in sequences]
+            logits_B_V = penalize_repetition(logits_B_V, contexts, params.repetition_penalty)
+        tokens, logprobs = sample(logits_B_V, uniforms.to(logits_B_V.device), params)
+        for row, (token, logprob) in enumerate(zip(tokens.tolist(), logprobs.tolist(), strict=True)):
+            sequence = sequences[row]
+            sequence.tokens.append(token)
+            sequence.logprobs.append(logprob)
+            if sequence.override is not None and (sequence.override.alternatives or params.greedy):
+                _record_alternatives(sequence, sequence.override, logits_B_V[row : row + 1])
+
+
+def _record_alternatives(sequence: TokenSequence, override: SamplingOverride, logits_1_V: Tensor) -> None:
+    """Record the alternatives to a sequence's newest token, and a greedy one's log-prob."""
+    params = override.params
+    logprobs = sampling_logprobs(logits_1_V, params.unfiltered(1.0) if params.greedy else params)[0]
+    if params.greedy:
+        sequence.logprobs[-1] = float(logprobs[sequence.tokens[-1]])
+    if override.alternatives:
+        best = logprobs.topk(min(override.alternatives, len(logprobs)))
+        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        override.recorded.append(tuple(pair for pair in pairs if pair[1] > -math.inf))
+
+
+def common_prefix_length(left: Sequence[int], right: Sequence[int]) -> int:
+    """Return how many leading tokens two lists share."""
+    shorter = min(len(left), len(right))
+    if list(left[:shorter]) == list(right[:shorter]):
+        return shorter
+    return next(place for place in range(shorter) if left[place] != right[place])
+
+
+@contextmanager
+def sampling_mode(model: torch.nn.Module) -> Iterator[None]:
+    """Disable dropout and gradients; afterwards the model's mode is what it was."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        model.train(training)
+
+
+@dataclass(eq=False, slots=True)
+class _Bucket:
+    """Sequences whose contexts are equally long, and the model's own cache of them."""
+
+    sequences: list[TokenSequence]
+    cache: Any
+
+
+class RecomputeDecoder:
+    """Reads the whole context again each turn: exact for every model, but slower."""
+
+    def __init__(self, model: torch.nn.Module, params: SamplingParams, *, max_rows: int) -> None:
+        self._model = SamplingModel(model, params)
+        self._max_rows = max_rows
+        self._buckets: dict[TokenSequence, _Bucket] = {}
+
+    def start(self, sequences: Sequence[TokenSequence]) -> None:
+        """Read the contexts, those of equal length together; sample one token each."""
+        by_length: defaultdict[int, list[TokenSequence]] = defaultdict(list)
+        for sequence in sequences:
+            by_length[len(sequence.tokens)].append(sequence)
+        for group in by_length.values():
+            for first in range(0, len(group), self._max_rows):
+                self._open(group[first : first + self._max_rows])
+
+    def step(self, sequences: Sequence[TokenSequence]) -> None:
+        """Extend all by one token, bucket by bucket; a finished member is computed along until all finish."""
+        wanted = set(sequences)
+        for bucket in dict.fromkeys(self._buckets[s] for s in sequences):
+            running = [s in wanted and self._buckets.get(s) is bucket for s in bucket.sequences]
+            logits = self._next_logits(bucket)
+            chosen = [s for s, runs in zip(bucket.sequences, running, strict=True) if runs]
+            self._model.sample_into(chosen, logits[torch.tensor(running, device=logits.device)])
+
+    def free(self, sequence: TokenSequence) -> None:
+        """Forget the sequence's bucket."""
+        self._buckets.pop(sequence, None)
+
+    def _open(self, sequences: list[TokenSequence]) -> None:
+        tokens = torch.tensor([s.tokens for s in sequences], device=self._model.device)
+        logits, output = self._model(input_ids=tokens, use_cache=True)
+        bucket = _Bucket(sequences, getattr(output, "past_key_values", None))
+        for sequence in sequences:
+            self._buckets[sequence] = bucket
+        self._model.sample_into(sequences, logits)
+
+    def _next_logits(self, bucket: _Bucket) -> Tensor:
+        device = self._model.device
+        if bucket.cache is not None:
+            last = torch.tensor([[s.tokens[-1]] for s in bucket.sequences], device=device)
+            logits, _ = self._model(input_ids=last, past_key_values=bucket.cache, use_cache=True)
+            return logits
+        longest = max(len(s.tokens) for s in bucket.sequences)
+        tokens = [s.tokens + s.tokens[-1:] * (longest - len(s.tokens)) for s in bucket.sequences]
+        logits, _ = self._model(input_ids=torch.tensor(tokens, device=device))
+        return logits
+
+
+class SlotDecoder:
+    """Keeps every sequence's keys and values in a cache row of its own until it is freed.
+
+    A prompt shared by the sequences of a group is computed once and, if the model allows it, kept once.
+
+    Args:
+        model: A causal language model that :meth:`serves` accepts.
+        params: How to sample.
+        read_tokens: Most tokens, padding included, that one forward pass reads.
+    """
+
+    def __init__(self, model: torch.nn.Module, params: SamplingParams, *, read_tokens: int) -> None:
+        self._model = SamplingModel(model, params)
+        layers = SlotCache.layer_count_for(self._model.config)
+        assert layers is not None, "ask SlotDecoder.serves first"
+        self._cache = SlotCache(layers)
+        self._read_tokens = read_tokens
+        self._owners: list[TokenSequence | None] = []
+        self._prompts: list[SharedPrompt | None] = []
+        self.shares = can_share(model, self._model.base, layers)
+
+    @staticmethod
+    def serves(model: torch.nn.Module) -> bool:
+        """Whether the model's attention and cache can take rows of unequal length."""
+        wrapped = SamplingModel(model, SamplingParams())
+        # Other attention kernels (flash, flex) do not take a mask of four dimensions.
+        plain_attention = wrapped.config._attn_implementation in ("sdpa", "eager")
+        layers = SlotCache.layer_count_for(wrapped.config)
+        return plain_attention and wrapped.accepts_positions and layers is not None
+
+    def start(self, sequences: Sequence[TokenSequence]) -> None:
+        """Read what is new, shared prompts once, in batches of similar length; sample one token each."""
+        leaders: dict[Hashable, TokenSequence] = {}
+        followers: defaultdict[TokenSequence, list[TokenSequence]] = defaultdict(list)
+        fresh: list[TokenSequence] = []
+        for sequence in sequences:
+            if sequence.row < 0:
+                self._claim_row(sequence)
+            self._trim_prefix(sequence)
+            prompt = (sequence.group, tuple(sequence.tokens)) if sequence.cached == 0 else id(sequence)
+            leader = leaders.setdefault(prompt, sequence)
+            (fresh if leader is sequence else followers[leader]).append(sequence)
+        prompts = {s for s in followers if self.shares and len(s.tokens) >= _SHARE_FROM}
+        for batch in self._batches(prompts):
+            self._read_prompts(batch, followers)
+        for batch in self._batches(s for s in fresh if s not in prompts):
+            self._read_own(batch, followers)
+
+    def step(self, sequences: Sequence[TokenSequence]) -> None:
+        """Extend all by one token.
+
+        All rows up to the highest running one are computed, so that the cache is read as a view.
+        """
+        height = 1 + max(s.row for s in sequences)
+        if height > _COMPACT_AT * len(sequences):
+            self._compact(sequences)
+            height = len(sequences)
+        tokens = [0] * height
+        owners = self._owners[:height]
+        places = [0 if owner is None else owner.own_cached for owner in owners]
+        positions = [0 if owner is None else owner.cached for owner in owners]
+        for sequence in sequences:
+            tokens[sequence.row] = sequence.tokens[-1]
+        width = 1 + max(s.own_cached for s in sequences)
+        # An idle row's dummy entry is written behind its last valid one and overwritten by a real one.
+        self._cache.reserve(len(self._owners), 1 + max(places))
+        device = self._model.device
+        window = Window(
+            torch.arange(height, device=device),
+            slice(0, height),
+            torch.tensor(places, device=device)[:, None],
+            width,
+        )
+        running = set(sequences)
+        logits = self._run(
+            torch.tensor(tokens, device=device)[:, None],
+            window,
+            torch.tensor(positions, device=device)[:, None],
+            [owner if owner in running else None for owner in owners],
+        )
+        rows = torch.tensor([s.row for s in sequences], device=device)
+        for sequence in sequences:
+            sequence.cached += 1
+        self._model.sample_into(sequences, logits[rows])
+
+    def free(self, sequence: TokenSequence) -> None:
+        """Free the row, and the shared prompt if no other sequence uses it."""
+        if sequence.row >= 0:
+            self._owners[sequence.row] = None
+            sequence.row, sequence.cached = -1, 0
+            self._trim_prefix(sequence)
+
+    def _claim_row(self, sequence: TokenSequence) -> None:
+        sequence.row = _first_free(self._owners)
+        self._owners[sequence.row] = sequence
+
+    def _trim_prefix(self, sequence: TokenSequence) -> None:
+        """Drop the part of the shared prompt that a chat template has rewritten."""
+        sequence.prefix_used = min(sequence.prefix_used, sequence.cached)
+        prompt = sequence.prefix
+        if prompt is not None and sequence.prefix_used == 0:
+            sequence.prefix = None
+            prompt.users -= 1
+            if prompt.users == 0:
+                self._prompts[prompt.row] = None
+
+    def _batches(self, sequences: Iterable[TokenSequence]) -> list[list[TokenSequence]]:
+        """Split sequences so that no batch reads too much or is mostly padding; rows in rising order."""
+        batches: list[list[TokenSequence]] = []
+        total = 0
+        for sequence in sorted(sequences, key=lambda s: (len(s.tokens) - s.cached, s.row)):
+            length = len(sequence.tokens) - sequence.cached
+            total += length
+            size = len(batches[-1]) + 1 if batches else 0
+            too_big = size * length > self._read_tokens
+            too_ragged = size * length > max(1.5 * total, total + 256)
+            if not batches or too_big or too_ragged:
+                batches.append([])
+                total = length
+            batches[-1].append(sequence)
+        return [sorted(batch, key=lambda s: s.row) for batch in batches]
+
+    def _read_prompts(
+        self, batch: Sequence[TokenSequence], followers: dict[TokenSequence, list[TokenSequence]]
+    ) -> None:
+        """Read prompts into the shared table; sample a first token for each of their sequences."""
+        prompts = []
+        for _ in batch:
+            prompts.append(SharedPrompt(_first_free(self._prompts)))
+            self._prompts[prompts[-1].row] = prompts[-1]
+        logits = self._read(batch, [prompt.row for prompt in prompts], shared=True)
+        for leader, prompt in zip(batch, prompts, strict=True):
+            for member in (leader, *followers[leader]):
+                member.prefix, member.prefix_used = prompt, len(leader.tokens)
+                member.cached = len(leader.tokens)
+                prompt.users += 1
+        self._sample_all(batch, followers, logits)
+
+    def _read_own(
+        self, batch: Sequence[TokenSequence], followers: dict[TokenSequence, list[TokenSequence]]
+    ) -> None:
+        """Read each sequence's new tokens into its row, and copy the row to those that are equal."""
+        logits = self._read(batch, [s.row for s in batch], shared=False)
+        pairs = [(leader, member) for leader in batch for member in followers.get(leader, ())]
+        for sequence in batch:
+            sequence.cached = len(sequence.tokens)
+        for leader, member in pairs:
+            member.cached = leader.cached
+        width = max((leader.cached for leader, _ in pairs), default=0)
+        self._cache.copy_rows([leader.row for leader, _ in pairs], [m.row for _, m in pairs], width)
+        self._sample_all(batch, followers, logits)
+
+    def _sample_all(
+        self,
+        batch: Sequence[TokenSequence],
+        followers: dict[TokenSequence, list[TokenSequence]],
+        logits: Tensor,
+    ) -> None:
+        everyone = [
+            (s, pick) for pick, leader in enumerate(batch) for s in (leader, *followers.get(leader, ()))
+        ]
+        picks = torch.tensor([pick for _, pick in everyone], device=logits.device)
+        self._model.sample_into([sequence for sequence, _ in everyone], logits[picks])
+
+    def _read(self, batch: Sequence[TokenSequence], rows: Sequence[int], *, shared: bool) -> Tensor:
+        """Read the new tokens of some sequences into table rows; return the last tokens' logits [B, V]."""
+        device = self._model.device
+        new = [len(s.tokens) - s.cached for s in batch]
+        kept = [s.own_cached for s in batch]
+        longest = max(new)
+        room = len(self._prompts if shared else self._owners)
+        self._cache.reserve(room, max(kept) + longest, shared=shared)
+        # Padding stands on the left, so that every row's last token is in the last column.
+        tokens = [[0] * (longest - len(s.tokens) + s.cached) + s.tokens[s.cached :] for s in batch]
+        starts = torch.tensor(kept, device=device)[:, None]
+        pads = longest - torch.tensor(new, device=device)[:, None]
+        columns = torch.arange(longest, device=device)[None]
+        real = starts + columns - pads
+        # Padding is written behind the row's last real token and stays masked until it is overwritten.
+        places = torch.where(columns < pads, starts + longest - pads + columns, real)
+        consecutive = list(rows) == list(range(rows[0], rows[0] + len(rows)))
+        window = Window(
+            torch.tensor(rows, device=device),
+            slice(rows[0], rows[0] + len(rows)) if consecutive else None,
+            places,
+            max(map(sum, zip(new, kept, strict=True))),
+            shared,
+        )
+        before = torch.tensor([s.prefix_used for s in batch], device=device)[:, None]
+        return self._run(
+            torch.tensor(tokens, device=device), window, (real + before).clamp(min=0), [] if shared else batch
+        )
+
+    def _run(
+        self,
+        tokens: Tensor,
+        window: Window,
+        positions: Tensor,
+        owners: Sequence[TokenSequence | None],
+    ) -> Tensor:
+        """Run one forward pass: a query sees its row's shared prompt, and the row up to itself."""
+        dtype = self._model.dtype
+        # [B, 1, Q, width]: a query sees the positions of its row up to its own.
+        hidden = torch.arange(window.width, device=tokens.device) > window.positions[:, None, :, None]
+        mask = torch.zeros(hidden.shape, dtype=dtype, device=tokens.device)
+        mask.masked_fill_(hidden, torch.finfo(dtype).min)
+        self._cache.window = window
+        inputs = {
+            "input_ids": tokens,
+            "attention_mask": mask,
+            "position_ids": positions,
+            "past_key_values": self._cache,
+            "use_cache": True,
+        }
+        prefixes = [
+            None if owner is None or owner.prefix is None else (owner.prefix.row, owner.prefix_used)
+            for owner in owners
+        ]
+        if not any(prefixes):
+            return self._model(**inputs)[0]
+        prompts = SharedPrefixes(self._cache, prefixes, tokens.device)
+        with shared_attention(self._model.base):
+            return self._model(**inputs, shared_prefixes=prompts.attend)[0]
+
+    def _compact(self, running: Sequence[TokenSequence]) -> None:
+        """Swap rows so that the running sequences have the first ones."""
+        count = len(running)
+        high = [s for s in running if s.row >= count]
+        taken = {s.row for s in running}
+        low = [row for row in range(count) if row not in taken]
+        sources, targets = [s.row for s in high], low
+        moved = [self._owners[row] for row in low]
+        kept = [
+            (owner.own_cached, s.row, row) for owner, s, row in zip(moved, high, low, strict=True) if owner
+        ]
+        length = max([s.own_cached for s in high] + [cached for cached, _, _ in kept], default=0)
+        self._cache.copy_rows(
+            sources + [row for _, _, row in kept], targets + [row for _, row, _ in kept], length
+        )
+        for sequence, row, owner in zip(high, low, moved, strict=True):
+            self._owners[sequence.row] = owner
+            if owner is not None:
+                owner.row = sequence.row
+            self._owners[row] = sequence
+            sequence.row = row
+
+
+def _first_free(places: list[SharedPrompt | None] | list[TokenSequence | None]) -> int:
+    """Return the first unused place, a new one if all are used."""
+    if None in places:
+        return places.index(None)
+    places.append(None)
+    return len(places) - 1

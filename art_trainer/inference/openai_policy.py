@@ -1,0 +1,168 @@
+"""Policy of a server with OpenAI's chat API: vLLM, SGLang, llama.cpp, OpenAI itself.
+
+Requests run in threads, many at one time. A native tool call in an answer is written into the reply as text,
+in a format that the environments' parser reads.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import openai
+
+from art_trainer.inference.policy import Conversation, Reply
+from art_trainer.models.chat_template import apply_history_window
+from art_trainer.signals import first_completed
+from art_trainer.types import TokenHistory
+
+_SEED_LIMIT = 2**31
+
+
+class OpenAIPolicy:
+    """Requests replies from a chat API; a :class:`~art_trainer.inference.policy.Policy` without tokens.
+
+    A request that fails for good ends its own episode as a policy error.
+
+    Args:
+        model: The model's name on the server.
+        base_url: Such as ``http://localhost:8000/v1``; by default OpenAI's, or ``OPENAI_BASE_URL``.
+        api_key: By default ``OPENAI_API_KEY``; most local servers take any.
+        max_concurrency: Most requests in flight at one time.
+        temperature: Sampling temperature; ``None`` leaves it to the server.
+        top_p: Nucleus sampling; ``None`` leaves it to the server.
+        max_new_tokens: Most tokens of a reply.
+        timeout: Seconds one attempt may take.
+        max_retries: Attempts after the first, with growing pauses, if the server is busy or broken.
+        send_tools: Whether to send the tools' schemas, for servers that accept them; the instructions
+            describe the tools too.
+        send_seed: Whether each request carries a seed drawn from the conversation's randomness.
+        extra_body: Further fields of the request that the server knows.
+        history_window: How many turns the model sees, the present one included; ``None`` for all.
+        name: What reports call the policy.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        base_url: str | None = None,
+        *,
+        api_key: str | None = None,
+        max_concurrency: int = 16,
+        temperature: float | None = 1.0,
+        top_p: float | None = None,
+        max_new_tokens: int = 1024,
+        timeout: float = 120.0,
+        max_retries: int = 3,
+        send_tools: bool = True,
+        send_seed: bool = True,
+        extra_body: Mapping[str, Any] | None = None,
+        history_window: int | None = None,
+        name: str | None = None,
+    ) -> None:
+        if max_concurrency < 1:
+            raise ValueError(f"max_concurrency must be at least 1, got {max_concurrency}")
+        if history_window is not None and history_window < 1:
+            raise ValueError(f"history_window must be at least 1, got {history_window}")
+        if api_key is None and base_url is not None:
+            api_key = "none"  # the client requires one, a local server does not
+        self.model = model
+        self.name = name or f"openai:{model}"
+        self.version = 0
+        self._client = openai.OpenAI(
+            base_url=base_url, api_key=api_key, timeout=timeout, max_retries=max_retries
+        )
+        self._options: dict[str, Any] = {
+            "max_completion_tokens": max_new_tokens,
+            **({} if temperature is None else {"temperature": temperature}),
+            **({} if top_p is None else {"top_p": top_p}),
+            **({} if extra_body is None else {"extra_body": dict(extra_body)}),
+        }
+        self._history_window = history_window
+        self._send_tools = send_tools
+        self._send_seed = send_seed
+        self._pool = ThreadPoolExecutor(max_concurrency, thread_name_prefix="openai-policy")
+        self._in_flight: dict[Future[Reply], Conversation] = {}
+
+    def submit(self, conversation: Conversation) -> None:
+        """Send a request for the next reply."""
+        messages = list(apply_history_window(conversation.messages, self._history_window))
+        request = {"model": self.model, "messages": messages, **self._options}
+        if conversation.tools and self._send_tools:
+            request["tools"] = [dict(tool) for tool in conversation.tools]
+        if self._send_seed:
+            request["seed"] = int(conversation.rng.integers(_SEED_LIMIT))
+        self._in_flight[self._pool.submit(self._request, request)] = conversation
+
+    def collect(self) -> list[tuple[Conversation, Reply]]:
+        """Wait for at least one answer, and return those that have come."""
+        if not self._in_flight:
+            return []
+        finished = first_completed(self._in_flight)
+        answers = []
+        for future in [future for future in self._in_flight if future in finished]:
+            conversation, reply = self._in_flight.pop(future), future.result()
+            if reply.error is None:
+                conversation.messages.append({"role": "assistant", "content": reply.text})
+            answers.append((conversation, reply))
+        return answers
+
+    def release(self, conversation: Conversation) -> tuple[TokenHistory, ...]:
+        """Drop the conversation's request, if one is in flight; there are no tokens."""
+        for future in [future for future, owner in self._in_flight.items() if owner is conversation]:
+            future.cancel()
+            del self._in_flight[future]
+        return ()
+
+    def close(self) -> None:
+        """Close threads and connections without waiting for requests in flight."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._client.close()
+
+    def __enter__(self) -> OpenAIPolicy:
+        return self
+
+    def __exit__(self, *fault: object) -> None:
+        self.close()
+
+    def _request(self, request: dict[str, Any]) -> Reply:
+        try:
+            answer = self._client.chat.completions.create(**request)
+        except openai.APITimeoutError:
+            return Reply("", error=f"no answer within {self._client.timeout} s from {self._client.base_url}")
+        except openai.APIStatusError as fault:
+            return Reply("", error=f"the server answered {fault.status_code}: {fault.message}")
+        except openai.OpenAIError as fault:
+            cause = f" ({fault.__cause__})" if fault.__cause__ else ""
+            return Reply("", error=f"{type(fault).__name__}: {fault}{cause}")
+        except json.JSONDecodeError as fault:
+            return Reply("", error=f"the server answered with invalid JSON: {fault}")
+        return _reply_of(answer)
+
+
+def _reply_of(answer: Any) -> Reply:
+    """Return a chat completion's reply; servers differ, so any part may be missing."""
+    choices = getattr(answer, "choices", None)
+    message = getattr(choices[0], "message", None) if choices else None
+    if not choices or message is None:
+        shown = str(answer)[:200]
+        return Reply("", error=f"the server's answer has no choices[0].message; it begins {shown!r}")
+    parts = [message.content] if isinstance(message.content, str) and message.content else []
+    for call in message.tool_calls or ():
+        function = getattr(call, "function", None)
+        if function is not None:
+            parts.append(_hermes_call(function.name, function.arguments))
+    usage = getattr(answer, "usage", None)
+    count = getattr(usage, "completion_tokens", None) or 0
+    return Reply("\n".join(parts), "length" if choices[0].finish_reason == "length" else "stop", int(count))
+
+
+def _hermes_call(name: str, arguments: str | None) -> str:
+    """Write a tool call as Hermes and Qwen do; invalid arguments stay, for the parser to report."""
+    try:
+        written = json.dumps(json.loads(arguments or "{}"), ensure_ascii=False)
+    except (ValueError, RecursionError):  # a number of over 4300 digits is a ValueError, too
+        written = str(arguments)
+    return f'<tool_call>{{"name": {json.dumps(name)}, "arguments": {written}}}</tool_call>'

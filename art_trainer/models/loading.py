@@ -1,0 +1,173 @@
+"""Load Hugging Face models and tokenizers from a folder or name, in the requested precision."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, get_peft_model
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.models.auto.tokenization_auto import get_tokenizer_config
+
+from art_trainer.errors import ConfigError
+from art_trainer.models.gradient_checkpointing import enable_gradient_checkpointing
+
+DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+"""Dtypes by the names of settings; ``auto`` takes what the model was saved in."""
+AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """How a model is loaded."""
+
+    dtype: str = AUTO
+    """``auto``, ``bfloat16`` or ``float32``. A new adapter's weights are float32 in any case."""
+    lora: int | None = None
+    """Rank of a new LoRA adapter on all linear layers; ``None`` trains all weights."""
+    load_in_4bit: bool = False
+    """Load the frozen weights as 4-bit NormalFloat (QLoRA, arXiv:2305.14314); needs ``lora``."""
+    gradient_checkpointing: bool = False
+    """Recompute the layers in the backward pass instead of keeping their activations."""
+    device: str | None = None
+    """The model's device; ``None``: the first GPU, else the CPU."""
+
+    def __post_init__(self) -> None:
+        names = (AUTO, *DTYPES)
+        if self.dtype not in names:
+            close = difflib.get_close_matches(self.dtype, names, n=1)
+            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            raise ConfigError(f"dtype is {self.dtype!r}: set one of {', '.join(names)}{hint}")
+        if self.load_in_4bit and self.lora is None:
+            raise ConfigError(
+                "load_in_4bit is set, but 4-bit weights cannot be trained: set lora too, as in --lora 16"
+            )
+
+    @property
+    def torch_dtype(self) -> torch.dtype | str:
+        """The dtype as ``from_pretrained`` takes it."""
+        return DTYPES.get(self.dtype, AUTO)
+
+    @property
+    def torch_device(self) -> torch.device:
+        """The device that :attr:`device` means on this machine."""
+        return torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def load_model(path: str, options: ModelOptions) -> nn.Module:
+    """Load a model from a folder or a Hugging Face name.
+
+    A new adapter's weights come from torch's global generator, as in PEFT: seed it before.
+
+    Raises:
+        ConfigError: If 4-bit weights are requested and not supported here.
+        OSError: If there is no such model.
+    """
+    if options.load_in_4bit:
+        return _with_options(_load_4bit(path, options), options)
+    model: nn.Module = AutoModelForCausalLM.from_pretrained(path, dtype=options.torch_dtype)
+    return _with_options(model.to(options.torch_device), options)
+
+
+def apply_model_options(model: nn.Module, options: ModelOptions) -> nn.Module:
+    """Apply the options to a model that was created, not loaded: dtype, device, adapter, checkpointing."""
+    dtype = DTYPES.get(options.dtype)
+    return _with_options(
+        model.to(options.torch_device) if dtype is None else model.to(options.torch_device, dtype), options
+    )
+
+
+def add_lora_adapter(model: nn.Module, rank: int) -> nn.Module:
+    """Add a new LoRA adapter (arXiv:2106.09685) to all linear layers but the head, and freeze the weights.
+
+    Its output is scaled by alpha / r = 2.
+    """
+    adapter = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")
+    adapted: nn.Module = get_peft_model(model, adapter)
+    return adapted
+
+
+def _with_options(model: nn.Module, options: ModelOptions) -> nn.Module:
+    if options.lora is not None:
+        model = add_lora_adapter(model, options.lora)
+    if options.gradient_checkpointing:
+        enable_gradient_checkpointing(model)
+    return model
+
+
+def _load_4bit(path: str, options: ModelOptions) -> nn.Module:
+    require_bitsandbytes("load_in_4bit")
+    if options.torch_device.type != "cuda":
+        raise ConfigError(
+            f"load_in_4bit needs a CUDA GPU, but the model's device is {options.torch_device}: leave it out, "
+            "and set dtype=bfloat16 for half the memory of float32"
+        )
+    from transformers import BitsAndBytesConfig
+
+    configure: Any = BitsAndBytesConfig
+    scheme = configure(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.bfloat16,
+    )
+    model: nn.Module = AutoModelForCausalLM.from_pretrained(
+        path, quantization_config=scheme, dtype=torch.bfloat16, device_map={"": options.torch_device}
+    )
+    return model.requires_grad_(False)
+
+
+def require_bitsandbytes(setting: str) -> None:
+    """Raise a ConfigError that names the setting if bitsandbytes is not installed."""
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise ConfigError(f"{setting} needs the package bitsandbytes: pip install bitsandbytes")
+
+
+_GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")
+
+
+def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
+    """Load a tokenizer of the class that its own files declare.
+
+    ``AutoTokenizer`` goes by the model's architecture: beside a Qwen2 model it splits texts as Qwen2 does,
+    with the file's vocabulary, even if the file declares a generic tokenizer. A policy saved with such a
+    tokenizer would come back with other tokens, and no error.
+
+    Raises:
+        OSError: If there is no tokenizer of that name.
+        ValueError: If its files are not a tokenizer's.
+    """
+    found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name_or_path)
+    declared = get_tokenizer_config(name_or_path).get("tokenizer_class")
+    if declared in _GENERIC and type(found).__name__ not in _GENERIC:
+        found = PreTrainedTokenizerFast.from_pretrained(name_or_path)
+    return found
+
+
+SMALL_MODEL = 50_000_000
+"""Weights below which a third thread gains nothing."""
+SMALL_MODEL_THREADS = 2
+
+
+def default_threads(weights: int) -> int:
+    """Return how many CPU threads a model of so many weights computes with.
+
+    ``OMP_NUM_THREADS`` decides, unless a launcher started the process: ``torchrun`` sets it to 1 by itself.
+    Otherwise the number follows from the model's size, the machine's cores and the processes on it. It is not
+    measured, since it decides a run's digits (sums are cut into as many parts as there are threads), and a
+    measurement would depend on what else the machine is doing. ``run.yaml`` records it; a resumed run takes
+    it from there. To measure on a quiet machine: ``benchmarks/bench_threads.py``; to set: ``--threads``.
+    """
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    if given.isdecimal() and int(given) > 0 and "LOCAL_WORLD_SIZE" not in os.environ:
+        return int(given)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    # Launchers say how many processes share this machine.
+    own = max(cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
+    return min(own, SMALL_MODEL_THREADS) if weights < SMALL_MODEL else own

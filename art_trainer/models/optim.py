@@ -1,0 +1,134 @@
+"""AdamW, learning-rate schedules, and gradient steps that are skipped if not finite."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from art_trainer.config import Optim, Schedule
+from art_trainer.errors import DivergedError, UnsupportedModelError
+from art_trainer.models.loading import require_bitsandbytes
+
+_BLOCK = 256
+"""Number of 8-bit moments that share a float32 scale."""
+_SMALLEST_8BIT = 4096
+"""Smaller tensors keep float32 moments, bitsandbytes' default."""
+
+
+def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the trainable parameters by name; an UnsupportedModelError if there is none."""
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if not parameters:
+        raise UnsupportedModelError("no weight of the model has requires_grad=True: nothing to train")
+    return parameters
+
+
+def make_optimizer(
+    model: nn.Module,
+    *,
+    learning_rate: float,
+    weight_decay: float = 0.0,
+    betas: tuple[float, float] = (0.9, 0.999),
+    epsilon: float = 1e-8,
+    optim: Optim = "adamw",
+) -> torch.optim.Optimizer:
+    """Return AdamW over the trainable parameters; vectors (norms, biases) are not decayed.
+
+    Raises:
+        ConfigError: For 8-bit moments if bitsandbytes is not installed.
+    """
+    parameters = list(trained_parameters(model).values())
+    groups = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    if optim == "adamw_8bit":
+        require_bitsandbytes("optim='adamw_8bit'")
+        eight_bit: Any = importlib.import_module("bitsandbytes.optim").AdamW8bit
+        optimizer: torch.optim.Optimizer = eight_bit(groups, lr=learning_rate, betas=betas, eps=epsilon)
+        return optimizer
+    # Fused: one call for all weights. For a tiny model on a CPU the loop over weights is most of a step.
+    return torch.optim.AdamW(groups, lr=learning_rate, betas=betas, eps=epsilon, fused=True)
+
+
+def optimizer_bytes(model: nn.Module, optim: Optim = "adamw") -> int:
+    """Return the bytes of optimizer state of :func:`make_optimizer` after a step.
+
+    PyTorch's AdamW: two moments of the weight's type and a float32 count of steps for each tensor. With 8
+    bits: two bytes a weight and two float32 scales a block of 256; 8 bytes a weight in tensors below 4,096.
+    """
+    total = 0
+    for parameter in trained_parameters(model).values():
+        count = parameter.numel()
+        if optim == "adamw":
+            total += 2 * count * parameter.dtype.itemsize + 4
+        elif count < _SMALLEST_8BIT:
+            total += 8 * count
+        else:
+            total += 2 * (count + 4 * -(-count // _BLOCK))
+    return total
+
+
+def schedule_factor(
+    step: int, max_steps: int, schedule: Schedule, *, warmup_steps: int = 0, final_ratio: float = 0.0
+) -> float:
+    """Return the factor of the peak learning rate in a step, from 0.
+
+    It rises linearly from ``1 / warmup_steps`` and then falls, as a line or half a cosine, to ``final_ratio``
+    at ``max_steps``, where it stays; ``"constant"`` does not fall.
+    """
+    if step < warmup_steps:
+        return (step + 1) / warmup_steps
+    if schedule == "constant":
+        return 1.0
+    progress = min((step - warmup_steps) / max(max_steps - warmup_steps, 1), 1.0)
+    fall = progress if schedule == "linear" else (1 - math.cos(math.pi * progress)) / 2
+    return 1 - (1 - final_ratio) * fall
+
+
+class UpdateGuard:
+    """Clips gradients and steps an optimizer, unless the loss or the gradient is not finite.
+
+    Attributes:
+        skipped: Steps skipped in a row.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, max_grad_norm: float) -> None:
+        self.skipped = 0
+        self._optimizer = optimizer
+        self._max_grad_norm = max_grad_norm or math.inf
+        self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+
+    def step(self, loss: float, learning_rate: float) -> float | None:
+        """Clip the gradients, step, and clear the gradients.
+
+        Returns:
+            The gradient's L2 norm before clipping, or ``None`` if the step was skipped.
+        """
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+        norm: Tensor = torch.nn.utils.clip_grad_norm_(self._parameters, self._max_grad_norm)
+        # With sharded gradients (FSDP): the norm of the whole.
+        length = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+        finite = math.isfinite(loss) and math.isfinite(length)
+        if finite:
+            self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        self.skipped = 0 if finite else self.skipped + 1
+        return length if finite else None
+
+    def check(self, max_skipped: int) -> None:
+        """Raise a DivergedError after so many skipped steps in a row; the count starts again then."""
+        if self.skipped >= max_skipped:
+            skipped, self.skipped = self.skipped, 0
+            raise DivergedError(
+                f"the loss or its gradient was not finite in {skipped} optimizer steps in a row: the weights "
+                "are those of the last finite step. Resume from them, or from an earlier checkpoint, with a "
+                "lower learning_rate"
+            )

@@ -1,1 +1,0 @@
-"""Training whose groups are played by actors of a Ray cluster."""

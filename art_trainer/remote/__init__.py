@@ -1,1 +1,0 @@
-"""Training over the network: a server that learns and hands out episodes, and workers that play them."""

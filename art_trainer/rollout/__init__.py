@@ -1,0 +1,1 @@
+"""Playing episodes and games, judge rewards, evaluation, and the ``RolloutBackend`` interface."""

@@ -1,0 +1,276 @@
+"""Intervals for what an evaluation measures: how far a number could be off by the luck of the tasks drawn.
+
+Rates get a score interval, which holds where the normal one fails: near 0, near 1, and with few episodes.
+Everything else gets a bootstrap over tasks: episodes of one task are alike, so whole tasks are drawn again,
+not single episodes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from statistics import NormalDist
+
+import numpy as np
+
+from art_trainer.types import Interval
+
+LEVEL = 0.95
+"""The share of intervals that cover the truth, over many experiments."""
+
+_RESAMPLES = 10_000
+_CHUNK = 500
+_LARGEST_EXACT = 20_000  # reach of the sums whose distribution is reckoned instead of drawn
+
+
+def wilson_interval(successes: int, count: int) -> Interval:
+    """The score interval of a proportion.
+
+    Source: E. B. Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22
+    (1927), pp. 209-212; recommended for small counts by Brown, Cai and DasGupta, Statistical Science 16
+    (2001), pp. 101-133.
+
+    Raises:
+        ValueError: If there are no trials, or more successes than trials.
+    """
+    if count < 1 or not 0 <= successes <= count:
+        raise ValueError(
+            f"a proportion needs 0 <= successes <= count and count >= 1, got {successes}/{count}"
+        )
+    z = NormalDist().inv_cdf((1 + LEVEL) / 2)
+    rate = successes / count
+    centre = (rate + z * z / (2 * count)) / (1 + z * z / count)
+    half = z / (1 + z * z / count) * math.sqrt(rate * (1 - rate) / count + z * z / (4 * count * count))
+    # At 0 and 1 one end is the rate itself; rounding would move it.
+    low = 0.0 if successes == 0 else centre - half
+    high = 1.0 if successes == count else centre + half
+    return Interval(rate, low, high, count)
+
+
+def mean_interval(
+    values: Sequence[float],
+    rng: np.random.Generator,
+    *,
+    clusters: Sequence[Hashable] | None = None,
+) -> Interval:
+    """The percentile bootstrap interval of a mean, drawing whole clusters again.
+
+    Source: B. Efron and R. Tibshirani, "An Introduction to the Bootstrap" (1993), chapters 8 and 13. One
+    cluster says nothing about the spread between clusters: both ends are then NaN.
+
+    Args:
+        values: One value per episode.
+        rng: Draws the resamples.
+        clusters: What belongs together (the task of each episode); by default every value by itself.
+
+    Raises:
+        ValueError: If there are no values, or not one cluster label per value.
+    """
+    if len(values) == 0:
+        raise ValueError("a mean needs at least one value, got none")
+    if clusters is None:
+        clusters = range(len(values))
+    elif len(clusters) != len(values):
+        raise ValueError(
+            f"each value needs one cluster, got {len(values)} values and {len(clusters)} clusters"
+        )
+    array = np.asarray(values, dtype=np.float64)
+    index: dict[Hashable, int] = {}
+    members = np.array([index.setdefault(label, len(index)) for label in clusters])
+    sums = np.bincount(members, weights=array)
+    sizes = np.bincount(members)
+    if len(index) == 1:
+        return Interval(float(array.mean()), math.nan, math.nan, len(array))
+    tail = (1 - LEVEL) / 2
+    low, high = np.quantile(_resampled_means(sums, sizes, rng), [tail, 1 - tail])
+    return Interval(float(array.mean()), float(low), float(high), len(array))
+
+
+def rate_interval(
+    values: Sequence[float],
+    rng: np.random.Generator,
+    *,
+    clusters: Sequence[Hashable] | None = None,
+) -> Interval:
+    """The interval of a rate whose trials may belong together, as several attempts at one task do.
+
+    Where every task says one thing (one trial each, or as many trials all of one outcome), the tasks are the
+    trials and the score interval holds. Else whole tasks are drawn again. Arguments as in
+    :func:`mean_interval`; a value is 0, 1 or a probability.
+
+    Raises:
+        ValueError: If there are no values, or not one cluster label per value.
+    """
+    labels = list(range(len(values))) if clusters is None else list(clusters)
+    if len(labels) == len(values) > 0 and set(values) <= {0, 1}:
+        once = dict(zip(labels, values, strict=True))
+        alike = all(once[label] == value for label, value in zip(labels, values, strict=True))
+        if alike and len(set(Counter(labels).values())) == 1:
+            tasks = wilson_interval(sum(bool(value) for value in once.values()), len(once))
+            return Interval(tasks.value, tasks.low, tasks.high, len(values))
+    return mean_interval(values, rng, clusters=labels)
+
+
+def pass_at_k(attempts: int, successes: int, k: int) -> float:
+    """The probability that at least one of k attempts, drawn from n with c successes, succeeded.
+
+    Its mean over tasks is an unbiased estimate of the share of tasks that k attempts solve, where ``1 - (1 -
+    successes / attempts) ** k`` is not.
+
+    Source: Chen et al., "Evaluating Large Language Models Trained on Code", arXiv:2107.03374, equation 1:
+    ``1 - C(n - c, k) / C(n, k)``, as the product that does not overflow.
+
+    Raises:
+        ValueError: Unless ``0 <= successes <= attempts`` and ``1 <= k <= attempts``.
+    """
+    if not 0 <= successes <= attempts or not 1 <= k <= attempts:
+        raise ValueError(
+            "pass@k needs 0 <= successes <= attempts and 1 <= k <= attempts, got "
+            f"attempts={attempts}, successes={successes}, k={k}"
+        )
+    if attempts - successes < k:
+        return 1.0
+    return 1.0 - math.prod(1.0 - k / n for n in range(attempts - successes + 1, attempts + 1))
+
+
+def _resampled_means(sums: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The mean of each bootstrap resample; drawn in chunks so that memory stays bounded."""
+    count = len(sums)
+    even = np.full(count, 1 / count)
+    means = []
+    for _ in range(_RESAMPLES // _CHUNK):
+        times = rng.multinomial(count, even, size=_CHUNK)
+        means.append((times @ sums) / (times @ sizes))
+    return np.concatenate(means)
+
+
+def paired_difference(
+    first: Sequence[float],
+    second: Sequence[float],
+    rng: np.random.Generator,
+    *,
+    clusters: Sequence[Hashable] | None = None,
+) -> Interval:
+    """The mean of ``second - first`` over pairs that met the same start, with its interval.
+
+    Successes and failures (only 0 and 1) that are one pair a task, or the same difference everywhere, get
+    Newcombe's interval over tasks, everything else a bootstrap over tasks. The bootstrap alone would call 4
+    wins of 4 certain. Arguments as in :func:`mean_interval`, both in the same order of starts.
+
+    Raises:
+        ValueError: If the two are not equally long, or empty.
+    """
+    if len(first) != len(second):
+        raise ValueError(f"pairs need equally many values, got {len(first)} and {len(second)}")
+    differences = [b - a for a, b in zip(first, second, strict=True)]
+    labels = list(range(len(first))) if clusters is None else list(clusters)
+    once = dict(zip(labels, zip(first, second, strict=True), strict=True))
+    alike = len(once) == len(labels) or len(set(differences)) == 1
+    if once and alike and {*first, *second} <= {0, 1}:
+        tasks = list(once.values())
+        return newcombe_paired([bool(a) for a, _ in tasks], [bool(b) for _, b in tasks])
+    return mean_interval(differences, rng, clusters=clusters)
+
+
+def newcombe_paired(first: Sequence[bool], second: Sequence[bool]) -> Interval:
+    """The score interval of the difference of two paired proportions, second minus first.
+
+    Source: R. G. Newcombe, "Improved confidence intervals for the difference between binomial proportions
+    based on paired data", Statistics in Medicine 17 (1998), pp. 2635-2650, method 10.
+
+    Raises:
+        ValueError: If the two are not equally long, or empty.
+    """
+    pairs = list(zip(second, first, strict=True))
+    both, only_second = pairs.count((True, True)), pairs.count((True, False))
+    only_first, neither = pairs.count((False, True)), pairs.count((False, False))
+    rate_b = wilson_interval(both + only_second, len(pairs))
+    rate_a = wilson_interval(both + only_first, len(pairs))
+    phi = _phi(both, only_second, only_first, neither)
+    below_b, above_b = rate_b.value - rate_b.low, rate_b.high - rate_b.value
+    below_a, above_a = rate_a.value - rate_a.low, rate_a.high - rate_a.value
+    value = rate_b.value - rate_a.value
+    low = value - math.sqrt(below_b**2 - 2 * phi * below_b * above_a + above_a**2)
+    high = value + math.sqrt(above_b**2 - 2 * phi * above_b * below_a + below_a**2)
+    return Interval(value, max(low, -1.0), min(high, 1.0), len(pairs))
+
+
+def paired_p_value(
+    first: Sequence[float],
+    second: Sequence[float],
+    rng: np.random.Generator,
+    *,
+    clusters: Sequence[Hashable] | None = None,
+) -> float:
+    """How likely a mean difference at least this large is where it is a coin toss which policy is which.
+
+    Whole tasks are swapped between the two policies. Successes, and whatever else are whole numbers, get the
+    exact distribution; with one pair a task that is McNemar's exact test. Everything else gets
+    :data:`_RESAMPLES` random swaps, the one seen among them.
+
+    Source: R. A. Fisher, "The Design of Experiments" (1935), section 21; B. Phipson and G. K. Smyth,
+    "Permutation p-values should never be zero", Stat. Appl. Genet. Mol. Biol. 9 (2010), article 39.
+
+    Returns:
+        The two-sided p-value, in (0, 1].
+
+    Raises:
+        ValueError: If the two are not equally long, or not one cluster label per pair.
+    """
+    labels = range(len(first)) if clusters is None else clusters
+    sums: dict[Hashable, float] = {}
+    for label, a, b in zip(labels, first, second, strict=True):
+        sums[label] = sums.get(label, 0.0) + (b - a)
+    moved = np.array([value for value in sums.values() if value], dtype=np.float64)
+    if len(moved) == 0:
+        return 1.0
+    if np.all(moved == np.round(moved)) and np.abs(moved).sum() <= _LARGEST_EXACT:
+        return _exact_p_value(np.abs(moved).astype(np.int64), abs(int(moved.sum())))
+    seen = abs(moved.sum())
+    at_least = 0
+    for _ in range(_RESAMPLES // _CHUNK):
+        signs = rng.integers(0, 2, size=(_CHUNK, len(moved))) * 2 - 1
+        # Rounding must not make an arrangement that is as uneven look less so.
+        at_least += int(np.sum(np.abs(signs @ moved) >= seen * (1 - 1e-9)))
+    return (at_least + 1) / (_RESAMPLES + 1)
+
+
+def _exact_p_value(sizes: np.ndarray, seen: int) -> float:
+    """P(|sum of ±sizes| >= seen) with fair signs, by convolution over the sums that can be reached."""
+    reach = int(sizes.sum())
+    chances = np.zeros(2 * reach + 1)
+    chances[reach] = 1.0
+    for size in sizes:
+        chances = (np.roll(chances, size) + np.roll(chances, -size)) / 2
+    sums = np.abs(np.arange(-reach, reach + 1))
+    return min(1.0, float(chances[sums >= seen].sum()))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """P-values corrected for how many they are, so that one false alarm in all has the level's probability.
+
+    Source: S. Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of
+    Statistics 6 (1979), pp. 65-70.
+
+    Returns:
+        The adjusted p-values, in the order given.
+    """
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    adjusted = [0.0] * len(p_values)
+    highest = 0.0
+    for rank, place in enumerate(order):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        adjusted[place] = highest
+    return adjusted
+
+
+def _phi(both: int, only_second: int, only_first: int, neither: int) -> float:
+    """The correlation of the pairs, corrected for continuity as Newcombe's method 10 does."""
+    margins = (both + only_second) * (only_first + neither) * (both + only_first) * (only_second + neither)
+    if margins == 0:
+        return 0.0
+    product: float = both * neither - only_second * only_first
+    if product > 0:
+        product = max(product - (both + only_second + only_first + neither) / 2, 0)
+    return product / math.sqrt(margins)

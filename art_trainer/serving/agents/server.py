@@ -1,0 +1,168 @@
+"""HTTP server for agents: OpenAI's chat API with one URL and one secret token for each episode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, ClassVar
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import JSONResponse
+
+from art_trainer.inference.transformers_policy import TransformersPolicy
+from art_trainer.serving.agents.sessions import Reward, Session
+from art_trainer.serving.http.middleware import (
+    WILDCARDS,
+    AccessPolicy,
+    ApiError,
+    HostNames,
+    has_token,
+)
+from art_trainer.serving.http.server import ServerThread, create_app
+from art_trainer.serving.openai.batch_scheduler import BatchScheduler
+from art_trainer.serving.openai.chat import AgentChat
+from art_trainer.serving.openai.chat_completions import ChatRequest
+from art_trainer.serving.openai.requests import parse, read_json_body
+from art_trainer.serving.openai.responses import respond
+from art_trainer.serving.openai.router import model_list
+
+_MAX_BODY_BYTES = 16 * 2**20
+_ROUTES = APIRouter(prefix="/episodes/{episode}")
+
+
+class AgentChatRequest(ChatRequest):
+    """An agent's request.
+
+    ``temperature``, ``top_p`` and the other sampling fields are checked but have no effect: an episode must
+    be sampled with the training run's own parameters.
+    """
+
+    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {
+        **ChatRequest.unsupported,
+        "n": (1,),
+        "top_logprobs": (0,),
+    }
+
+
+class AgentServer:
+    """Answers OpenAI's chat API with a policy, one URL and one token per episode; a context manager.
+
+    Args:
+        policy: Answers the requests. Nobody else may sample from its model at the same time.
+        host: The address to listen on. If it is not a loopback address, everybody in its network can connect;
+            the episodes' tokens are the only protection, and nothing is encrypted.
+        port: The port; 0 for a free one.
+        allowed_hosts: Other names of this server, without ports.
+
+    Raises:
+        ValueError: ``host`` is not a single address, or the policy's tokenizer has no chat template.
+        OSError: The address cannot be used.
+
+    Attributes:
+        scheduler: Samples the replies.
+        url: The server's URL.
+    """
+
+    def __init__(
+        self,
+        policy: TransformersPolicy,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        allowed_hosts: Sequence[str] = (),
+    ) -> None:
+        if host in WILDCARDS:
+            raise ValueError(
+                f"host is {host!r}, every address of this machine: name the one that the agents use, "
+                "since it is part of their URLs"
+            )
+        self.policy = policy
+        self._chat = AgentChat(policy.tokenizer)
+        self._sessions: dict[str, Session] = {}
+        access = AccessPolicy(HostNames(host, allowed_hosts), _MAX_BODY_BYTES)
+        app = create_app(access, "/v1/chat/completions, /v1/models and /reward of each episode")
+        app.state.server = self
+        app.include_router(_ROUTES)
+        self._thread = ServerThread(app, host, port, name="agent-server")
+        self.url = self._thread.url
+        self.scheduler = BatchScheduler(policy)
+
+    def open(self, rng_seed: int | Sequence[int] = 0) -> Session:
+        """Start an episode.
+
+        Args:
+            rng_seed: Seeds the policy's randomness; equal seeds and messages get equal replies.
+        """
+        session = Session(self.policy, self._chat, self.scheduler, rng_seed)
+        self._sessions[session.id] = session
+        return session
+
+    def forget(self, session: Session) -> None:
+        """End an episode; its URL then answers with status 401."""
+        session.close()
+        self._sessions.pop(session.id, None)
+
+    def base_url(self, session: Session) -> str:
+        """The ``base_url`` of an OpenAI client."""
+        return f"{self.url}/episodes/{session.id}/v1"
+
+    def find(self, episode: str, authorization: str) -> Session:
+        """Find an episode by its id and its token.
+
+        Raises:
+            ApiError: There is no such episode, or the token is another.
+        """
+        session = self._sessions.get(episode)
+        if not has_token(authorization, session.token if session else "") or session is None:
+            message = "no such episode, or not its token: send the episode's own token as a bearer token"
+            raise ApiError(message, "invalid_api_key")
+        return session
+
+    def close(self) -> None:
+        """End all episodes and stop listening."""
+        for session in list(self._sessions.values()):
+            self.forget(session)
+        self.scheduler.close()
+        self._thread.stop()
+
+    def __enter__(self) -> AgentServer:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def _find_session(episode: str, request: Request) -> Session:
+    server: AgentServer = request.app.state.server
+    return server.find(episode, request.headers.get("authorization", ""))
+
+
+Episode = Annotated[Session, Depends(_find_session)]
+
+
+@_ROUTES.post("/v1/chat/completions")
+async def chat_completions(session: Episode, request: Request) -> Response:
+    """Answer with a chat completion."""
+    body = await read_json_body(request)
+    exchange = session.exchange(
+        parse(AgentChatRequest, body),
+        body=body,
+        retry=request.headers.get("x-stainless-retry-count", "0") not in ("", "0"),
+        key=request.headers.get("idempotency-key", ""),
+    )
+    exchange.clients += 1
+    return await respond(request, exchange, exchange.make_writer())
+
+
+@_ROUTES.get("/v1/models")
+async def list_models(session: Episode, request: Request) -> Response:
+    """List the models."""
+    policy = request.app.state.server.policy
+    return JSONResponse(model_list(policy.name, [policy.version]))
+
+
+@_ROUTES.post("/reward")
+async def post_reward(session: Episode, request: Request) -> Response:
+    """Set the episode's reward, which ends it."""
+    reward = parse(Reward, await read_json_body(request))
+    session.set_reward(reward)
+    return JSONResponse({"episode": session.id, "reward": reward.reward})

@@ -1,0 +1,239 @@
+"""Run folders for the dashboard: finished runs and runs in progress."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from art_trainer.errors import RecordError
+from art_trainer.formatting import finite
+from art_trainer.serving.dashboard.episode_index import EpisodeIndex
+from art_trainer.serving.dashboard.episode_view import episode_view
+from art_trainer.serving.dashboard.tail_reader import MetricTable, TailReader
+from art_trainer.serving.http.middleware import ApiError
+from art_trainer.tracking.run_dir import AFTER, BASELINE, BEFORE, STEP, RunFolder
+from art_trainer.types import Interval
+
+MAX_EVENTS = 1_000
+"""Warnings kept, the newest."""
+MAX_RUNS = 200
+"""Runs shown; folders that are found later are left out."""
+_RUN_FILES = ("run.yaml", "metrics.jsonl", "episodes.jsonl.zst")
+_SUMMARY_SECONDS = 0.5
+"""How long a summary is reused, however many clients ask."""
+_LATEST = (
+    "reward", "success", "eval_success", "eval_reward", "kl", "entropy", "loss", "tokens_per_second",
+)  # fmt: skip
+_PACE_STEPS = 10
+_QUIET_SECONDS = 120.0
+"""A run counts as quiet if nothing was written for so long, or for five steps if these take longer."""
+
+
+class RunReader:
+    """Reads one run's folder; any thread may call. All methods raise ``OSError`` if a file cannot be read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.episodes = EpisodeIndex(path)
+        self._folder = RunFolder(path)
+        self._lock = threading.Lock()
+        self._metrics = MetricTable(self._folder.metrics_file)
+        self._event_lines = TailReader(self._folder.warnings_file)
+        self._event_generation = ""
+        self._events: deque[dict[str, Any]] = deque(maxlen=MAX_EVENTS)
+        self._parsed: dict[Path, tuple[int, dict[str, Any]]] = {}
+
+    def summary(self) -> dict[str, Any]:
+        """Summarise the run's state.
+
+        Returns:
+            ``env`` and ``model``; ``state``: ``starting``, ``running``, ``quiet`` (nothing was written for a
+            while) or ``finished``; ``step`` and ``max_steps``; ``seconds_left`` at the speed of the newest
+            steps; ``quiet_seconds`` since anything was written; numbers that change with new ``metrics``,
+            ``episodes``, ``warnings`` and ``evaluations``; ``latest`` values of some metrics. ``None`` is
+            unknown.
+        """
+        episodes, events = self.episodes.count(), self.events()
+        with self._lock:
+            self._metrics.update()
+            settings = self._read(self._folder.settings_file, self._folder.settings)
+            latest = {key: found[-1] for key in ("step", *_LATEST) if (found := self._metrics.latest(key))}
+            step, planned = int(latest.pop("step", 0)), settings.get("max_steps")
+            max_steps = planned if isinstance(planned, int) and planned > 0 else None
+            left = max(0, max_steps - step) if max_steps else None
+            quiet, pace = self._quiet_seconds(), self._pace()
+            state = "running" if step else "starting"
+            if left == 0:
+                state = "finished"
+            elif quiet is not None and quiet > max(_QUIET_SECONDS, 5 * (pace or 0.0)):
+                state = "quiet"
+            return {
+                **{key: str(settings[key]) if settings.get(key) else None for key in ("env", "model")},
+                "state": state,
+                "step": step,
+                "max_steps": max_steps,
+                "seconds_left": pace * left if pace is not None and left and state == "running" else None,
+                "quiet_seconds": quiet,
+                "metrics": self._metrics.cursor,
+                "episodes": episodes,
+                "warnings": len(events),
+                "evaluations": self._evaluations_version(),
+                "latest": latest,
+            }
+
+    def metrics(self, after: str | None) -> dict[str, Any]:
+        """The rows after a cursor, see :class:`~art_trainer.serving.dashboard.tail_reader.MetricTable`."""
+        with self._lock:
+            self._metrics.update()
+            return self._metrics.after(after)
+
+    def events(self) -> list[dict[str, Any]]:
+        """The newest warnings, the oldest first."""
+        with self._lock:
+            records = self._event_lines.read()
+            if self._event_generation != self._event_lines.generation:
+                self._event_generation = self._event_lines.generation
+                self._events.clear()
+            self._events.extend(map(finite, records))
+            return list(self._events)
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """The evaluations before and after training, and of baselines; those during it are metrics.
+
+        One whose file is damaged has a ``fault``.
+        """
+        order = {BEFORE: 0, AFTER: 1}
+        found = (file for file in self._folder.evaluations.glob("*.json") if not file.stem.startswith(STEP))
+        with self._lock:
+            return [
+                self._read(file, lambda: self._evaluation(file.stem))  # noqa: B023 (called at once)
+                for file in sorted(found, key=lambda file: (order.get(file.stem, 2), file.stem))
+            ]
+
+    def episode(self, step: int, place: int) -> dict[str, Any]:
+        """A whole episode, see :func:`~art_trainer.serving.dashboard.episode_view.episode_view`.
+
+        Raises:
+            ApiError: It is not recorded, or the records are damaged.
+        """
+        frame = self.episodes.frame(step)
+        try:
+            view = None if frame is None else episode_view(self.path, frame, place)
+        except RecordError as error:
+            raise ApiError(str(error), "damaged_record") from error
+        if view is None:
+            raise ApiError(f"there is no recorded episode {place} of step {step}", "not_found")
+        return view
+
+    def _evaluation(self, name: str) -> dict[str, Any]:
+        shown = {"name": name.removeprefix(BASELINE), "baseline": name.startswith(BASELINE)}
+        try:
+            evaluation = self._folder.evaluation(name)
+        except ValueError as error:
+            return {**shown, "fault": str(error)}
+        assert evaluation is not None
+        numbers = {
+            "policy": evaluation.policy,
+            "split": evaluation.split,
+            "episodes": len(evaluation.counted),
+            "faults": evaluation.faults,
+            "success": _interval(evaluation.success),
+            "reward": _interval(evaluation.reward),
+        }
+        return {**shown, **finite(numbers)}
+
+    def _read(self, file: Path, parse: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """A small file's content, parsed once for each time it was written; empty if it is damaged."""
+        changed = file.stat().st_mtime_ns if file.exists() else 0
+        if self._parsed.get(file, (-1,))[0] != changed:
+            self._parsed[file] = (changed, {})
+            with contextlib.suppress(ValueError):
+                self._parsed[file] = (changed, parse())
+        return self._parsed[file][1]
+
+    def _evaluations_version(self) -> str:
+        times = [file.stat().st_mtime_ns for file in self._folder.evaluations.glob("*.json")]
+        return f"{len(times)}-{max(times, default=0)}"
+
+    def _quiet_seconds(self) -> float | None:
+        files = (self._folder.metrics_file, self.episodes.file, self._folder.settings_file)
+        times = [file.stat().st_mtime for file in files if file.exists()]
+        return max(0.0, time.time() - max(times)) if times else None
+
+    def _pace(self) -> float | None:
+        """Seconds of a step, the median of the newest."""
+        rollouts, updates = (
+            self._metrics.latest(f"time/{name}", _PACE_STEPS) for name in ("rollout", "update")
+        )
+        return statistics.median(updates) + statistics.median(rollouts or [0.0]) if updates else None
+
+
+def _interval(interval: Interval | None) -> dict[str, float] | None:
+    if interval is None:
+        return None
+    return {"value": interval.value, "low": interval.low, "high": interval.high}
+
+
+class RunsSource:
+    """What the dashboard shows: run folders on this machine. Several threads may call.
+
+    Args:
+        folders: Run folders, or folders that hold some; runs that start there later are found.
+        status: Returns the training server's state, if there is a server.
+    """
+
+    def __init__(
+        self, folders: Sequence[Path], status: Callable[[], BaseModel | None] = lambda: None
+    ) -> None:
+        self.status = status
+        self._roots = [Path(folder) for folder in folders]
+        self._runs: dict[Path, RunReader] = {}  # by resolved folder, in the order they were found
+        self._lock = threading.Lock()
+        self._summaries: tuple[float, list[dict[str, Any]]] = (float("-inf"), [])
+
+    def runs(self) -> list[dict[str, Any]]:
+        """The summaries of all runs, each with its ``id``, a number that it keeps, and its ``name``."""
+        with self._lock:
+            made, summaries = self._summaries
+            if time.monotonic() - made >= _SUMMARY_SECONDS:
+                self._find()
+                base = os.path.commonpath([path.parent for path in self._runs]) if self._runs else ""
+                summaries = [
+                    {"id": number, "name": str(path.relative_to(base)), **run.summary()}
+                    for number, (path, run) in enumerate(self._runs.items())
+                ]
+                self._summaries = (time.monotonic(), summaries)
+            return summaries
+
+    def run(self, number: int) -> RunReader:
+        """The reader of a run, by its number in :meth:`runs`.
+
+        Raises:
+            ApiError: There is no such run.
+        """
+        if not self._runs:
+            self.runs()
+        readers = list(self._runs.values())
+        if number >= len(readers):
+            raise ApiError(f"there is no run {number}: there are {len(readers)}, from 0 on", "not_found")
+        return readers[number]
+
+    def _find(self) -> None:
+        for root in self._roots:
+            for folder in [root] if _is_run(root) or not root.is_dir() else sorted(root.iterdir()):
+                place = folder.resolve()
+                if place not in self._runs and len(self._runs) < MAX_RUNS and _is_run(folder):
+                    self._runs[place] = RunReader(folder)
+
+
+def _is_run(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in _RUN_FILES)

@@ -1,0 +1,138 @@
+"""Chat template for conversations that agents write: with tools' answers and several messages a turn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import jinja2
+from transformers import PreTrainedTokenizerBase
+
+from art_trainer.models.chat_template import ChatFormat, Message, Tools
+
+_REPLY, _ANSWER, _TOOL = "placeholder reply said", "what the tool answered", "called_tool_name"
+
+
+class AgentChat(ChatFormat):
+    """A tokenizer's chat template for an agent's conversations.
+
+    The agent decides what the model sees, so a history window that was saved with the tokenizer is ignored.
+    If the template cannot write a tool's answer, it becomes a user's message. If it cannot write tool calls,
+    calls that were not sampled here are written in the format of Hermes and Qwen.
+
+    Args:
+        tokenizer: As for :class:`~art_trainer.models.chat_template.ChatFormat`.
+
+    Raises:
+        ValueError: As for :class:`~art_trainer.models.chat_template.ChatFormat`.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._inline_calls = self._inline_answers = False
+        super().__init__(tokenizer)
+        self.history_window = None
+        self._inline_calls = not self._writes(_TOOL)
+        self._inline_answers = not self._writes(_ANSWER)
+        self._token_texts: dict[int, str] = {}
+
+    def token_text(self, token: int) -> str:
+        """The text of a single token."""
+        if token not in self._token_texts:
+            self._token_texts[token] = self.decode([token])
+        return self._token_texts[token]
+
+    def render(
+        self, messages: Sequence[Message], tools: Tools = (), *, add_generation_prompt: bool = False
+    ) -> str:
+        """Write the conversation with the template.
+
+        Raises:
+            jinja2.TemplateError: The template refuses it, for example for the order of its roles.
+        """
+        if self._inline_calls:
+            messages = [_call_as_text(message) for message in messages]
+        if self._inline_answers:
+            messages = _answers_as_user_messages(messages)
+        return super().render(messages, tools, add_generation_prompt=add_generation_prompt)
+
+    def continuation(
+        self, messages: Sequence[Message], tools: Tools = (), *, appended_only: bool = False
+    ) -> list[int] | None:
+        """The tokens between the last reply's end-of-turn token and the start of the next reply.
+
+        Args:
+            messages: A conversation whose last assistant message is the reply, as it was sampled, with at
+                least one message after it.
+            tools: The same as in :meth:`prompt`.
+            appended_only: Not used: the conversation is always rendered.
+
+        Returns:
+            The tokens to append; ``None`` if the template now writes earlier messages differently, so that
+            the whole conversation must be encoded again.
+        """
+        place = max(index for index, message in enumerate(messages) if message["role"] == "assistant")
+        before, after = messages[:place], messages[place + 1 :]
+        past = self.render(before, tools, add_generation_prompt=True).rstrip()
+        probed = self.render(
+            [*before, {"role": "assistant", "content": _REPLY}, *after], tools, add_generation_prompt=True
+        )
+        said, found, tail = probed[len(past) :].partition(_REPLY)
+        if not probed.startswith(past) or said.strip() or not found or not tail.startswith(self._end_text):
+            return None
+        now = self.render(messages, tools, add_generation_prompt=True)
+        long_enough = len(past) + len(tail) <= len(now)
+        if not (long_enough and now.startswith(past) and now.endswith(tail)):
+            return None
+        # Space around the reply stays as sampled, even if the template strips it.
+        if now[len(past) : len(now) - len(tail)].strip() != str(messages[place]["content"]).strip():
+            return None
+        return self.encode(tail.removeprefix(self._end_text))
+
+    def _writes(self, mark: str) -> bool:
+        """Whether the template writes a call's name (``_TOOL``), or a tool's answer (``_ANSWER``)."""
+        call = {"id": "call_0", "type": "function", "function": {"name": _TOOL, "arguments": {}}}
+        messages: list[dict[str, Any]] = [
+            {"role": "user", "content": "a question"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "content": _ANSWER, "tool_call_id": "call_0", "name": _TOOL},
+        ]
+        if mark == _TOOL:
+            messages.pop()
+        elif self._inline_calls:
+            messages[1] = {"role": "assistant", "content": _REPLY}
+        try:
+            return mark in self.render(messages)
+        except jinja2.TemplateError:
+            return False
+
+
+def _call_as_text(message: Message) -> Message:
+    if not message.get("tool_calls"):
+        return message
+    calls = [
+        f'<tool_call>{{"name": {json.dumps(call["function"]["name"])}, '
+        f'"arguments": {json_text(call["function"]["arguments"])}}}</tool_call>'
+        for call in message["tool_calls"]
+    ]
+    text = [message["content"]] if message["content"] else []
+    return {"role": message["role"], "content": "\n".join([*text, *calls])}
+
+
+def json_text(arguments: object) -> str:
+    """A call's arguments as JSON; a text is taken as it is."""
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+
+
+def _answers_as_user_messages(messages: Sequence[Message]) -> list[Message]:
+    """Turn tools' answers, and the user's text that follows, into one user message."""
+    merged: list[Message] = []
+    answers = False
+    for message in messages:
+        is_answer = message["role"] == "tool"
+        if (is_answer or message["role"] == "user") and answers:
+            merged[-1] = {"role": "user", "content": f"{merged[-1]['content']}\n{message['content']}"}
+            continue
+        merged.append({"role": "user", "content": message["content"]} if is_answer else message)
+        answers = is_answer
+    return merged

@@ -1,0 +1,128 @@
+"""Replies as a client sees them: text up to the stop string, and tool calls."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from art_gym.parsing.formats import CALL_LIST, CALL_MARKERS, call_from_json, read_json, read_markup
+from art_gym.parsing.text_calls import ANY_CALL, Problem, RawCall, skip_space
+
+_END_OF_THOUGHT = "</think>"
+_MAX_CALLS = 64
+INCOMPLETE = "\ufffd"
+"""What a decoder writes for a character whose last bytes are missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopConfig:
+    """Stop strings.
+
+    Attributes:
+        dropped: Those that are removed from the text.
+        kept: Those that stay part of it.
+    """
+
+    dropped: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+
+    @property
+    def strings(self) -> tuple[str, ...]:
+        """All of them."""
+        return (*self.dropped, *self.kept)
+
+    def cut(self, text: str) -> str:
+        """The text up to the stop string that is complete first."""
+        return _cut(_cut(text, self.dropped), self.kept, keep=True)
+
+
+def _cut(text: str, stops: Sequence[str], *, keep: bool = False) -> str:
+    found = [(place + len(stop), place) for stop in stops if (place := text.find(stop)) >= 0]
+    if not found:
+        return text
+    end, start = min(found)
+    return text[: end if keep else start]
+
+
+def split_reply(text: str, tools: Collection[str]) -> tuple[str, list[tuple[str, str]]]:
+    """Separate the words of a reply from its tool calls.
+
+    A call in a model family's markup counts whatever its name, so that the agent can answer it. Bare JSON
+    counts if it names a tool and is the whole reply. What cannot be read as a call stays text.
+
+    Args:
+        text: The reply.
+        tools: Names of the tools that the model was shown; if there are none, all is text.
+
+    Returns:
+        The text before the first call, and the calls' names and arguments, as JSON.
+    """
+    if not tools:
+        return text, []
+    begin = text.rfind(_END_OF_THOUGHT) + len(_END_OF_THOUGHT) if _END_OF_THOUGHT in text else 0
+    calls: list[RawCall] = []
+    at = begin
+    while len(calls) < _MAX_CALLS and (found := _next_calls(text, at)):
+        calls += found
+        at = found[-1].end
+    calls = calls or _bare_json(text, begin, tools)
+    if not calls:
+        return text, []
+    written = [(call.name, json.dumps(call.keywords, ensure_ascii=False)) for call in calls]
+    return text[: calls[0].start].rstrip(), written
+
+
+def stream_safe_length(text: str, tools: Collection[str], stops: Sequence[str]) -> int:
+    """How many characters of an unfinished reply are certainly content, so that they may be streamed.
+
+    Args:
+        text: The reply so far.
+        tools: As in :func:`split_reply`.
+        stops: Stop strings that are removed from the text.
+    """
+    text = text.rstrip(INCOMPLETE)
+    marks = [*stops]
+    if tools:
+        marks += CALL_MARKERS
+        if not text.strip() or text.lstrip()[0] in "{[":
+            return 0
+    ends = [place for mark in marks if (place := text.find(mark)) >= 0]
+    end = min(ends, default=len(text))
+    longest = max(map(len, marks), default=1)
+    for start in range(max(0, end - longest + 1), end):
+        if any(mark.startswith(text[start:end]) for mark in marks):
+            end = start
+            break
+    return len(text[:end].rstrip()) if tools else end  # space before a call is not content
+
+
+def _next_calls(text: str, at: int) -> list[RawCall]:
+    """The next call in markup, or all calls of a list in markup; none if nothing can be read."""
+    rest = text[at:]
+    opening = CALL_LIST.search(rest)
+    decoded = None if opening is None else read_json(rest, opening.end())
+    if opening is not None and isinstance(decoded, tuple) and isinstance(decoded[0], list):
+        calls = [call_from_json(value) for value in decoded[0]]
+        listed = [call for call in calls if isinstance(call, RawCall)]
+        if listed and len(listed) == len(calls):
+            for call in listed:
+                call.start, call.end = at + opening.start(), at + decoded[1]
+            return listed
+    single = read_markup(rest, ANY_CALL)
+    if not isinstance(single, RawCall) or single.positional or single.end <= 0:
+        return []
+    single.start, single.end = single.start + at, single.end + at
+    return [single]
+
+
+def _bare_json(text: str, begin: int, tools: Collection[str]) -> list[RawCall]:
+    start = skip_space(text, begin)
+    decoded = read_json(text, start) if text.startswith("{", start) else None
+    if decoded is None or isinstance(decoded, Problem) or text[decoded[1] :].strip():
+        return []
+    call = call_from_json(decoded[0])
+    if not isinstance(call, RawCall) or call.name not in tools:
+        return []
+    call.start = begin
+    return [call]

@@ -1,0 +1,225 @@
+"""Export of recorded episodes as datasets for supervised fine-tuning, preferences and OpenPipe.
+
+Formats ``sft`` and ``dpo`` are TRL's conversational ones (https://huggingface.co/docs/trl/dataset_formats),
+``openpipe`` is that of https://docs.openpipe.ai/features/datasets/uploading-data::
+
+    sft         {"messages": [{"role": "user", "content": …}, …], "tools": "[…]"}
+    dpo         {"prompt": [messages], "chosen": [message], "rejected": [message], "tools": "[…]"}
+    openpipe    {"messages": […], "tools": […], "split": "TRAIN", "metadata": {…}}
+
+For TRL ``tools`` is JSON text: Arrow would merge the schemas of different tools into one structure. An
+assistant's message is the reply as it was sampled, tool calls included.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Container, Iterable, Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+from art_trainer.errors import ConfigError
+from art_trainer.rollout.episodes import first_messages
+from art_trainer.tracking.episode_store import iter_steps
+from art_trainer.types import Episode, Group
+
+DataFormat = Literal["sft", "dpo", "openpipe"]
+JSONL, PARQUET = ".jsonl", ".parquet"
+Message = dict[str, Any]
+Row = dict[str, Any]
+
+
+def selected_groups(
+    run: Path | str,
+    *,
+    min_reward: float | None = None,
+    steps: Container[int] | None = None,
+    duplicates: bool = False,
+) -> Iterator[tuple[Group, tuple[int, ...]]]:
+    """Yield each group with an episode good enough to learn from, and the indices of those.
+
+    Such an episode has a turn and no fault. One step is in memory at a time.
+
+    Args:
+        run: The run folder.
+        min_reward: The lowest reward; ``None`` for any.
+        steps: The training steps; ``None`` for all.
+        duplicates: Whether an episode with the same text as an earlier one is taken again.
+
+    Raises:
+        RecordError: If a record is damaged.
+    """
+    seen: set[bytes] = set()
+    for group in (group for step in iter_steps(run, steps) for group in (*step.groups, *step.replaced)):
+        members = []
+        for index, episode in enumerate(group.episodes):
+            digest = _text_digest(episode)
+            good = min_reward is None or episode.reward >= min_reward
+            if good and episode.turns and not episode.failed and (duplicates or digest not in seen):
+                seen.add(digest)
+                members.append(index)
+        if members:
+            yield group, tuple(members)
+
+
+def sft_row(episode: Episode, system: str = "") -> Row:
+    """Return an episode as one conversation that ends with its last reply.
+
+    Args:
+        episode: An episode with a turn.
+        system: The instructions that its first observation may begin with; they become the system message, as
+            they were for the policy.
+    """
+    return {"messages": _conversation(episode, system), **_tools(episode)}
+
+
+def openpipe_row(episode: Episode, system: str = "") -> Row:
+    """Return an episode as a line of an OpenPipe dataset; as :func:`sft_row`."""
+    names = ("env_id", "task_id", "seed", "ending", "success", "reward")
+    metadata = {name: value for name in names if (value := getattr(episode, name)) is not None}
+    return {
+        "messages": _conversation(episode, system),
+        **({"tools": [dict(tool) for tool in episode.tools]} if episode.tools else {}),
+        "metadata": string_values(metadata),
+    }
+
+
+def string_values(values: Mapping[str, object]) -> dict[str, str]:
+    """Return values as strings: OpenPipe's metadata has no other type."""
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()
+    }
+
+
+def dpo_rows(
+    group: Group, chosen: Container[int], *, min_gap: float = 0.0, system: str = ""
+) -> Iterator[Row]:
+    """Yield preference pairs of a group: the best with the worst, the second with the second last, and so on.
+
+    The prompt is everything up to the first different reply; chosen and rejected are that one reply. Pairs
+    are left out if the replies never differ, or only after the environment answered differently.
+
+    Args:
+        group: The group.
+        chosen: Indices of the episodes that may be the better one.
+        min_gap: The smallest difference of rewards; it is more than 0 in any case.
+        system: As for :func:`sft_row`.
+    """
+    sound = [(k, one) for k, one in enumerate(group.episodes) if one.turns and not one.failed]
+    order = sorted(sound, key=lambda numbered: -numbered[1].reward)
+    for (index, better), (_, worse) in zip(order[: len(order) // 2], reversed(order), strict=False):
+        gap = better.reward - worse.reward
+        turn = _first_difference(better, worse)
+        if index in chosen and gap > 0 and gap >= min_gap and turn is not None:
+            *prompt, reply = _conversation(better, system, turn)
+            rejected = _assistant(worse, turn)
+            yield {"prompt": prompt, "chosen": [reply], "rejected": [rejected], **_tools(better)}
+
+
+def export_data(
+    run: Path | str,
+    target: Path | str,
+    data_format: DataFormat,
+    *,
+    min_gap: float = 0.0,
+    system: str = "",
+    **selection: Any,
+) -> int:
+    """Write a run's episodes as a dataset. An existing file is replaced once everything is written.
+
+    Args:
+        run: The run folder.
+        target: The file, ``….jsonl`` or ``….parquet``.
+        data_format: Which rows.
+        min_gap: For ``"dpo"``, the smallest difference of rewards in a pair.
+        system: The instructions that first observations begin with.
+        selection: Which episodes, as for :func:`selected_groups`; by default all.
+
+    Returns:
+        The rows written.
+
+    Raises:
+        ConfigError: For another file type, or Parquet for rows without fixed columns.
+        RecordError: If a record is damaged.
+    """
+    target = Path(target)
+    if target.suffix not in (JSONL, PARQUET):
+        raise ConfigError(f"unknown file type {target}: use {JSONL} or {PARQUET}")
+    if target.suffix == PARQUET and data_format == "openpipe":
+        raise ConfigError(f"OpenPipe takes {JSONL} files, not {target}")
+
+    def rows() -> Iterator[Row]:
+        for group, members in selected_groups(run, **selection):
+            if data_format == "dpo":
+                yield from dpo_rows(group, members, min_gap=min_gap, system=system)
+            else:
+                row = sft_row if data_format == "sft" else openpipe_row
+                yield from (row(group.episodes[member], system) for member in members)
+
+    return _write(rows(), target)
+
+
+def _text_digest(episode: Episode) -> bytes:
+    texts = [episode.env_id, episode.observation, *(turn.reply for turn in episode.turns)]
+    return hashlib.blake2b(json.dumps(texts).encode(), digest_size=16).digest()
+
+
+def _conversation(episode: Episode, system: str, last: int = -1) -> list[Message]:
+    """Return the messages up to and with the reply of turn ``last``."""
+    messages = first_messages(episode.observation, system)
+    for number in range(last % len(episode.turns)):
+        answer = {"role": "user", "content": episode.turns[number].observation}
+        messages += [_assistant(episode, number), answer]
+    return [*messages, _assistant(episode, last)]
+
+
+def _assistant(episode: Episode, turn: int) -> Message:
+    return {"role": "assistant", "content": episode.turns[turn].reply}
+
+
+def _tools(episode: Episode) -> dict[str, str]:
+    return {"tools": json.dumps(episode.tools)} if episode.tools else {}
+
+
+def _first_difference(one: Episode, other: Episode) -> int | None:
+    """Return the first turn with another reply to the same history."""
+    if one.observation != other.observation:
+        return None
+    for number, (mine, theirs) in enumerate(zip(one.turns, other.turns, strict=False)):
+        if mine.reply != theirs.reply:
+            return number
+        if mine.observation != theirs.observation:
+            return None
+    return None
+
+
+def _write(rows: Iterable[Row], target: Path) -> int:
+    """Write rows to a file, all or nothing; return how many there are."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    count, columns = 0, set[str]()
+    with TemporaryDirectory(dir=target.parent) as folder:
+        partial = Path(folder) / "rows"
+        with partial.open("w", encoding="utf-8") as stream:
+            for row in rows:
+                stream.write(json.dumps(row) + "\n")
+                columns.update(row.keys())
+                count += 1
+        if target.suffix == PARQUET:
+            partial = _as_parquet(partial, columns)
+        os.replace(partial, target)
+    return count
+
+
+def _as_parquet(file: Path, columns: Iterable[str]) -> Path:
+    """Copy a file of JSON lines of ``sft`` or ``dpo`` into a Parquet file beside it."""
+    try:
+        import polars as pl
+    except ModuleNotFoundError as error:
+        raise ConfigError('Parquet files need polars: pip install "art-gym[analysis]"') from error
+    message = pl.List(pl.Struct({"role": pl.String, "content": pl.String}))
+    schema: dict[str, Any] = {**dict.fromkeys(columns, message), "tools": pl.String}
+    pl.scan_ndjson(file, schema=schema).sink_parquet(file.with_suffix(PARQUET), compression="zstd")
+    return file.with_suffix(PARQUET)

@@ -1,0 +1,140 @@
+"""Training health checks: warnings about KL, importance ratios, entropy and gradient norm.
+
+A warning is given when a metric crosses its threshold, and again only after it has come back. The thresholds
+are fields of the config (``kl_warning``, ``ratio_warning``, ``entropy_warning``, ``grad_norm_warning``).
+Optimizer steps that were skipped because the loss or the gradient was not finite are reported every time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from art_trainer.config import GRPOConfig
+
+FIRST_STEPS = 5
+"""Entropies are compared with the mean of this many first steps; gradient norms need as many to begin."""
+WINDOW = 20
+"""Gradient norms are compared with the median of this many steps."""
+_FLOORS = ("ratio/min", "entropy")
+"""The metrics that must not be below their thresholds; the others must not be above."""
+_MESSAGES = {
+    "skipped_updates": (
+        "{value:.0f} optimizer steps skipped, loss or gradient not finite. If it goes on, lower learning_rate"
+    ),
+    "sampling_kl": (
+        "the update moved the policy {value:.3g} nats per token away from the one that sampled (kl_warning "
+        "is {setting:g}). Lower learning_rate, num_iterations or steps_per_generation"
+    ),
+    "ratio/max": (
+        "a token became {value:.3g} times as likely as when it was sampled (ratio_warning is {setting:g}). "
+        "Lower learning_rate or set delta; if another engine samples, set importance_sampling_correction"
+    ),
+    "ratio/min": (
+        "a token became {value:.3g} times as likely as when it was sampled (ratio_warning is {setting:g}, so "
+        "at least {limit:.3g}). Lower learning_rate or num_iterations"
+    ),
+    "entropy": (
+        "the entropy fell to {value:.3g} nats per token, below {limit:.3g} (entropy_warning is {setting:g} "
+        "of the first steps'). This is normal for a policy that has solved its task; otherwise raise "
+        "epsilon_high, entropy_coef or temperature"
+    ),
+    "grad_norm": (
+        "the gradient norm is {value:.3g}, above {limit:.3g} (grad_norm_warning is {setting:g} times the "
+        "median of the last steps). It is clipped to max_grad_norm; if it goes on, lower learning_rate"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunWarning:
+    """A metric beyond its threshold."""
+
+    step: int
+    name: str
+    """The metric."""
+    value: float
+    threshold: float
+    message: str
+    """A sentence with step, value, threshold and what to do."""
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-able copy."""
+        return {"kind": "warning", **dataclasses.asdict(self)}
+
+
+class HealthMonitor:
+    """Checks every step's metrics against the thresholds.
+
+    Args:
+        config: The thresholds.
+    """
+
+    def __init__(self, config: GRPOConfig) -> None:
+        self._config = config
+        self._entropies: list[float] = []
+        self._norms: list[float] = []
+        self._beyond: set[str] = set()
+
+    def check(self, step: int, metrics: Mapping[str, float]) -> list[RunWarning]:
+        """Return the new warnings of a step.
+
+        Args:
+            step: Its number, from 1.
+            metrics: Those of :mod:`art_trainer.training.metrics`. A step that trained on nothing is not
+                checked.
+        """
+        found = []
+        if skipped := metrics.get("skipped_updates", 0.0):
+            found.append(_warning(step, "skipped_updates", skipped, 0.0, 0.0))
+        if metrics.get("trained_tokens"):
+            beyond = [
+                _warning(step, name, value, setting, limit)
+                for name, value, setting, limit in self._limits(metrics)
+                # "not in bounds" also catches a metric that is NaN.
+                if setting and not (value >= limit if name in _FLOORS else value <= limit)
+            ]
+            found += [warning for warning in beyond if warning.name not in self._beyond]
+            self._beyond = {warning.name for warning in beyond}
+            self._remember(metrics)
+        return found
+
+    def _limits(self, metrics: Mapping[str, float]) -> Iterator[tuple[str, float, float, float]]:
+        """Yield each metric's name, its value, the setting and the threshold that follows from it."""
+        config = self._config
+        kl, ratio = config.kl_warning, config.ratio_warning
+        yield "sampling_kl", metrics.get("sampling_kl", metrics.get("kl", 0.0)), kl, kl
+        yield "ratio/max", metrics.get("ratio/max", 1.0), ratio, ratio
+        yield "ratio/min", metrics.get("ratio/min", 1.0), ratio, 1 / ratio if ratio else 0.0
+        entropy, norm = metrics.get("entropy", 0.0), metrics.get("grad_norm", 0.0)
+        if len(self._entropies) >= FIRST_STEPS and not math.isnan(entropy):
+            share = config.entropy_warning
+            yield "entropy", entropy, share, share * statistics.fmean(self._entropies)
+        if len(self._norms) >= FIRST_STEPS and not math.isnan(norm):
+            factor = config.grad_norm_warning
+            yield "grad_norm", norm, factor, factor * statistics.median(self._norms)
+
+    def _remember(self, metrics: Mapping[str, float]) -> None:
+        if len(self._entropies) < FIRST_STEPS:
+            self._entropies.append(metrics.get("entropy", 0.0))
+        if metrics.get("grad_norm"):
+            self._norms = [*self._norms, metrics["grad_norm"]][-WINDOW:]
+
+    def state(self) -> dict[str, Any]:
+        """Return what a resumed run needs to give the same warnings; JSON-able."""
+        return {"entropies": self._entropies, "norms": self._norms, "above": sorted(self._beyond)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Set what :meth:`state` returned."""
+        self._entropies = [float(value) for value in state["entropies"]]
+        self._norms = [float(value) for value in state["norms"]]
+        self._beyond = set(state["above"])
+
+
+def _warning(step: int, name: str, value: float, setting: float, limit: float) -> RunWarning:
+    message = _MESSAGES[name].format(value=value, setting=setting, limit=limit)
+    return RunWarning(step, name, value, limit, f"step {step}: {message}")

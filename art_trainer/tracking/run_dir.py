@@ -1,0 +1,319 @@
+"""Run folder: the files of a training run, readable at any moment, also after the process was killed.
+
+::
+
+    run.yaml                         all settings; ``--config run.yaml`` repeats the run
+    metrics.jsonl                    one line per step
+    events.jsonl                     health warnings
+    episodes.jsonl.zst               every training episode with its tokens, see ``episode_store``
+    evaluations/before.json          the evaluation before training; also after, baseline-NAME, step-000010
+    evaluations/before.episodes.jsonl    its transcripts, without tokens
+    checkpoints/step-000010/         model, optimizer and trainer state
+    sinks/                           how far each sink is, see ``sinks/backfill.py``
+    report.html                      a summary to read
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from art_trainer.formatting import fsync
+from art_trainer.tracking.episode_schema import episode_from_json, episode_to_json
+from art_trainer.tracking.episode_store import FILE, append_episodes, begin_episodes
+from art_trainer.types import Episode, Group
+
+if TYPE_CHECKING:
+    from art_trainer.rollout.evaluate import Evaluation
+    from art_trainer.tracking.health import RunWarning
+
+BEFORE = "before"
+AFTER = "after"
+BASELINE = "baseline-"
+"""Prefix of the evaluations of the environment's baselines."""
+STEP = "step-"
+"""Prefix of checkpoints and of the evaluations during training; the step's number follows."""
+RETIRED = ".retired"
+"""Ending of a checkpoint's hidden name while it is replaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """The records of a JSONL file, and how many lines could not be read: a killed run cuts its last line."""
+
+    records: tuple[dict[str, Any], ...]
+    broken: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Paths, readers and writers of one run's folder; the first write makes it."""
+
+    path: Path
+
+    @property
+    def metrics_file(self) -> Path:
+        """One JSON object per training step."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def warnings_file(self) -> Path:
+        """One JSON object per health warning."""
+        return self.path / "events.jsonl"
+
+    @property
+    def settings_file(self) -> Path:
+        """All settings of the run."""
+        return self.path / "run.yaml"
+
+    @property
+    def evaluations(self) -> Path:
+        """The folder of the evaluations."""
+        return self.path / "evaluations"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def report_file(self) -> Path:
+        """The report."""
+        return self.path / "report.html"
+
+    def settings(self) -> dict[str, Any]:
+        """The run's settings; empty if they were not written.
+
+        Raises:
+            ValueError: If ``run.yaml`` is not a mapping of names to values.
+        """
+        return read_yaml(self.settings_file) if self.settings_file.exists() else {}
+
+    def metrics(self) -> Lines:
+        """The metrics of each step so far."""
+        return read_lines(self.metrics_file)
+
+    def evaluation(self, name: str) -> Evaluation | None:
+        """One evaluation; ``None`` if it was not made.
+
+        Raises:
+            ValueError: If the file is not an evaluation.
+        """
+        from art_trainer.rollout.evaluate import Evaluation  # it loads PyTorch
+
+        file = self.evaluations / f"{name}.json"
+        if not file.exists():
+            return None
+        try:
+            return Evaluation.from_json(json.loads(file.read_text(encoding="utf-8")))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{file} is not an evaluation ({error})") from error
+
+    def baselines(self) -> dict[str, Evaluation]:
+        """The evaluations of the environment's baselines, sorted by name."""
+        names = [file.stem for file in sorted(self.evaluations.glob(f"{BASELINE}*.json"))]
+        return {name.removeprefix(BASELINE): found for name in names if (found := self.evaluation(name))}
+
+    def transcripts(self, name: str) -> list[Episode]:
+        """The readable episodes of one evaluation, in the order they were started."""
+        lines = read_lines(self.evaluations / f"{name}.episodes.jsonl")
+        return [episode_from_json(record) for record in lines.records]
+
+    def begin(self, config: Mapping[str, Any], step: int, weights: str | None = None) -> None:
+        """Write ``run.yaml`` and drop what is there of later steps, which a resumed run repeats.
+
+        A ``run.yaml`` of the same run that says more, such as the environment, stays as it is.
+
+        Args:
+            config: The trainer's settings, JSON-able.
+            step: Steps done so far; a run that begins at 0 also evaluates again.
+            weights: The digest of the initial weights, see
+                :func:`art_trainer.models.weights_io.weights_digest`; a replay compares with it.
+
+        Raises:
+            RecordError: If the recorded episodes before that step are damaged.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        begin_episodes(self.path, config, step, weights)
+        known = self.settings()
+        self.write_settings(known if {**known, **config} == known else config)
+        for lines in (self.metrics_file, self.warnings_file):
+            _keep_steps(lines, step)
+        for file in self.evaluations.glob(f"{STEP}*.json"):
+            number = file.stem.removeprefix(STEP)
+            if number.isdecimal() and not 0 < step >= int(number):
+                file.unlink()
+
+    def write_settings(self, settings: Mapping[str, Any]) -> None:
+        """Write ``run.yaml``."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        text = yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)
+        write_text(self.settings_file, text)
+
+    def write_metrics(self, metrics: Mapping[str, float]) -> None:
+        """Append a step's line of metrics."""
+        _append(self.metrics_file, metrics)
+
+    def write_warning(self, warning: RunWarning) -> None:
+        """Append a health warning."""
+        _append(self.warnings_file, warning.to_json())
+
+    def write_episodes(
+        self, step: int, groups: Sequence[Group], limit: int | None = None, replaced: Sequence[Group] = ()
+    ) -> None:
+        """Append a step's episodes.
+
+        Args:
+            step: Its number, from 1.
+            groups: The groups that were trained on.
+            limit: Most episodes to keep, of the first groups; ``None``: all, 0: none. A step that was not
+                kept whole cannot be replayed.
+            replaced: Groups that dynamic sampling replaced.
+
+        Raises:
+            OSError: If there is no room; the file is as it was before.
+        """
+        if limit != 0:
+            self.path.mkdir(parents=True, exist_ok=True)
+            append_episodes(self.path, step, groups, replaced, limit=limit)
+
+    def write_evaluation(
+        self, name: str | int, evaluation: Evaluation, transcripts: Iterable[Episode] | None = None
+    ) -> None:
+        """Write an evaluation and its transcripts; token ids are left out, they are large.
+
+        Args:
+            name: Its name, or the step it was made after.
+            evaluation: The results.
+            transcripts: Its episodes.
+        """
+        name = f"{STEP}{name:06d}" if isinstance(name, int) else name
+        self.evaluations.mkdir(parents=True, exist_ok=True)
+        if transcripts is not None:
+            plain = (dataclasses.replace(episode, histories=()) for episode in transcripts)
+            lines = [json.dumps(episode_to_json(episode), ensure_ascii=False) + "\n" for episode in plain]
+            write_text(self.evaluations / f"{name}.episodes.jsonl", "".join(lines))
+        write_text(self.evaluations / f"{name}.json", json.dumps(evaluation.to_json(), ensure_ascii=False))
+
+    def sync(self) -> None:
+        """Force metrics and episodes to the disk, so that no checkpoint is ahead of them."""
+        for file in (self.path / FILE, self.metrics_file):
+            if file.exists():
+                fsync(file)
+
+
+def read_yaml(file: Path) -> dict[str, Any]:
+    """Read a YAML file that maps names to values.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is not YAML, or not a mapping.
+    """
+    try:
+        data = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileNotFoundError(f"no such file: {file}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file} is not YAML: {error}") from error
+    if data is None:
+        return {}
+    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
+        raise ValueError(f"{file} must map setting names to values, as in `max_steps: 200`")
+    return data
+
+
+def read_lines(file: Path) -> Lines:
+    """Read a JSONL file; broken lines are counted, a missing file is empty."""
+    if not file.exists():
+        return Lines(())
+    with file.open(encoding="utf-8", errors="replace") as stream:
+        found = [parse_line(line) for line in stream]
+    records = tuple(record for record in found if record is not None)
+    return Lines(records, len(found) - len(records))
+
+
+def parse_line(line: str) -> dict[str, Any] | None:
+    """One line of a JSONL file; ``None`` if it is not an object."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def write_text(file: Path, text: str) -> None:
+    """Write a file atomically: a reader never sees half of it."""
+    partial = hidden_path(file, ".partial")
+    # A lone surrogate in a transcript must not stop the run.
+    partial.write_text(text, encoding="utf-8", errors="backslashreplace")
+    os.replace(partial, file)
+
+
+def _append(file: Path, record: Mapping[str, Any]) -> None:
+    with file.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+
+def _keep_steps(file: Path, step: int) -> None:
+    """Rewrite a JSONL file without the lines of steps after ``step``; 0 keeps none, not even step 0's.
+
+    Lines that a killed process cut off are dropped as well.
+    """
+    if file.exists():
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+        write_text(file, "".join(line for line in lines if 0 < step >= _step_of(line)))
+
+
+def _step_of(line: str) -> float:
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return float("inf")
+
+
+_CHECKPOINT = re.compile(rf"{STEP}(\d{{6,}})")
+
+
+def checkpoint_path(folder: Path, step: int) -> Path:
+    """Return where the checkpoint of a step belongs."""
+    return folder / f"{STEP}{step:06d}"
+
+
+def checkpoint_step(path: Path) -> int:
+    """Return the step that a checkpoint's name says.
+
+    Raises:
+        ValueError: For another name than :func:`checkpoint_path` and :func:`list_checkpoints` give.
+    """
+    match = _CHECKPOINT.fullmatch(path.name.removeprefix(".").removesuffix(RETIRED))
+    if match is None:
+        raise ValueError(f"{path.name} is not the name of a checkpoint, as in step-000100")
+    return int(match[1])
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Return the complete checkpoints in a folder, oldest step first.
+
+    One that was being replaced when its process was killed is among them, under the name it was given then.
+    """
+    found: dict[int, Path] = {}
+    for path in folder.glob("*step-*"):
+        name = path.name.removeprefix(".").removesuffix(RETIRED)
+        if path.is_dir() and _CHECKPOINT.fullmatch(name):
+            whole = folder / name
+            if path == whole or (path == hidden_path(whole, RETIRED) and not whole.exists()):
+                found[checkpoint_step(path)] = path
+    return [found[step] for step in sorted(found)]
+
+
+def hidden_path(path: Path, ending: str) -> Path:
+    """Return a hidden name beside a path, for what is being written or replaced."""
+    return path.with_name(f".{path.name}{ending}")

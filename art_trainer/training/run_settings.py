@@ -1,0 +1,225 @@
+"""The settings of a run: one declaration, from which flags, YAML reading and ``run.yaml`` come.
+
+:class:`RunSettings` and :class:`~art_trainer.config.GRPOConfig` declare them; :func:`merge_settings` merges
+what several sources set. Imports no PyTorch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from art_gym.errors import did_you_mean
+from art_trainer.config import (
+    PROCESS_TIMEOUT,
+    Count,
+    Fraction,
+    GRPOConfig,
+    Positive,
+    check_fields,
+    read_settings,
+)
+from art_trainer.errors import ConfigError
+from art_trainer.tracking.run_dir import RunFolder
+from art_trainer.tracking.sinks.base import sink_names
+
+DEFAULT = "default"
+"""The source of a value that nobody set."""
+LOCAL: Literal["local"] = "local"
+RAY = "ray"
+SELF, COPY = "self", "copy"
+SCRATCH = "scratch"
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """What a run needs beyond :class:`~art_trainer.config.GRPOConfig`."""
+
+    env: str = ""
+    """Id of a Gymnasium environment with text observations and actions. ``module:id`` imports the module
+    first."""
+    env_args: dict[str, Any] = field(default_factory=dict)
+    """Argument of the environment: a JSON value or text."""
+    train_env_args: dict[str, Any] = field(default_factory=dict)
+    """Argument of the environment in training only, over ``env_args``. Example: a lower ``max_turns`` when
+    evaluations play whole games."""
+    model: str = SCRATCH
+    """Hugging Face name or folder of a causal language model, ``art-tiny``, or ``scratch``: a small model of
+    random weights whose vocabulary comes from the environment."""
+    scratch: dict[str, Any] = field(default_factory=dict)
+    """Size of the ``scratch`` model, see :class:`~art_trainer.training.scratch_model.ScratchSize`."""
+    history_window: Count | None = None
+    """How many turns the model sees, the current one included; ``None``: all. 1 makes each turn a short
+    context of its own, for games whose board shows everything."""
+    warm_start: str | None = None
+    """Scripted player of the environment that the model first learns to imitate; ``None``: no imitation."""
+    warm_start_episodes: Count = 200
+    """Episodes of that player."""
+    warm_start_noise: Fraction = 0.0
+    """Largest share of the player's replies that are replaced by random ones, so that the model also learns
+    what to do in states that the player avoids."""
+    warm_start_epochs: Count = 1
+    """Passes over the player's replies."""
+    warm_start_batch_size: Count = 32
+    """Episodes in an optimizer step of the warm start; turns, if ``history_window`` is set."""
+    warm_start_learning_rate: Positive = 1e-3
+    """Peak learning rate of the warm start."""
+    reward: str = "env"
+    """Training reward: ``env``, ``rubric`` (criteria without a model), ``ruler`` (a judge model that compares
+    a group's attempts) or a weighted sum such as ``0.7*ruler+0.3*env``. Evaluations keep the environment's
+    own reward."""
+    rubric: dict[str, Any] = field(default_factory=dict)
+    """Weights of the rubric's criteria by name; empty: the judge's own rubric."""
+    judge: str | None = None
+    """Judge model of the reward ``ruler``: ``openai:MODEL@URL``. Its key comes from ``OPENAI_API_KEY``."""
+    judge_args: dict[str, Any] = field(default_factory=dict)
+    """Other arguments of :class:`~art_gym.wrappers.judging.llm_judge.LLMJudge`, such as
+    ``{budget: {max_cost: 5, prompt_price_per_million: 0.3, completion_price_per_million: 1}}``."""
+    log: tuple[str, ...] = ()
+    """Comma-separated loggers: ``wandb``, ``langfuse``, ``tensorboard``, ``trackio``, ``mlflow``, ``otel``,
+    ``openpipe``. Keys come from the environment or ``.env``, see ``art-trainer config``."""
+    lora: Count | None = None
+    """Rank of the LoRA adapter to train; ``None``: train all weights."""
+    dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    """Weight dtype; ``auto``: as saved. A new adapter is always float32."""
+    load_in_4bit: bool = False
+    """Load the frozen weights below the adapter in 4 bits (QLoRA); needs a GPU and bitsandbytes."""
+    gradient_checkpointing: bool = False
+    """Enable gradient checkpointing: less memory, about a third more computation."""
+    engine: str | None = None
+    """Server that samples in training: ``vllm@URL`` or ``sglang@URL``, with the same model. It gets the
+    trained weights before each rollout; ``None``: the model itself samples. A server rounds differently from
+    the learner: set ``importance_sampling_correction`` too."""
+    engine_weights_dir: str | None = None
+    """Folder where this run writes weights for the engine; ``None``: a temporary one, for an engine of the
+    same user on this machine."""
+    backend: Literal["local", "ray"] = LOCAL
+    """Rollout backend: ``local``, this process, or ``ray``, actors of a Ray cluster."""
+    ray_address: str | None = None
+    """Address of the Ray cluster, such as ``auto`` or ``10.0.0.5:6379``; ``None``: a new one on this
+    machine."""
+    ray_actors: Count = 2
+    """Number of Ray actors that play; each has its own copy of the model."""
+    ray_actor_cpus: float = 1.0
+    """CPUs that each Ray actor reserves."""
+    ray_actor_gpus: float = 0.0
+    """GPUs that each Ray actor reserves; below 1 several actors share one."""
+    threads: Count | None = None
+    """CPU threads; ``None``: 2 for small models, all cores for large ones, see
+    :mod:`art_trainer.models.loading`."""
+    process_timeout: Positive = PROCESS_TIMEOUT
+    """Seconds that one of several processes (torchrun) waits for the others: longer than a rollout or an
+    evaluation takes."""
+    device: str | None = None
+    """Device of the model; ``None``: a GPU if there is one."""
+    max_batch: Count = 256
+    """Largest number of conversations that the model holds in memory at the same time."""
+    test_split: str | None = None
+    """Split of the evaluations before and after training; ``None``: ``"test"`` if there is one."""
+    baselines: tuple[str, ...] | None = None
+    """Baselines of the environment to evaluate too; ``None``: all."""
+    opponent: str = SELF
+    """Opponent in ``self-play``. ``self``: the model plays all seats and learns from all; ``copy``: a second
+    model learns the other seats; or a scripted player or another policy, which does not learn."""
+    seat: str | None = None
+    """Seat of the model in ``self-play`` against an opponent that does not learn; ``None``: the first."""
+
+    @property
+    def all_env_args(self) -> dict[str, Any]:
+        """Arguments of the environment in training."""
+        return {**self.env_args, **self.train_env_args}
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        object.__setattr__(self, "log", sink_names(",".join(self.log)))
+        for name in self.scratch:
+            if name not in _SCRATCH_SIZES:
+                raise ConfigError(f"scratch: no `{name}`{did_you_mean(str(name), _SCRATCH_SIZES)}")
+
+
+_SCRATCH_SIZES = ("layers", "hidden_size", "heads", "vocabulary_size", "max_context")
+SETTINGS: Mapping[str, type] = {
+    item.name: holder for holder in (RunSettings, GRPOConfig) for item in dataclasses.fields(holder)
+}
+"""Every setting's name, and the class that declares it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Settings from one source."""
+
+    source: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings of a run, and the source of each."""
+
+    run: RunSettings
+    config: GRPOConfig
+    sources: Mapping[str, str]
+    resume: Path | None = None
+    """The run to resume."""
+    resume_step: int | None = None
+    """Resume from this step's checkpoint, not from the newest; later ones are deleted."""
+
+    @property
+    def folder(self) -> RunFolder:
+        """The run's folder."""
+        return RunFolder(Path(self.config.output_dir))
+
+    @property
+    def episodes_per_step(self) -> int:
+        """Episodes of one step of training."""
+        return self.config.groups_per_step * self.config.num_generations
+
+    def to_mapping(self) -> dict[str, Any]:
+        """All settings by name; :func:`merge_settings` of them alone gives the same settings."""
+        values = {**dataclasses.asdict(self.run), **self.config.to_mapping()}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def merge_settings(layers: Iterable[Layer]) -> Settings:
+    """Merge settings over the defaults; a later layer overrides an earlier one.
+
+    Raises:
+        ConfigError: For a setting that does not exist or is wrong; names its source and the near miss.
+    """
+    merged: dict[str, Any] = {}
+    sources = dict.fromkeys(SETTINGS, DEFAULT)
+    for layer in layers:
+        for name, value in layer.values.items():
+            if name not in SETTINGS:
+                raise ConfigError(f"{layer.source}: no setting `{name}`{did_you_mean(name, SETTINGS)}")
+            # A layer overrides single entries of settings that are mappings.
+            old = merged.get(name)
+            both = isinstance(old, Mapping) and isinstance(value, Mapping)
+            merged[name] = {**old, **value} if both else value  # type: ignore[dict-item]
+            sources[name] = layer.source
+    try:
+        run, config = (
+            read_settings(holder, {name: merged[name] for name in merged if SETTINGS[name] is holder})
+            for holder in (RunSettings, GRPOConfig)
+        )
+    except ConfigError as error:
+        raise ConfigError(f"{error}{_sources_named(str(error), sources)}") from error
+    assert isinstance(run, RunSettings)
+    assert isinstance(config, GRPOConfig)
+    return Settings(run, config, sources)
+
+
+def _sources_named(message: str, sources: Mapping[str, str]) -> str:
+    """Where the settings that an error names came from."""
+    named = [name for name in re.findall(r"\w+", message) if sources.get(name, DEFAULT) != DEFAULT]
+    blamed = [f"{name} from {sources[name]}" for name in dict.fromkeys(named)]
+    return f" ({', '.join(blamed)})" if blamed else ""
+
+
+def saved_settings(folder: RunFolder) -> Settings:
+    """The settings in a run's folder."""
+    return merge_settings([Layer(folder.settings_file.name, folder.settings())])

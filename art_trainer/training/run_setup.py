@@ -1,0 +1,412 @@
+"""What a run's settings name: its model, its warm start, the reward of training.
+
+The command line, ``replay`` and benchmarks make them with the same functions.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import re
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+from transformers import AutoConfig, PreTrainedTokenizerBase
+
+from art_gym.wrappers.judging import (
+    CLASSIC_RUBRIC,
+    Judge,
+    JudgeBudget,
+    JudgingError,
+    LLMJudge,
+    Rubric,
+    RubricJudge,
+)
+from art_trainer.errors import ConfigError, EngineError, ReplayError
+from art_trainer.inference.engine_policy import EnginePolicy
+from art_trainer.inference.engines.clients import Engine, SGLangEngine, VLLMEngine
+from art_trainer.inference.policy import TrainablePolicy
+from art_trainer.inference.sampling import SamplingParams
+from art_trainer.inference.transformers_policy import TransformersPolicy
+from art_trainer.models import art_tiny
+from art_trainer.models.loading import (
+    ModelOptions,
+    apply_model_options,
+    default_threads,
+    load_model,
+    load_tokenizer,
+)
+from art_trainer.rollout.envs import MakeEnv, baseline_names, env_maker, train_split
+from art_trainer.rollout.judge_rewards import ENV, JudgeRewards, RewardMix
+from art_trainer.tracking.env_vars import env_var, load_env_vars
+from art_trainer.tracking.run_dir import RunFolder
+from art_trainer.tracking.sinks.backfill import describe_run
+from art_trainer.tracking.sinks.base import make_sinks
+from art_trainer.tracking.sinks.delivery import SinkDispatcher
+from art_trainer.training.checkpoint import checkpoint_to_resume, result_checkpoint, verify_checkpoint
+from art_trainer.training.memory_plan import empty_model
+from art_trainer.training.replay import BuildModel
+from art_trainer.training.run_settings import SCRATCH, RunSettings, Settings, saved_settings
+from art_trainer.training.scratch_model import ScratchSize, sample_texts, scratch_model
+from art_trainer.training.sft import ImitationConfig, OnStep, warm_start
+
+RUBRIC, RULER = "rubric", "ruler"
+_OPENAI = re.compile(r"openai:(?P<model>.+?)(?:@(?P<url>https?://.+))?")
+_log = logging.getLogger(__name__)
+
+
+def find_checkpoint(settings: Settings) -> Path | None:
+    """The checkpoint that a resumed run starts from, checked; ``None`` for a new run."""
+    if settings.resume is None:
+        return None
+    found = checkpoint_to_resume(settings.folder.checkpoints, settings.resume_step)
+    if found is not None:
+        verify_checkpoint(found)
+    return found
+
+
+def local_policy(
+    name: str,
+    options: ModelOptions,
+    *,
+    sampling: SamplingParams,
+    max_batch: int = 256,
+    history_window: int | None = None,
+    baselines: tuple[str, ...] = (),
+) -> TransformersPolicy:
+    """Load a model on this machine: from a folder, from Hugging Face, or the one in the package.
+
+    Args:
+        name: ``art-tiny``, a folder, or a Hugging Face name.
+        options: How it is loaded.
+        sampling: How replies are sampled.
+        max_batch: Largest number of conversations held at the same time.
+        history_window: How many turns the model sees; ``None`` for all.
+        baselines: Other names that were possible, for error messages.
+    """
+    path = model_path(name, baselines)
+    # It would draw over what this command shows.
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        return TransformersPolicy(
+            load_model(path, options),
+            load_tokenizer(path),
+            sampling=sampling,
+            max_batch=max_batch,
+            history_window=history_window,
+            name=name,
+        )
+    except ConfigError:
+        raise
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"no policy {name!r}: no folder with a model, no baseline of the environment, and not found on "
+            f"Hugging Face ({str(error).splitlines()[0]})"
+        ) from error
+
+
+def model_options(run: RunSettings) -> ModelOptions:
+    """How a run's model is loaded; a ConfigError for settings that contradict each other."""
+    if run.model == SCRATCH and (run.lora is not None or run.load_in_4bit):
+        raise ConfigError(
+            "lora is set, but a scratch model's weights are random and not worth freezing: leave it out"
+        )
+    return ModelOptions(run.dtype, run.lora, run.load_in_4bit, run.gradient_checkpointing, run.device)
+
+
+def model_path(name: str, baselines: tuple[str, ...] = ()) -> str:
+    """What Transformers loads: of a run the latest checkpoint, of a checkpoint the model in it.
+
+    Raises:
+        ConfigError: For a folder that does not exist, or a near miss of ``art-tiny`` or a baseline.
+        CheckpointError: If a file of a checkpoint's model is damaged or missing.
+    """
+    if name == art_tiny.NAME:
+        return str(art_tiny.path())
+    path = Path(name)
+    if not path.exists():
+        _refuse_typos(name, (art_tiny.NAME, *baselines))
+    path = result_checkpoint(RunFolder(path).checkpoints) or path
+    if not (path / "model").is_dir():
+        return name
+    if (path / "manifest.json").exists():
+        verify_checkpoint(path, "model/")
+    return str(path / "model")
+
+
+def _refuse_typos(name: str, known: tuple[str, ...]) -> None:
+    """Refuse what can be no name on the Hub, before it is asked."""
+    path = Path(name)
+    in_folder = path.parent != Path(".") and path.parent.is_dir()
+    # The Hub's names have two parts; what lies in runs/ is a run, here or on another machine.
+    no_hub_name = len(path.parts) > 2 or path.parts[0] == "runs" or name.startswith((".", "~"))
+    if in_folder or path.is_absolute() or no_hub_name:
+        raise ConfigError(f"no model at {name!r}: there is no such folder")
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
+    if near:
+        raise ConfigError(f"no policy {name!r}; did you mean `{near[0]}`?")
+
+
+# ----------------------------------------------------------------------
+# The policy that a run starts from: loaded or made from scratch, then warmed up if the settings say so.
+
+
+def prepare_policy(
+    settings: Settings, texts: Callable[[], Sequence[str]], *, checkpoint: Path | None
+) -> TransformersPolicy:
+    """Load the model, or make it with a vocabulary from ``texts``.
+
+    A resumed run starts from its checkpoint; of a model from scratch that is the only copy.
+    """
+    run, config = settings.run, settings.config
+    options = model_options(run)
+    torch.manual_seed(config.seed)  # a new LoRA adapter starts from torch's generator
+    sampling = SamplingParams.for_training(config)
+    if run.model == SCRATCH and checkpoint is None:
+        model, tokenizer = scratch_model(texts(), size=ScratchSize(**run.scratch), seed=config.seed)
+        policy = TransformersPolicy(
+            apply_model_options(model, options),
+            tokenizer,
+            sampling=sampling,
+            max_batch=run.max_batch,
+            history_window=run.history_window,
+            name=SCRATCH,
+        )
+    else:
+        policy = local_policy(
+            run.model if checkpoint is None or run.model != SCRATCH else str(checkpoint),
+            options,
+            sampling=sampling,
+            max_batch=run.max_batch,
+            history_window=run.history_window,
+        )
+    weights = sum(parameter.numel() for parameter in policy.model.parameters())
+    torch.set_num_threads(run.threads or default_threads(weights))
+    return policy
+
+
+def imitation_config(run: RunSettings) -> ImitationConfig:
+    """The settings of the warm start's training."""
+    return ImitationConfig(
+        epochs=run.warm_start_epochs,
+        batch_size=run.warm_start_batch_size,
+        learning_rate=run.warm_start_learning_rate,
+    )
+
+
+def warm_up(
+    policy: TransformersPolicy, settings: Settings, make_env: MakeEnv, on_step: OnStep | None = None
+) -> None:
+    """Imitate the scripted player that the settings name."""
+    run, config = settings.run, settings.config
+    assert run.warm_start is not None
+    shown, losses = warm_start(
+        policy,
+        make_env,
+        run.warm_start,
+        episodes=run.warm_start_episodes,
+        noise=run.warm_start_noise,
+        split=train_split(make_env, config.train_split),
+        seed=config.seed,
+        config=imitation_config(run),
+        on_step=on_step,
+    )
+    replies = sum(len(episode.turns) for episode in shown)
+    mean = sum(episode.reward for episode in shown) / len(shown)
+    _log.info(
+        "warm start: %d replies in %d episodes of %s (mean reward %.4g), loss %.3f to %.3f",
+        *(replies, len(shown), run.warm_start, mean, losses[0], losses[-1]),
+    )
+
+
+def env_texts(settings: Settings, make_env: MakeEnv) -> list[str]:
+    """What an environment shows to the players of a run.
+
+    A player that searches for seconds a move is left out, unless it is to be imitated.
+    """
+    run, config = settings.run, settings.config
+    players = baseline_names(make_env) if run.baselines is None else run.baselines
+    return sample_texts(
+        make_env,
+        [run.warm_start] if run.warm_start else players or baseline_names(make_env),
+        split=train_split(make_env, config.train_split),
+        seed=config.seed,
+    )
+
+
+def model_builder(folder: RunFolder) -> BuildModel:
+    """Return what makes a run's model from its ``run.yaml``, with the same number of CPU threads."""
+    if not folder.settings().get("env"):
+        raise ReplayError(
+            f"{folder.path} has no {folder.settings_file.name} that says how its model is made: pass `build`"
+        )
+    settings = saved_settings(folder)
+    run = settings.run
+
+    def build(checkpoint: Path | None) -> nn.Module:
+        make_env = env_maker(run.env, run.env_args)
+        policy = prepare_policy(settings, lambda: env_texts(settings, make_env), checkpoint=checkpoint)
+        if checkpoint is None and run.warm_start is not None:
+            warm_up(policy, settings, make_env)
+        return policy.model
+
+    return build
+
+
+# ----------------------------------------------------------------------
+# The training reward.
+
+
+def reward_model(run: RunSettings, folder: Path) -> JudgeRewards | None:
+    """The judges of a run's training reward; ``None`` for the environment's own reward.
+
+    A judge model's answers are kept in the run's folder, so that a resumed run does not ask again.
+    """
+    mix = RewardMix.parse(run.reward, (RUBRIC, RULER))
+    if mix.weights == {ENV: 1.0}:
+        return None
+    judges: dict[str, Judge] = {}
+    try:
+        rubric = Rubric.of(run.rubric) if run.rubric else None
+        if RUBRIC in mix.judges:
+            judges[RUBRIC] = RubricJudge(rubric or CLASSIC_RUBRIC)
+        if RULER in mix.judges:
+            judges[RULER] = _ruler(run, rubric, folder)
+    except (JudgingError, TypeError) as error:
+        raise ConfigError(f"reward {run.reward!r}: {error}") from error
+    return JudgeRewards(mix, judges)
+
+
+def _ruler(run: RunSettings, rubric: Rubric | None, folder: Path) -> Judge:
+    if run.judge is None:
+        raise ConfigError(
+            "the reward `ruler` needs a judge model: --judge openai:MODEL@URL, as in "
+            "--judge openai:qwen3@http://localhost:8000/v1"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    given = {"cache": folder / "judge_cache.sqlite", **({} if rubric is None else {"rubric": rubric})}
+    return llm_judge(run.judge, **{**given, **run.judge_args})
+
+
+def parse_openai(name: str) -> tuple[str, str | None]:
+    """The model and the server's address that ``openai:MODEL@URL`` names; a ConfigError for another form."""
+    match = _OPENAI.fullmatch(name)
+    if match is None:
+        raise ConfigError(
+            f"{name!r} names no model: write openai:MODEL@URL, as in openai:qwen3@http://localhost:8000/v1"
+        )
+    return match["model"], match["url"]
+
+
+def llm_judge(name: str, **arguments: Any) -> LLMJudge:
+    """The judge model that ``openai:MODEL@URL`` names; its key comes from ``OPENAI_API_KEY``.
+
+    Args:
+        name: The model.
+        arguments: Other arguments of :class:`~art_gym.wrappers.judging.llm_judge.LLMJudge`; the budget may be
+            a mapping.
+    """
+    model, url = parse_openai(name)
+    if isinstance(arguments.get("budget"), dict):
+        arguments["budget"] = JudgeBudget(**arguments["budget"])
+    try:
+        return LLMJudge(model, url, **{"api_key": env_var("OPENAI_API_KEY"), **arguments})
+    except ImportError as error:
+        raise ConfigError(f'{name} needs the package openai: pip install "art-gym[openai]"') from error
+
+
+# ----------------------------------------------------------------------
+# The engine that samples, the loggers, the environment's instructions, the model without weights.
+
+ENGINES: dict[str, tuple[type[VLLMEngine] | type[SGLangEngine], str]] = {
+    "vllm": (VLLMEngine, "VLLM_API_KEY"),
+    "sglang": (SGLangEngine, "SGLANG_API_KEY"),
+}
+"""The engines by name, and the environment variables of their keys."""
+_SERVED = re.compile(r"(?P<kind>\w+)[:@](?:(?P<model>(?!https?://).+?)@)?(?P<url>https?://.+)")
+
+
+def with_engine(policy: TransformersPolicy, run: RunSettings) -> TrainablePolicy:
+    """The policy that samples in training: the model itself, or the engine that the settings name.
+
+    Raises:
+        ConfigError: If the engine does not answer, or cannot take the weights that are trained.
+    """
+    if run.engine is None:
+        return policy
+    if run.model == SCRATCH:
+        raise ConfigError("engine is set, but no engine serves a scratch model's weights: leave it out")
+    engine = connect_engine(run.engine, f"engine is {run.engine!r}: write vllm@URL or sglang@URL")
+    try:
+        return EnginePolicy(
+            engine,
+            policy.model,
+            policy.tokenizer,
+            sampling=policy.sampling,
+            history_window=policy.format.history_window,
+            weights_dir=run.engine_weights_dir,
+            name=f"{policy.name} on {run.engine}",
+        )
+    except EngineError as error:
+        raise ConfigError(f"engine: {error}") from error
+
+
+def connect_engine(name: str, refusal: str) -> Engine:
+    """The engine that ``vllm:MODEL@URL`` or ``vllm@URL`` names; a ConfigError if it names none."""
+    match = _SERVED.fullmatch(name)
+    if match is None or match["kind"] not in ENGINES:
+        raise ConfigError(f"{refusal}, with a URL such as http://localhost:8000")
+    engine, key = ENGINES[match["kind"]]
+    return engine(match["url"], match["model"], api_key=env_var(key))
+
+
+def make_dispatcher(settings: Settings, folder: Path, make_env: MakeEnv) -> SinkDispatcher | None:
+    """Build the loggers that ``log`` names; ``None`` if it names none."""
+    if not settings.run.log:
+        return None
+    services = load_env_vars()
+    sinks = make_sinks(settings.run.log, services.values)
+    env = make_env()
+    max_turns = getattr(env.unwrapped, "max_turns", None)
+    env.close()
+    return SinkDispatcher(
+        describe_run(folder, settings.to_mapping(), max_turns=max_turns),
+        sinks,
+        close_seconds=services.integer("ART_LOG_CLOSE_SECONDS"),
+    )
+
+
+def system_message(folder: RunFolder) -> str:
+    """The system message of a run's environment; empty for a run without settings of an environment."""
+    if not folder.settings().get("env"):
+        return ""
+    run = saved_settings(folder).run
+    with closing(env_maker(run.env, run.all_env_args)()) as env:
+        _, info = env.reset(seed=0)
+    return str(info.get("system") or "")
+
+
+def empty_run_model(
+    settings: Settings, options: ModelOptions, make_env: MakeEnv
+) -> tuple[torch.nn.Module, PreTrainedTokenizerBase]:
+    """The model without weights, and its tokenizer."""
+    run = settings.run
+    if run.model == SCRATCH:
+        with torch.device("meta"):
+            made, tokenizer = scratch_model(env_texts(settings, make_env), size=ScratchSize(**run.scratch))
+        return empty_model(made.config, options), tokenizer
+    path = model_path(run.model)
+    if (Path(path) / "adapter_config.json").exists():
+        raise ConfigError(f"{path} is an adapter: give --model the model below it, and --lora its rank")
+    try:
+        config = AutoConfig.from_pretrained(path)
+        return empty_model(config, options), load_tokenizer(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"no configuration of {run.model!r} here or on Hugging Face ({str(error).splitlines()[0]})"
+        ) from error

@@ -1,0 +1,346 @@
+"""GRPO on games, in which every seat is played by a policy: the same one, another one, or a script.
+
+::
+
+    trainer = SelfPlayTrainer(policy, "art/2048Duel-v0", GRPOConfig(max_steps=100))
+    trainer.train()
+
+One policy for all seats learns from both sides of its games. With a policy for each seat
+(``{"slider_0": one, "placer_1": other}``) each learns its own; one that has no weights here, such as a
+scripted player, only plays. Otherwise it is a :class:`~art_trainer.training.trainer.GRPOTrainer`: each
+seat's attempts
+at one start are a group, and the learner is the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+
+from art_gym.env import Baseline
+from art_gym.errors import did_you_mean
+from art_gym.games.seats import SeatEnv, TextGame, players_of
+from art_trainer.config import GRPOConfig
+from art_trainer.errors import ConfigError
+from art_trainer.inference.policy import Policy
+from art_trainer.inference.transformers_policy import TransformersPolicy
+from art_trainer.rollout.backend import CollectCallbacks, RolloutBackend
+from art_trainer.rollout.evaluate import Evaluation, evaluate
+from art_trainer.rollout.games import MakeGame, play_games, seat_groups, seat_of
+from art_trainer.tracking.callbacks import TrainerCallback
+from art_trainer.training.distributed import current_process_group
+from art_trainer.training.metrics import episode_metrics
+from art_trainer.training.trainer import EVALUATION_SEED, GRPOTrainer
+from art_trainer.types import Episode, Group, GroupSpec
+
+RIVALS = "rivals"
+"""The folder, in a run and in a checkpoint, of the policies beyond the first that learn too."""
+SEAT_METRICS = ("reward", "success", "turns", "invalid_actions")
+"""What a step's metrics tell of each seat, as ``SEAT/NAME``."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Match:
+    """How a policy did in a seat against a scripted player of the others."""
+
+    seat: str
+    opponent: str
+    evaluation: Evaluation
+    episodes: tuple[Episode, ...]
+    """The policy's, in the order of the starts."""
+
+
+class SelfPlayTrainer(GRPOTrainer):
+    """Trains the policies of a game's seats.
+
+    Args:
+        policies: One policy for all seats, or one for each; those with weights learn.
+        game: The id of a PettingZoo AEC environment, or a callable that makes one. Observations hold text
+            under ``"text"``, and ``step`` takes a reply in text.
+        config: The settings, the same for every policy. ``groups_per_step`` counts starts: each gives a group
+            for every seat that learns.
+        eval_game: Makes the game of evaluations; by default the same.
+        learning_seats: The seats that learn; by default all whose policy has weights.
+        callbacks: Called for each step, and of the episode of each seat.
+
+    Attributes:
+        policies: The policy of each seat.
+        rivals: By seat the trainers of the learning policies beyond the first.
+
+    Raises:
+        ConfigError: If a seat has no policy, there is no such seat, or a policy cannot learn.
+    """
+
+    def __init__(
+        self,
+        policies: Policy | Mapping[str, Policy],
+        game: str | MakeGame,
+        config: GRPOConfig | None = None,
+        *,
+        eval_game: MakeGame | None = None,
+        learning_seats: Sequence[str] | None = None,
+        callbacks: Sequence[TrainerCallback] = (),
+    ) -> None:
+        config = config or GRPOConfig()
+        self.make_game = game_maker(game) if isinstance(game, str) else game
+        self.make_eval_game = eval_game or self.make_game
+        with closing(self.make_game()) as made:
+            seats = list(made.possible_agents)
+        self.policies = dict(policies) if isinstance(policies, Mapping) else dict.fromkeys(seats, policies)
+        _check_seats("policies are", self.policies, seats)
+        if set(self.policies) != set(seats):
+            raise ConfigError(
+                f"policies are for {', '.join(self.policies)}, but the seats are {', '.join(seats)}"
+            )
+        if learning_seats is None:
+            learning_seats = [name for name in seats if isinstance(self.policies[name], TransformersPolicy)]
+        _check_seats("learning_seats are", learning_seats, seats)
+        self.learning_seats = tuple(name for name in seats if name in learning_seats)
+        if not self.learning_seats:
+            raise ConfigError("no seat learns: give one a TransformersPolicy, whose weights can be trained")
+        if current_process_group().size > 1:
+            raise ConfigError(
+                f"games are played and learned from in one process, but {current_process_group().size} were "
+                "started: start one, without torchrun or accelerate launch"
+            )
+        # A policy that learns is named after the first of its seats.
+        named = {id(self._learner_of(name)): name for name in reversed(self.learning_seats)}
+        first, *others = (name for name in self.learning_seats if name in named.values())
+        make_env = seat_env_maker(self.make_game, first)
+        backend = _GameBackend(self.policies, self.make_game, self.learning_seats, config)
+        super().__init__(self._learner_of(first), make_env, config, callbacks=callbacks, backend=backend)
+        self.rivals = {
+            seat: GRPOTrainer(
+                self._learner_of(seat),
+                make_env,
+                dataclasses.replace(config, output_dir=str(Path(config.output_dir) / RIVALS / seat)),
+            )
+            for seat in others
+        }
+
+    def update_policy(self, groups: Sequence[Group]) -> dict[str, float]:
+        """Let each policy learn from the groups of its seats.
+
+        Returns:
+            The first policy's metrics; those of each rival with its seat before them, ``SEAT/policy_loss``;
+            and for every seat that learns ``SEAT/reward`` and the rest of ``SEAT_METRICS``.
+        """
+        metrics = super().update_policy(self._groups_of(self.policy, groups))
+        for seat, rival in self.rivals.items():
+            rival.collected = self.collected
+            found = rival.update_policy(self._groups_of(rival.policy, groups))
+            kept = {name: value for name, value in found.items() if name not in _SHARED_METRICS}
+            metrics |= {f"{seat}/{name}": value for name, value in kept.items()}
+        for seat in self.learning_seats:
+            played = [episode for group in groups if seat_of(group) == seat for episode in group.episodes]
+            found = episode_metrics(played)
+            metrics |= {f"{seat}/{name}": found[name] for name in SEAT_METRICS if name in found}
+        return metrics
+
+    def evaluate(self) -> dict[str, float]:
+        """Play :meth:`matches`; return means as ``eval_SEAT_vs_OPPONENT_reward`` and ``…_success``."""
+        metrics: dict[str, float] = {}
+        for match in self.matches():
+            name = f"eval_{match.seat}_vs_{match.opponent}"
+            if match.evaluation.reward is not None:
+                metrics[f"{name}_reward"] = match.evaluation.reward.value
+            if match.evaluation.success is not None:
+                metrics[f"{name}_success"] = match.evaluation.success.value
+        return metrics
+
+    def matches(self, on_episode: Callable[[Episode], None] | None = None) -> list[Match]:
+        """Play every seat that learns against every scripted player of the other seats.
+
+        See :func:`play_matches`; models sample at ``eval_temperature``.
+        """
+        config = self.config
+        found = []
+        for seat in self.learning_seats:
+            policy = self._learner_of(seat)
+            with policy.evaluating(config):
+                found += play_matches(
+                    {seat: policy},
+                    self.make_eval_game,
+                    episodes=config.eval_episodes,
+                    seed=config.seed + EVALUATION_SEED,
+                    split=config.eval_split,
+                    max_concurrent=config.max_concurrent,
+                    on_episode=on_episode,
+                )
+        return found
+
+    def save_checkpoint(self, path: str | Path) -> Path:
+        """Write everything needed to go on into a folder; rivals in ``rivals/SEAT`` below it."""
+        folder = super().save_checkpoint(path)
+        for seat, rival in self.rivals.items():
+            rival.save_checkpoint(folder / RIVALS / seat)
+        return folder
+
+    def load_checkpoint(self, path: str | Path) -> None:
+        """Go on from a checkpoint of a trainer with the same seats learning.
+
+        Raises:
+            CheckpointError: If it is incomplete, damaged or of other models.
+        """
+        for seat, rival in self.rivals.items():
+            rival.load_checkpoint(Path(path) / RIVALS / seat)
+        super().load_checkpoint(path)
+
+    def close(self) -> None:
+        """Close the environments; the trainer makes new ones if it goes on."""
+        super().close()
+        for rival in self.rivals.values():
+            rival.close()
+
+    def _groups_of(self, policy: Policy, groups: Sequence[Group]) -> list[Group]:
+        return [group for group in groups if self.policies[seat_of(group)] is policy]
+
+    def _learner_of(self, seat: str) -> TransformersPolicy:
+        policy = self.policies[seat]
+        if not isinstance(policy, TransformersPolicy):
+            raise ConfigError(f"{seat} cannot learn: {policy.name} has no weights that could be trained")
+        return policy
+
+
+@dataclasses.dataclass
+class _GameBackend(RolloutBackend):
+    """Plays the games of a step: as many as a task has attempts, with a group for each seat that learns."""
+
+    policies: Mapping[str, Policy]
+    make_game: MakeGame
+    learning_seats: Sequence[str]
+    config: GRPOConfig
+    per_process = True
+
+    def collect(self, tasks: Sequence[GroupSpec], **callbacks: Unpack[CollectCallbacks]) -> list[Group]:
+        """Play the games; a task gives as many groups as there are seats that learn and came to move."""
+        size = self.config.num_generations
+        starts = [task.episode(member, place) for place, task in enumerate(tasks) for member in range(size)]
+        games = play_games(
+            self.policies,
+            self.make_game,
+            starts,
+            max_concurrent=self.config.max_concurrent,
+            on_episode=callbacks["on_episode"],
+        )
+        return seat_groups(games, size, self.learning_seats)
+
+
+def play_matches(
+    policies: Mapping[str, Policy],
+    make_game: MakeGame,
+    *,
+    episodes: int,
+    seed: int,
+    split: str | None = None,
+    max_concurrent: int | None = None,
+    on_episode: Callable[[Episode], None] | None = None,
+) -> list[Match]:
+    """Evaluate policies in seats of a game, each scripted player of the other seats in turn against them.
+
+    The k-th game of every match of a seat begins alike, so they can be compared pair by pair. A game that
+    offers no scripted players gives no matches.
+    """
+    found = []
+    for seat, policy in policies.items():
+        for opponent in opponents_of(make_game, seat):
+            transcripts: list[Episode] = []
+            evaluation = evaluate(
+                policy,
+                seat_env_maker(make_game, seat, opponent),
+                split=split,
+                episodes=episodes,
+                seed=seed,
+                max_concurrent=max_concurrent,
+                settings={"opponent": opponent},
+                on_episode=on_episode,
+                transcripts=transcripts,
+            )
+            named = dataclasses.replace(evaluation, env_id=f"{_name_of(make_game)}:{seat}")
+            found.append(Match(seat, opponent, named, tuple(transcripts)))
+    return found
+
+
+def seat_env_maker(
+    make_game: MakeGame, seat: str, opponent: str | Baseline | None = None
+) -> Callable[[], SeatEnv]:
+    """What makes one seat of a game an environment."""
+
+    def make() -> SeatEnv:
+        game = make_game()
+        others = [name for name in game.possible_agents if name != seat]
+        return SeatEnv(game, seat, dict.fromkeys(others, _nobody if opponent is None else opponent))
+
+    return make
+
+
+def game_maker(game_id: str, **arguments: Any) -> MakeGame:
+    """What makes a game that is registered with PettingZoo.
+
+    The project's own games are; another's id is written ``module:id``, and the module, which registers it, is
+    imported first.
+
+    Raises:
+        ConfigError: If there is no such game, it does not take these arguments, or PettingZoo is missing.
+    """
+    try:
+        import pettingzoo  # type: ignore[import-untyped]
+
+        import art_gym.games.aec  # noqa: F401 (registers the project's games)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f'games need PettingZoo: pip install "art-gym[pettingzoo]" ({error})') from error
+
+    module, _, game_id = game_id.rpartition(":")
+    if module:
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"game {module}:{game_id} needs a module that there is not: {error}") from error
+    if game_id not in pettingzoo.aec_registry:
+        raise ConfigError(f"no game `{game_id}`{did_you_mean(game_id, pettingzoo.aec_registry)}")
+
+    def make() -> TextGame:
+        game: TextGame = pettingzoo.make("aec", game_id, **arguments)
+        return game
+
+    try:
+        make().close()
+    except ModuleNotFoundError as error:  # another library's game, which names what to install
+        raise ConfigError(f"{game_id}: {error}") from error
+    except (TypeError, ValueError) as error:
+        given = ", ".join(f"{name}={value!r}" for name, value in arguments.items()) or "no arguments"
+        raise ConfigError(f"{game_id} cannot be made with {given}: {error}") from error
+    return make
+
+
+def opponents_of(make_game: MakeGame, seat: str) -> tuple[str, ...]:
+    """The scripted players that all seats but one have, by name."""
+    with closing(make_game()) as game:
+        others = [players_of(game, name) for name in game.possible_agents if name != seat]
+    return tuple(name for name in others[0] if all(name in players for players in others)) if others else ()
+
+
+_SHARED_METRICS = frozenset({"step", "time/rollout", "tokens_per_second", "learning_rate", *SEAT_METRICS})
+"""Metrics of a rival that are those of the run, or are reported for each seat anyway."""
+
+
+def _name_of(make_game: MakeGame) -> str:
+    with closing(make_game()) as game:
+        return str(getattr(game, "unwrapped", game))
+
+
+def _nobody(game: Any, rng: np.random.Generator) -> Callable[[str], str]:
+    """The opponent in environments that are looked at and never played."""
+    raise RuntimeError("this environment is for its tasks alone: play games with play_games")
+
+
+def _check_seats(what: str, names: Iterable[str], seats: Sequence[str]) -> None:
+    for name in names:
+        if name not in seats:
+            raise ConfigError(f"{what} for `{name}`, which is no seat of the game{did_you_mean(name, seats)}")

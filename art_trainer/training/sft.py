@@ -1,0 +1,316 @@
+"""Supervised learning: cross-entropy on the replies of episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from art_gym.errors import did_you_mean
+from art_gym.games.seats import players_of
+from art_trainer.errors import ConfigError
+from art_trainer.inference.policy import Conversation, Reply, TrainablePolicy
+from art_trainer.inference.scripted_policy import Player, ScriptedPolicy, full_observation, make_player
+from art_trainer.models.chat_template import ChatFormat
+from art_trainer.models.logprobs import Scorer
+from art_trainer.models.optim import UpdateGuard, make_optimizer, schedule_factor
+from art_trainer.models.packing import TokenRow, pack
+from art_trainer.rollout.envs import EnvPool, MakeEnv
+from art_trainer.rollout.episodes import rollout_episodes
+from art_trainer.rollout.games import MakeGame
+from art_trainer.training.self_play import opponents_of, seat_env_maker
+from art_trainer.types import Episode, EpisodeSpec, Span, TokenHistory
+
+MAX_SKIPPED = 10
+"""Steps in a row that may be skipped for a loss or gradient that is not finite."""
+STRAY = "random"
+"""The player whose replies are played for a demonstrator that is disturbed."""
+OnStep = Callable[[dict[str, float]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ImitationConfig:
+    """Settings of :func:`imitate`."""
+
+    epochs: int = 1
+    """Passes over the episodes."""
+    batch_size: int = 32
+    """Token histories an optimizer step: episodes, unless a window of history cuts them into more."""
+    learning_rate: float = 1e-3
+    """Peak learning rate of AdamW; it falls in a line to ``lr_final_ratio`` of it."""
+    lr_final_ratio: float = 0.1
+    """What is left of the learning rate at the end."""
+    warmup_steps: int = 0
+    """Optimizer steps of the linear way up."""
+    weight_decay: float = 0.0
+    """AdamW's weight decay."""
+    max_grad_norm: float = 1.0
+    """Longest gradient a step takes."""
+    tokens_per_microbatch: int = 4096
+    """Most padded tokens in one forward pass."""
+
+
+def imitate(
+    policy: TrainablePolicy,
+    episodes: Sequence[Episode],
+    config: ImitationConfig | None = None,
+    *,
+    rng: np.random.Generator,
+    on_step: OnStep | None = None,
+) -> list[float]:
+    """Train the policy to give the replies of the episodes.
+
+    Args:
+        policy: Trained in place; its version rises by one.
+        episodes: Demonstrations, corrections, or the policy's own best episodes.
+        config: The settings.
+        rng: Shuffles the histories.
+        on_step: Called after each optimizer step with ``step``, ``steps`` (of how many), ``loss``,
+            ``learning_rate`` and ``grad_norm``.
+
+    Returns:
+        The loss of each optimizer step before it was taken, nats per token.
+
+    Raises:
+        ValueError: If the episodes have no sampled token.
+        DivergedError: After ten steps in a row whose loss or gradient was not finite.
+    """
+    config = config or ImitationConfig()
+    rows = [row for index, episode in enumerate(episodes) for row in _rows(index, episode)]
+    if not rows:
+        raise ValueError(
+            f"none of the {len(episodes)} episodes has a sampled token: use collect_demonstrations, or a "
+            "policy that records tokens"
+        )
+    model = policy.model.eval()
+    scorer = Scorer(model)
+    optimizer = make_optimizer(model, learning_rate=config.learning_rate, weight_decay=config.weight_decay)
+    guard = UpdateGuard(optimizer, config.max_grad_norm)
+    steps = config.epochs * -(-len(rows) // config.batch_size)
+    losses: list[float] = []
+    for step, batch in enumerate(_batches(rows, config, rng)):
+        rate = config.learning_rate * schedule_factor(
+            step, steps, "linear", warmup_steps=config.warmup_steps, final_ratio=config.lr_final_ratio
+        )
+        losses.append(_backward(scorer, batch, config.tokens_per_microbatch))
+        norm = guard.step(losses[-1], rate)
+        guard.check(MAX_SKIPPED)
+        if on_step is not None:
+            numbers = {"step": step + 1, "steps": steps, "loss": losses[-1], "learning_rate": rate}
+            on_step({**numbers, "grad_norm": float("nan") if norm is None else norm})
+    policy.version += 1
+    return losses
+
+
+def _rows(index: int, episode: Episode) -> list[TokenRow]:
+    ones = np.ones(len(episode.turns) + 1)  # a reply that was never answered has its tokens too
+    rows = [
+        TokenRow.from_history(history, advantages_T=ones, weight=1.0, group=index)
+        for history in episode.histories
+    ]
+    return [row for row in rows if row.targets.size]
+
+
+def _batches(
+    rows: Sequence[TokenRow], config: ImitationConfig, rng: np.random.Generator
+) -> Iterator[list[TokenRow]]:
+    """Yield the rows of each optimizer step, shuffled anew in every epoch."""
+    for _ in range(config.epochs):
+        order = rng.permutation(len(rows))
+        for start in range(0, len(rows), config.batch_size):
+            yield [rows[index] for index in order[start : start + config.batch_size]]
+
+
+def _backward(scorer: Scorer, rows: Sequence[TokenRow], tokens_per_microbatch: int) -> float:
+    """Add the gradient of the mean loss of the rows' tokens to the weights; return the loss."""
+    tokens = sum(row.targets.size for row in rows)
+    loss = 0.0
+    for batch in pack(rows, tokens_per_microbatch, share=scorer.shares_prefixes, device=scorer.device):
+        part = -scorer.score(batch)[0].sum() / tokens
+        part.backward()  # type: ignore[no-untyped-call]
+        loss += float(part.detach())
+    return loss
+
+
+def collect_demonstrations(
+    policy: TrainablePolicy,
+    make_env: MakeEnv | EnvPool,
+    player: str,
+    starts: Sequence[EpisodeSpec],
+    *,
+    noise: float = 0.0,
+    keep: Callable[[Episode], bool] = lambda episode: not episode.failed,
+) -> list[Episode]:
+    """Let a scripted player play, and write its replies in the policy's tokens.
+
+    A policy that only ever saw its teacher's situations does not know what to do in its own. With ``noise``
+    some of the replies are still written down as the player gave them, but a random one is played in their
+    place (DART, Laskey et al., 2017, arXiv:1703.09327). The player must then decide by what it sees, as
+    players of a board do, and not by what it said before.
+
+    Args:
+        policy: Whose chat format the replies are encoded with.
+        make_env: Makes one environment; its ``baselines`` or ``teachers`` have the player.
+        player: The player's name.
+        starts: Where to start.
+        noise: The largest share of replies that are replaced, in [0, 1]; each episode draws its own share
+            below it.
+        keep: Which episodes to keep, such as ``lambda episode: bool(episode.success)``.
+
+    Returns:
+        Episodes whose histories have the player's replies as sampled tokens, with log-probs of 0.
+
+    Raises:
+        ValueError: If ``noise`` is no share.
+    """
+    if not 0 <= noise <= 1:
+        raise ValueError(f"noise is a share from 0 to 1, got {noise}")
+    episodes = rollout_episodes(_Demonstrator(player, policy.format, noise), make_env, starts)
+    return [episode for episode in episodes if keep(episode)]
+
+
+@dataclass(slots=True)
+class _Demonstration:
+    """One episode of a demonstrator."""
+
+    player: Player
+    stray: Player | None
+    share: float
+    """How often the stray player's reply is played."""
+    histories: list[list[Span]] = field(default_factory=list)
+    turn: int = 0
+    strayed: bool = False
+    """Whether the last reply played was not the one written down."""
+
+
+class _Demonstrator(ScriptedPolicy):
+    """A scripted player that also writes down the tokens of its replies in a model's chat format."""
+
+    def __init__(self, player: str, chat: ChatFormat, noise: float) -> None:
+        super().__init__(player)
+        self._chat = chat
+        self._noise = noise
+
+    def submit(self, conversation: Conversation) -> None:
+        """Write down the observation; a KeyError if the environment has no such player."""
+        if conversation.state is None:
+            conversation.state = _Demonstration(
+                make_player(conversation, self.baseline),
+                make_player(conversation, STRAY) if self._noise else None,
+                conversation.rng.uniform(0, self._noise),
+            )
+        shown: _Demonstration = conversation.state
+        messages, tools = conversation.messages, conversation.tools
+        # After a stray reply the context is not what was written down, so it is written anew.
+        goes_on = shown.histories and not shown.strayed
+        separator = self._chat.continuation(messages, tools) if goes_on else None
+        if separator is None:
+            shown.histories.append([Span(tuple(self._chat.prompt(messages, tools)))])
+        else:
+            shown.histories[-1].append(Span(tuple(separator)))
+        super().submit(conversation)
+
+    def release(self, conversation: Conversation) -> tuple[TokenHistory, ...]:
+        """Return what was written down."""
+        shown: _Demonstration | None = conversation.state
+        super().release(conversation)
+        histories = [] if shown is None else shown.histories
+        return tuple(TokenHistory(tuple(spans)) for spans in histories if len(spans) > 1)
+
+    def _reply(self, conversation: Conversation) -> Reply:
+        shown: _Demonstration = conversation.state
+        observation = full_observation(conversation)
+        try:
+            text = played = shown.player(observation)
+            shown.strayed = shown.stray is not None and conversation.rng.random() < shown.share
+            if shown.stray is not None and shown.strayed:
+                played = shown.stray(observation)
+        except Exception as fault:  # a player is its author's code; what it raises is the outcome
+            return Reply("", error=f"{type(fault).__name__}: {fault}")
+        tokens = tuple(self._chat.reply(text))
+        shown.histories[-1].append(Span(tokens, shown.turn, (0.0,) * len(tokens)))
+        shown.turn += 1
+        conversation.messages.append({"role": "assistant", "content": played})
+        return Reply(played)
+
+
+# Warm starts: supervised learning from a scripted player before reinforcement. A policy that never does the
+# right thing, or never makes a valid move, by chance learns nothing from rewards.
+
+
+def warm_start(
+    policy: TrainablePolicy,
+    make_env: MakeEnv,
+    player: str,
+    *,
+    episodes: int,
+    seed: int,
+    noise: float = 0.0,
+    split: str | None = None,
+    config: ImitationConfig | None = None,
+    on_step: OnStep | None = None,
+) -> tuple[list[Episode], list[float]]:
+    """Train a policy to reply as a scripted player does.
+
+    Args:
+        policy: Trained in place.
+        make_env: Makes one environment.
+        player: The player's name.
+        episodes: How many it plays.
+        seed: Draws the episodes' starts, and shuffles.
+        noise: See :func:`collect_demonstrations`.
+        split: Whose tasks are played; ``None`` leaves it to the environment.
+        config: The settings of :func:`imitate`.
+        on_step: As in :func:`imitate`.
+
+    Returns:
+        The episodes that were imitated, and the losses of :func:`imitate`.
+
+    Raises:
+        ValueError: If all demonstrations failed.
+    """
+    options = None if split is None else {"split": split}
+    seeds = np.random.SeedSequence(seed).generate_state(episodes)
+    starts = [EpisodeSpec(int(start), options, rng_seed=(seed, i)) for i, start in enumerate(seeds)]
+    shown = collect_demonstrations(policy, make_env, player, starts, noise=noise)
+    return shown, imitate(policy, shown, config, rng=np.random.default_rng(seed), on_step=on_step)
+
+
+def imitate_players(
+    policy: TrainablePolicy,
+    make_game: MakeGame,
+    seats: Sequence[str],
+    player: str,
+    *,
+    episodes: int,
+    seed: int,
+    config: ImitationConfig | None = None,
+) -> list[float]:
+    """Train a policy to reply as a scripted player does in each of some seats of a game.
+
+    Returns:
+        The losses of :func:`imitate`.
+
+    Raises:
+        ConfigError: If a seat has no such player, or nobody plays the others.
+        ValueError: If all episodes failed.
+    """
+    shown: list[Episode] = []
+    for place, seat in enumerate(seats):
+        with closing(make_game()) as game:
+            known = players_of(game, seat)
+        if player not in known:
+            raise ConfigError(f"warm start: {seat} has no player `{player}`{did_you_mean(player, known)}")
+        opponents = opponents_of(make_game, seat)
+        if not opponents:
+            raise ConfigError(f"nobody plays against {seat}: the game has no scripted players for the others")
+        for turn, opponent in enumerate(opponents):
+            count = len(range(turn, episodes, len(opponents)))
+            drawn = np.random.SeedSequence(seed, spawn_key=(place, turn)).generate_state(count)
+            starts = [
+                EpisodeSpec(int(s), rng_seed=(seed, place, turn, number)) for number, s in enumerate(drawn)
+            ]
+            shown += collect_demonstrations(policy, seat_env_maker(make_game, seat, opponent), player, starts)
+    return imitate(policy, shown, config, rng=np.random.default_rng(seed))

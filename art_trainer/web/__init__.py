@@ -1,1 +1,0 @@
-"""What every HTTP server of this package shares: who may come in, how much, and the thread it runs in."""

@@ -1,0 +1,94 @@
+"""What the benchmarks share: flags, child processes, tables, the file of figures, and the exit code."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def parser(doc: str | None, *, quick: str = "little of each: shows that it runs") -> argparse.ArgumentParser:
+    """A parser with ``--quick``, ``--json FILE`` and ``--check``.
+
+    Args:
+        doc: The script's docstring.
+        quick: What ``--quick`` does.
+    """
+    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--quick", action="store_true", help=quick)
+    made.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+    made.add_argument("--check", action="store_true", help="exit 1 if a claim does not hold")
+    return made
+
+
+def add_training_flags(made: argparse.ArgumentParser, *, seeds: int) -> None:
+    """Add the flags of a benchmark that trains over seeds."""
+    made.add_argument("--seeds", type=int, default=seeds, help="how many seeds to train")
+    made.add_argument("--first-seed", type=int, default=0, help="the first of them")
+    made.add_argument("--at-once", type=int, default=1, help="trainings at the same time, a core each")
+    made.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the curves here")
+
+
+def child(script: str, order: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a script with ``--child ORDER`` in a process of its own; return the JSON of its last line.
+
+    Raises:
+        RuntimeError: If it fails.
+    """
+    command = [sys.executable, script, "--child", json.dumps(order)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def child_seconds() -> float:
+    """CPU-seconds of the processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def show(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table; the first column stands left, the others right."""
+    lines = [headings, *rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(headings))]
+    print(f"\n{title}")
+    for first, *rest in lines:
+        cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
+        print("  ".join([first.ljust(widths[0]), *cells]), flush=True)
+
+
+def finish(
+    options: argparse.Namespace, figures: Mapping[str, Any], failures: Sequence[str], last: str = ""
+) -> int:
+    """Write the figures, print the claims that do not hold, then the most important figure.
+
+    Args:
+        options: Parsed by :func:`parser`.
+        figures: JSON-able.
+        failures: The claims that do not hold.
+        last: The last line.
+
+    Returns:
+        The exit code: 1 if ``--check`` was given and a claim does not hold.
+    """
+    if options.json is not None:
+        machine = {
+            "machine": f"{platform.system()} {platform.machine()}",
+            "cores": os.cpu_count(),
+            "python": platform.python_version(),
+        }
+        options.json.write_text(json.dumps({**machine, **figures}, indent=1) + "\n", encoding="utf-8")
+    for failure in failures:
+        print(f"does not hold: {failure}")
+    if last:
+        print(last)
+    return 1 if options.check and failures else 0

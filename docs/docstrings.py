@@ -1,0 +1,29 @@
+"""Docstrings in Markdown: the roles, literal blocks and equations that the sources write as Sphinx does."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from typing import Any
+
+import griffe
+
+
+def markdown(docstring: str) -> str:
+    """The text in Markdown."""
+    text = re.sub(r":\w+:`~?(?:[\w.]*\.)?([\w.]+)`", r"`\1`", docstring)
+    text = re.sub(r"::\n\n((?:[ ]{4}.*\n|\n)*[ ]{4}.*)", _literal_block, text)
+    return re.sub(r"\.\. math::[ ]*(.+)|:math:`([^`]+)`", lambda m: f"`{(m[1] or m[2]).strip()}`", text)
+
+
+def _literal_block(match: re.Match[str]) -> str:
+    return f":\n\n```python\n{textwrap.dedent(match[1]).strip()}\n```"
+
+
+class Roles(griffe.Extension):
+    """Converts every docstring before mkdocstrings renders it."""
+
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        """Convert one docstring."""
+        if obj.docstring is not None:
+            obj.docstring.value = markdown(obj.docstring.value)

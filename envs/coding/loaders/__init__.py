@@ -1,0 +1,1 @@
+"""Loading coding task sets: HumanEval, MBPP, APPS, CodeContests, Exercism, QuixBugs."""

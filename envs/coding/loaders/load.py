@@ -1,0 +1,200 @@
+"""Load problems from files: the project's own JSONL, and the formats of published sets.
+
+`load_problems` tells the format by what the file holds. Nothing of a file is executed outside the sandbox,
+and there only the reference solutions of sets that do not publish what is expected. What cannot be turned
+into a problem is left out and listed with the reason.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from art_gym.envs.coding.judge import answered
+from art_gym.envs.coding.loaders.contests import read_apps, read_code_contests, read_stdin_tests
+from art_gym.envs.coding.loaders.functions import read_evalplus, read_humaneval, read_mbpp
+from art_gym.envs.coding.loaders.repositories import exercism_folder, quixbugs_folder, read_exercism
+from art_gym.envs.coding.problem import Problem
+from art_gym.envs.coding.sandbox import Sandbox
+from art_gym.envs.coding.sharing import shared_sandbox
+from art_gym.errors import did_you_mean
+
+Reader = Callable[[Mapping[str, Any]], Problem]
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format of lines of JSON.
+
+    Attributes:
+        fields: Fields that a line of this format has, and no line of a format further up in `FORMATS`.
+        read: Makes a problem of a line; raises ``ValueError`` if it cannot.
+        by_reference: Whether what is expected is what the reference solution returns.
+    """
+
+    fields: frozenset[str]
+    read: Reader
+    by_reference: bool = False
+
+
+FORMATS: Mapping[str, Format] = {
+    "evalplus": Format(frozenset({"task_id", "entry_point", "plus_input"}), read_evalplus, by_reference=True),
+    "humaneval": Format(frozenset({"task_id", "entry_point", "test"}), read_humaneval),
+    "mbpp": Format(frozenset({"task_id", "test_list"}), read_mbpp),
+    "exercism": Format(frozenset({"slug", "tests"}), read_exercism),
+    "code_contests": Format(frozenset({"public_tests", "private_tests"}), read_code_contests),
+    "apps": Format(frozenset({"input_output"}), read_apps),
+    "stdin": Format(frozenset({"content", "test"}), read_stdin_tests),
+    "own": Format(frozenset({"id", "prompt"}), Problem.from_json),
+}
+"""The formats of lines of JSON, by name, in the order in which a line is compared with them."""
+
+_FOLDERS = {"quixbugs": quixbugs_folder, "exercism": exercism_folder}
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a file held.
+
+    Attributes:
+        problems: The problems, with unique ids.
+        left_out: What could not be turned into a problem: its name or line, and the reason.
+        format: The format it was read as.
+    """
+
+    problems: tuple[Problem, ...]
+    left_out: tuple[tuple[str, str], ...] = ()
+    format: str = "own"
+
+    def summary(self) -> str:
+        """One line, and one for each item left out."""
+        head = f"{len(self.problems)} problems ({self.format})"
+        if self.left_out:
+            head += f", {len(self.left_out)} left out:"
+        return "\n".join([head, *(f"  {name}: {reason}" for name, reason in self.left_out)])
+
+
+def load_problems(path: str | PathLike[str], format: str | None = None) -> Loaded:
+    """Read a file of problems, or the folder of a repository of them.
+
+    Args:
+        path: A file with one JSON object a line (also ``.gz``, ``.xz``), or a JSON list; or a checkout of
+            QuixBugs or of Exercism's Python track.
+        format: A name in `FORMATS`, ``"quixbugs"`` or ``"exercism"``; by default told by the content.
+
+    Raises:
+        ValueError: If the format is unknown, or nothing in the file is a problem.
+        OSError: If the file cannot be read.
+    """
+    path = Path(path)
+    known = {*FORMATS, *_FOLDERS}
+    if format is not None and format not in known:
+        raise ValueError(f"no format `{format}`{did_you_mean(format, sorted(known))}")
+    if path.is_dir():
+        name = format or ("quixbugs" if (path / "json_testcases").is_dir() else "exercism")
+        if name not in _FOLDERS:
+            raise ValueError(f"format `{name}` is a file, but {path} is a folder")
+        items: Iterator[tuple[str, Problem | str]] = _FOLDERS[name](path)
+    else:
+        rows = list(_rows(path))
+        name = format or _format_of(rows, path)
+        if name not in FORMATS:
+            raise ValueError(f"format `{name}` is a folder, but {path} is a file")
+        items = _read_all(rows, FORMATS[name].read)
+    if name == "quixbugs" or (name in FORMATS and FORMATS[name].by_reference):
+        items = _completed(items)
+    return _gathered(items, name, path)
+
+
+def save_problems(problems: Iterable[Problem], path: str | PathLike[str]) -> None:
+    """Write problems in the project's own format: one JSON object a line."""
+    lines = (json.dumps(problem.to_json(), ensure_ascii=False) + "\n" for problem in problems)
+    Path(path).write_text("".join(lines), encoding="utf-8")
+
+
+def _rows(path: Path) -> Iterator[tuple[str, Any]]:
+    """The objects of a file, each with where it stands."""
+    data = path.read_bytes()
+    if path.suffix == ".gz":
+        data = gzip.decompress(data)
+    elif path.suffix == ".xz":
+        data = lzma.decompress(data)
+    text = data.decode("utf-8")
+    if text.lstrip().startswith("["):
+        for number, item in enumerate(json.loads(text), 1):
+            yield f"item {number}", item
+        return
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            try:
+                yield f"line {number}", json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"{path}, line {number} is no JSON: {error}") from None
+
+
+def _format_of(rows: list[tuple[str, Any]], path: Path) -> str:
+    first = rows[0][1] if rows else None
+    if not isinstance(first, dict):
+        raise ValueError(f"{path} holds no problems: its lines are no JSON objects")
+    for name, format in FORMATS.items():
+        if format.fields <= set(first):
+            return name
+    shown = ", ".join(list(first)[:10])
+    raise ValueError(f"{path}: no known format has the fields {shown}; formats: {', '.join(FORMATS)}")
+
+
+def _read_all(rows: list[tuple[str, Any]], read: Reader) -> Iterator[tuple[str, Problem | str]]:
+    for where, row in rows:
+        try:
+            yield where, read(row)
+        except (ValueError, KeyError, TypeError, SyntaxError) as error:
+            reason = f"field {error} is missing" if isinstance(error, KeyError) else str(error)
+            yield where, reason
+
+
+def _completed(items: Iterator[tuple[str, Problem | str]]) -> Iterator[tuple[str, Problem | str]]:
+    """The items with the expected values filled in."""
+    for where, item in items:
+        if isinstance(item, str):
+            yield where, item
+            continue
+        try:
+            yield where, with_expected(item, shared_sandbox())
+        except ValueError as error:
+            yield where, str(error)
+
+
+def with_expected(problem: Problem, sandbox: Sandbox) -> Problem:
+    """The problem with what its reference solution returns as the expected value of every hidden case.
+
+    Public cases without one of their own become the hidden cases of the same arguments.
+
+    Raises:
+        ValueError: If the reference solution fails on a case, or returns what is no plain value.
+    """
+    hidden = answered(problem, problem.hidden, sandbox)
+    known = {repr(case.args): case for case in hidden}
+    public = tuple(known.get(repr(case.args), case) for case in problem.public)
+    return replace(problem, hidden=hidden, public=public)
+
+
+def _gathered(items: Iterator[tuple[str, Problem | str]], format: str, path: Path) -> Loaded:
+    problems: dict[str, Problem] = {}
+    left_out: list[tuple[str, str]] = []
+    for where, item in items:
+        if isinstance(item, str):
+            left_out.append((where, item))
+        elif item.id in problems:
+            left_out.append((where, f"the id {item.id!r} occurs before"))
+        else:
+            problems[item.id] = item
+    if not problems:
+        reason = f"; {left_out[0][0]}: {left_out[0][1]}" if left_out else ""
+        raise ValueError(f"{path} holds no problem that can be used{reason}")
+    return Loaded(tuple(problems.values()), tuple(left_out), format)

@@ -1,0 +1,1 @@
+"""The rules of 2048: board, tile generator and rewards."""

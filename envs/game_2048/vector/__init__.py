@@ -1,0 +1,1 @@
+"""Many games of 2048 at once."""

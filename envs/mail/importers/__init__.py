@@ -1,0 +1,1 @@
+"""Importing real mailboxes: mbox, Maildir, .eml and JSON lines."""

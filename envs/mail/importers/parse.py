@@ -1,0 +1,315 @@
+"""Parse one RFC 5322 and MIME message, however malformed, into a :class:`Message`.
+
+The standard library's parser raises on some real mail, recurses as deep as the mail says, and is slow; so
+this is a small one of our own. It never raises: what cannot be understood is kept as text. What it reads is
+bounded by the limits below, whatever a message holds.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+from functools import lru_cache
+from typing import NamedTuple
+from urllib.parse import unquote_to_bytes
+
+from art_gym.envs.mail.importers.text import decode, decode_header, html_to_text, transfer_decode
+from art_gym.envs.mail.message import Address, Message, bare_id
+
+MAX_BODY = 1_000_000  # characters of a text that are kept
+
+_MAX_HEADER_BYTES = 512_000  # of a part's whole header
+_MAX_HEADERS = 2_000
+_MAX_VALUE = 100_000  # characters of one header
+_MAX_PEOPLE = 2_000  # addresses taken from one header
+_MAX_DEPTH = 20  # parts within parts
+_MAX_PARTS = 300  # parts in one message
+_MAX_PART = 4 * MAX_BODY  # bytes of one text part that are decoded
+
+_HEADER_LINE = re.compile(rb"([!-9;-~]+)[ \t]*:(.*)", re.DOTALL)
+_LEADING_BLANKS = re.compile(rb"\A(?:[ \t]*\r?\n)+")
+_HEADER_END = re.compile(rb"\r?\n\r?\n")
+_PARAMETER = re.compile(r';\s*([!-:<-~]+?)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^;\s]*))')
+_MAIL_HEADERS = frozenset(
+    """from to cc subject date message-id received return-path reply-to sender mime-version content-type
+    delivered-to in-reply-to references x-mailer""".split()
+)
+_ADDRESS_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"?|<[^<>]*>?|\([^()]*\)?|[,;]|:|[^",;:<>()]+|[>)]')
+
+
+class Part(NamedTuple):
+    """A part of a message: its headers (names in lower case, the first of a name wins) and raw content."""
+
+    headers: dict[str, str]
+    content: bytes
+
+    @property
+    def kind(self) -> str:
+        """The media type, ``text/plain`` when none is given."""
+        kind = self.headers.get("content-type", "").split(";")[0].strip().lower()
+        return kind if "/" in kind else "text/plain"
+
+    def parameter(self, header: str, name: str) -> str:
+        """A parameter of a header, such as the charset of the Content-Type; empty when absent.
+
+        Parameters in pieces or with a charset (``name*0*=utf-8''…``, RFC 2231) are put together.
+        """
+        pieces: dict[str, str] = {}
+        for key, quoted, plain in _PARAMETER.findall(self.headers.get(header, "")):
+            pieces.setdefault(key.lower(), re.sub(r"\\(.)", r"\1", quoted) if quoted else plain)
+        if name in pieces:
+            return pieces[name]
+        value = pieces.get(f"{name}*", "")
+        count = 0
+        while piece := pieces.get(f"{name}*{count}") or pieces.get(f"{name}*{count}*"):
+            value += piece
+            count += 1
+        charset, _, quoted = value.partition("''")
+        return decode(unquote_to_bytes(quoted), charset) if quoted else value
+
+
+class Parsed(NamedTuple):
+    """A message and what had to be done to it (``notes``, for the account of an import)."""
+
+    message: Message
+    notes: tuple[str, ...]
+
+
+class NotMailError(ValueError):
+    """The bytes hold no mail; the text says why."""
+
+
+def parse_message(data: bytes, folder: str = "", mailbox: str = "") -> Parsed:
+    """Read one message.
+
+    Args:
+        data: The message from its first header on; a leading ``From `` line is passed over.
+        folder: The folder it lies in.
+        mailbox: The mailbox it lies in.
+
+    Raises:
+        NotMailError: There is no header of a mail in it.
+    """
+    if not data.strip():
+        raise NotMailError("empty")
+    if b"\n" not in data:
+        data = data.replace(b"\r", b"\n")
+    root = split_part(_LEADING_BLANKS.sub(b"", data, count=1))
+    if not _MAIL_HEADERS & root.headers.keys():
+        raise NotMailError("no mail header")
+    senders = parse_addresses(root.headers.get("from", "") or root.headers.get("sender", ""))
+    message = Message(
+        message_id=bare_id("".join(root.headers.get("message-id", "").split())),
+        date=parse_date(root.headers.get("date", "")),
+        sender=senders[0] if senders else Address(),
+        to=parse_addresses(root.headers.get("to", "")),
+        cc=parse_addresses(root.headers.get("cc", "")),
+        bcc=parse_addresses(root.headers.get("bcc", "")),
+        subject=decode_header(root.headers.get("subject", ""))[:_MAX_VALUE],
+        body=_Reader().text(root).replace("\r\n", "\n").replace("\r", "\n").strip("\n"),
+        folders=(folder,) if folder else (),
+        mailboxes=(mailbox.lower(),) if mailbox else (),
+    )
+    return bounded(message, data)
+
+
+def bounded(message: Message, data: bytes) -> Parsed:
+    """The message with at most `MAX_BODY` characters of text and an id, made of its bytes if it has none."""
+    notes = []
+    message_id, body = message.message_id[:500], message.body
+    if len(body) > MAX_BODY:
+        body = f"{body[:MAX_BODY]}\n[… {len(body) - MAX_BODY} more characters left out]"
+        notes.append(f"text cut at {MAX_BODY:,} characters")
+    if message.date is None:
+        notes.append("no usable date")
+    if not message_id:
+        message_id = f"{hashlib.blake2b(data, digest_size=12).hexdigest()}@no-id"
+        notes.append("no Message-ID, a digest taken instead")
+    return Parsed(replace(message, message_id=message_id, body=body), tuple(notes))
+
+
+def split_part(data: bytes) -> Part:
+    """Take headers and content apart. The first line that is no header begins the content."""
+    if data.startswith((b"From ", b">From ")):
+        data = data[data.find(b"\n") + 1 :] if b"\n" in data else b""
+    if data.startswith((b"\n", b"\r\n")):
+        return Part({}, data)
+    blank = _HEADER_END.search(data, 0, _MAX_HEADER_BYTES)
+    end = blank.end() if blank else min(len(data), _MAX_HEADER_BYTES)
+    headers: dict[str, str] = {}
+    name, lines, at = "", [b""], 0
+    block = data[:end].splitlines(keepends=True)
+    for line, following in zip(block, [*block[1:], b""], strict=False):
+        match = _HEADER_LINE.match(line)
+        if not line.strip():
+            at += len(line)
+            break
+        if match:
+            _keep(headers, name, lines)
+            name, lines = match[1].decode("ascii").lower(), [match[2]]
+        elif name and (line[:1] in b" \t" or following[:1] in (b" ", b"\t") or _HEADER_LINE.match(following)):
+            lines.append(line)  # a folded line, or a stray one in the middle of a header
+        else:
+            break
+        at += len(line)
+    _keep(headers, name, lines)
+    return Part(headers, data[at:])
+
+
+def _keep(headers: dict[str, str], name: str, lines: list[bytes]) -> None:
+    if name and name not in headers and len(headers) < _MAX_HEADERS:
+        headers[name] = decode(b" ".join(line.strip() for line in lines)[:_MAX_VALUE], None)
+
+
+class _Reader:
+    """Collects the text of one message, within the limits on depth and number of parts."""
+
+    def __init__(self) -> None:
+        self._parts = 0
+
+    def text(self, part: Part, depth: int = 0) -> str:
+        """The readable text of a part: plain rather than HTML, attachments by name."""
+        self._parts += 1
+        if depth > _MAX_DEPTH or self._parts > _MAX_PARTS:
+            return "[parts nested too deeply or too many, left out]" if self._parts <= _MAX_PARTS + 1 else ""
+        kind = part.kind
+        name = _file_name(part)
+        is_attached = part.headers.get("content-disposition", "").strip().lower().startswith("attachment")
+        if kind.startswith("multipart/"):
+            boundary = part.parameter("content-type", "boundary")
+            parts = list(_split_multipart(part.content, boundary)) if boundary else []
+            if parts:
+                return self._multipart(kind, parts, depth)
+            return _text_of(part, "text/plain")
+        if is_attached or (name and not kind.startswith("text/")):
+            return f"[attachment: {name or kind}]"
+        if kind == "message/rfc822":
+            return self._forwarded(part, depth)
+        if kind.startswith(("text/", "message/")):
+            return _text_of(part, kind)
+        return f"[attachment: {kind}]"
+
+    def _multipart(self, kind: str, parts: list[Part], depth: int) -> str:
+        if kind == "multipart/alternative":
+            parts = [_best_alternative(parts)]
+        texts = (self.text(part, depth + 1).strip("\r\n") for part in parts)
+        return "\n\n".join(text for text in texts if text.strip())
+
+    def _forwarded(self, part: Part, depth: int) -> str:
+        inner = split_part(transfer_decode(part.content, part.headers.get("content-transfer-encoding", "")))
+        shown = [
+            f"{title}: {decode_header(inner.headers[title.lower()])}"
+            for title in ("From", "Date", "To", "Subject")
+            if title.lower() in inner.headers
+        ]
+        return "\n".join(["----- Forwarded message -----", *shown, "", self.text(inner, depth + 1)])
+
+
+def _best_alternative(parts: list[Part]) -> Part:
+    """The part of a multipart/alternative to show: plain text that is not blank, else the richest."""
+    for part in parts:
+        if part.kind == "text/plain" and part.content.strip():
+            return part
+    texts = [part for part in parts if part.kind.startswith(("multipart/", "text/html"))]
+    return texts[0] if texts else parts[0]
+
+
+def _text_of(part: Part, kind: str) -> str:
+    data = transfer_decode(part.content[:_MAX_PART], part.headers.get("content-transfer-encoding", ""))
+    text = decode(data, part.parameter("content-type", "charset"))
+    return html_to_text(text) if kind == "text/html" else text
+
+
+def _file_name(part: Part) -> str:
+    name = part.parameter("content-disposition", "filename") or part.parameter("content-type", "name")
+    return decode_header(name)[:200]
+
+
+def _split_multipart(content: bytes, boundary: str) -> Iterator[Part]:
+    """The parts between boundary lines; an end that is missing is the end of the content."""
+    line = re.compile(
+        rb"(?:^|\n)--" + re.escape(boundary.encode("utf-8", "replace")) + rb"(--)?[ \t]*(?=\r?\n|$)"
+    )
+    start = None
+    for count, match in enumerate(line.finditer(content)):
+        if start is not None:
+            yield split_part(content[start : match.start()].removesuffix(b"\r"))
+        start = None if match[1] else _line_after(content, match.end())
+        if match[1] or count > _MAX_PARTS:
+            break
+    if start is not None:
+        yield split_part(content[start:])
+
+
+def _line_after(content: bytes, at: int) -> int:
+    end = content.find(b"\n", at)
+    return len(content) if end < 0 else end + 1
+
+
+def parse_date(value: str) -> datetime | None:
+    """When a Date header says a message was sent, in UTC; ``None`` if that cannot be so.
+
+    Dates before 1970-01-02 and on 1980-01-01 are the zeros of clocks, not dates; ones from 2100 on are wrong.
+    """
+    try:
+        fields = email.utils.parsedate_tz(decode_header(value[:200]))
+        if fields is None:
+            return None
+        zone = timezone(timedelta(seconds=fields[9] or 0)) if abs(fields[9] or 0) < 86_400 else UTC
+        moment = datetime(*fields[:6], tzinfo=zone)
+        return usable_date(moment)
+    except (ValueError, IndexError, TypeError, OverflowError):
+        return None
+
+
+def usable_date(moment: datetime) -> datetime | None:
+    """A date in UTC, or ``None`` for one that no mail was sent at (see :func:`parse_date`)."""
+    try:
+        utc = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except OverflowError:
+        return None
+    if not datetime(1970, 1, 2, tzinfo=UTC) <= utc < datetime(2100, 1, 1, tzinfo=UTC):
+        return None
+    if (1980, 1, 1) in ((utc.year, utc.month, utc.day), (moment.year, moment.month, moment.day)):
+        return None
+    return utc.replace(microsecond=0)
+
+
+@lru_cache(maxsize=10_000)
+def parse_addresses(value: str) -> tuple[Address, ...]:
+    """The people in an address header, RFC 5322 groups taken apart; odd ones are kept as names."""
+    people: list[Address] = []
+    words: list[str] = []
+    angle = comment = ""
+    for token in [*_ADDRESS_TOKEN.findall(value), ","]:
+        if token in ",;":
+            people.extend(_address(words, angle, comment))
+            words, angle, comment = [], "", ""
+            if len(people) >= _MAX_PEOPLE:
+                break
+        elif token == ":":  # what stood before is the name of a group
+            words, angle, comment = [], "", ""
+        elif token[0] == '"':
+            words.append(re.sub(r"\\(.)", r"\1", token.strip('"')))
+        elif token[0] == "<":
+            angle = angle or "".join(token.strip("<>").split())
+        elif token[0] == "(":
+            comment = comment or token.strip("()")
+        elif token not in ">)":
+            words.append(token)
+    return tuple(dict.fromkeys(people))
+
+
+def _address(words: list[str], angle: str, comment: str) -> Iterator[Address]:
+    """The person that the tokens between two commas describe, if any."""
+    text = decode_header(" ".join(word.strip() for word in words if word.strip()))
+    if not angle and "@" in text and " " not in text:
+        angle, text = text, decode_header(comment)
+    angle = angle.rpartition(":")[2] if angle.startswith("@") else angle  # a route of old
+    name = text.strip(" '")
+    if angle or name:
+        yield Address("" if name.lower() == angle.lower() else name[:500], angle.lower()[:500])

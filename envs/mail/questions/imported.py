@@ -1,0 +1,153 @@
+"""Generate known-item questions about any mailbox, from words that few of its mails share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import date, datetime, timedelta
+
+import numpy as np
+
+from art_gym.envs.mail.message import Message
+from art_gym.envs.mail.questions.model import Question, random_split
+from art_gym.envs.mail.questions.request import request
+from art_gym.envs.mail.store.store import MailStore
+from art_gym.envs.mail.synthetic.fast_rng import FastRng
+from art_gym.envs.mail.synthetic.language import MONTHS, QUESTION_PHRASES, VOCABULARY
+from art_gym.envs.mail.words import query_words
+
+MIN_BODY_WORDS = 20
+_TRIES = 6
+"""Sets of words tried on one message."""
+_MIN_SHARED = 3
+"""A telling word stands in at least so many mails: misspellings and codes do not."""
+_REAL_WORD = re.compile(r"(?=[a-z]*[aeiouy])[a-z]{4,14}")
+_QUOTE = re.compile(
+    r"^\s*(?:>|-{2,}\s*(?:original|forwarded)|on .{5,80} wrote:)", re.IGNORECASE | re.MULTILINE
+)
+_NOISE = {
+    "x": VOCABULARY["contexts"],
+    "y": VOCABULARY["contexts"],
+    "l": VOCABULARY["places"],
+    "n": VOCABULARY["first_names"],
+}
+
+
+def known_item_questions(
+    store: MailStore, rng: np.random.Generator, count: int, mailbox: str | None = None
+) -> list[Question]:
+    """Questions that each want one mail of the store, found by the words they tell.
+
+    Telling words are real words that the sender wrote and that few mails share, or the sender's name.
+    Those of difficulty 1 find the mail alone; those of difficulty 2 share their words with other mails
+    and name sender and month. Every question is checked by searching. Splits share no message.
+
+    Args:
+        store: The mailbox to ask about.
+        rng: The source of chance.
+        count: How many questions; fewer come back when the store has too few telling mails.
+        mailbox: Ask only about this mailbox of the store; ``None`` is all of it.
+    """
+    fast = FastRng(rng)
+    rows = list(store.rows(mailbox))
+    questions: list[Question] = []
+    for row in fast.shuffled(rows):
+        if len(questions) >= count:
+            break
+        question = _question(store, fast, rows, row, mailbox)
+        if question is not None:
+            questions.append(question)
+    return questions
+
+
+def _question(
+    store: MailStore, rng: FastRng, rows: list[int], row: int, mailbox: str | None
+) -> Question | None:
+    message = store.message(row)
+    own = _own_words(message)
+    if message.date is None or len(own) < MIN_BODY_WORDS:
+        return None
+    asked_on = message.date + timedelta(days=rng.between(1, 60), hours=rng.between(0, 12))
+    found = _telling(store, rng, row, message, own, mailbox, asked_on)
+    if found is None:
+        return None
+    shape, roles, dated = found
+    held = set(query_words(f"{message.subject} {message.body} {' '.join(map(str, message.people))}"))
+    text, telling = request(rng, shape, roles, _NOISE, lambda word: word not in held)
+    if dated:
+        form = rng.pick(QUESTION_PHRASES["sent_forms"]).format(
+            m=MONTHS[message.date.month - 1], year=message.date.year
+        )
+        text = f"{text} {form}"
+    return Question(
+        id=f"mail-{row:06d}",
+        text=text,
+        kind="known_item",
+        difficulty=2 if dated else 1,
+        gold_ids=(message.message_id,),
+        answers=(),
+        answer_type=None,
+        split=random_split(rng),
+        asked_on=asked_on,
+        mailbox=mailbox,
+        telling=telling,
+    )
+
+
+def _own_words(message: Message) -> list[str]:
+    """The distinct words of the body before anything quoted or forwarded."""
+    quote = _QUOTE.search(message.body)
+    return query_words(message.body[: quote.start()] if quote else message.body)
+
+
+def _telling(
+    store: MailStore,
+    rng: FastRng,
+    row: int,
+    message: Message,
+    own: list[str],
+    mailbox: str | None,
+    asked_on: datetime,
+) -> tuple[str, dict[str, str], bool] | None:
+    """Shape, roles and whether sender and month are needed; checked by searching as an agent would."""
+    names = _sender_words(message)
+    most = max(30, len(store) // 60)
+    words = [word for word in rng.shuffled(own) if _REAL_WORD.fullmatch(word) and word not in names][:24]
+    rare = [word for word in words if _MIN_SHARED <= store.document_frequency(word) <= most]
+    for chosen in _choices(rng, rare):
+        by_sender = bool(names) and rng.chance(30)
+        roles = (
+            {"s": names[-1].capitalize(), "a": chosen[0], "b": chosen[1]}
+            if by_sender
+            else dict(zip("abc", chosen, strict=True))
+        )
+        query = " ".join(roles.values())
+        hits = store.search(query, mailbox=mailbox, until=asked_on, limit=2)
+        if hits and hits[0].row == row and (len(hits) == 1 or hits[1].matched < hits[0].matched == 3):
+            return ("sab" if by_sender else "abc"), roles, False
+        if by_sender and hits and hits[0].matched == 3 and message.date is not None:
+            first, last = _month_of(message.date)
+            dated = store.search(
+                query, sender=names[-1], after=first, before=last, mailbox=mailbox, until=asked_on, limit=2
+            )
+            if [hit.row for hit in dated if hit.matched == 3] == [row]:
+                return "sab", roles, True
+    return None
+
+
+def _choices(rng: FastRng, words: list[str]) -> Iterator[list[str]]:
+    if len(words) >= 3:
+        for _ in range(_TRIES):
+            yield rng.sample(words, 3)
+
+
+def _sender_words(message: Message) -> list[str]:
+    """The sender's names as plain words, the surname last (``Allen, Phillip`` is turned round)."""
+    last, comma, first = message.sender.name.partition(",")
+    name = f"{first} {last}" if comma else message.sender.name
+    return [word for word in query_words(name) if word.isalpha() and len(word) > 2]
+
+
+def _month_of(moment: datetime) -> tuple[date, date]:
+    first = moment.date().replace(day=1)
+    return first, (first + timedelta(days=31)).replace(day=1) - timedelta(days=1)

@@ -1,0 +1,75 @@
+"""The question about a mailbox: its data class and JSON form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime
+from typing import Any, Literal, get_args
+
+from art_gym.envs.mail.message import to_utc
+from art_gym.envs.mail.synthetic.fast_rng import FastRng
+
+QuestionKind = Literal["known_item", "fact", "two_messages", "unanswerable"]
+AnswerType = Literal["person", "date", "time", "amount", "number", "place", "text"]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question about a mailbox, and how it is graded.
+
+    Attributes:
+        id: Unique within its set of questions.
+        text: What the user asks.
+        kind: ``known_item``: a certain mail is wanted; ``fact``: one mail answers it; ``two_messages``: two
+            are needed; ``unanswerable``: no visible mail answers it.
+        difficulty: 1 (three telling words identify the mail) to 4 (two mails needed).
+        gold_ids: Message-IDs, all needed; empty when unanswerable.
+        answers: Accepted forms of the answer; empty when a mail is wanted or nothing answers it.
+        answer_type: How the answer is compared; ``None`` if there is none.
+        split: ``train``, ``validation`` or ``test``.
+        asked_on: When it is asked, in UTC. Mail sent later is not visible.
+        mailbox: Whose mailbox it is about; ``None`` means every one of the store.
+        telling: The words that identify the mail, in the question's order. For scripted teachers and
+            diagnosis only: an agent never sees them apart.
+    """
+
+    id: str
+    text: str
+    kind: QuestionKind
+    difficulty: int
+    gold_ids: tuple[str, ...]
+    answers: tuple[str, ...]
+    answer_type: AnswerType | None
+    split: str
+    asked_on: datetime
+    mailbox: str | None = None
+    telling: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The question as plain JSON values; `from_json` reads them back."""
+        return asdict(self) | {"asked_on": self.asked_on.isoformat()}
+
+    @classmethod
+    def from_json(cls, item: Mapping[str, Any]) -> Question:
+        """The question that `to_json` wrote.
+
+        Raises:
+            ValueError: If the item is no object, or a field is unknown, missing or not what it should be.
+        """
+        if not isinstance(item, Mapping):
+            raise ValueError(f"a question is a JSON object, not {type(item).__name__}")
+        names = {field.name for field in fields(cls)}
+        if unknown := sorted(set(item) - names):
+            raise ValueError(f"unknown field {unknown[0]!r}; a question has {', '.join(sorted(names))}")
+        if missing := sorted(names - {"mailbox", "telling"} - set(item)):
+            raise ValueError(f"field {missing[0]!r} is missing")
+        if item["kind"] not in get_args(QuestionKind):
+            raise ValueError(f"kind must be one of {', '.join(get_args(QuestionKind))}, not {item['kind']!r}")
+        lists = {name: tuple(item.get(name, ())) for name in ("gold_ids", "answers", "telling")}
+        return cls(**{**item, **lists, "asked_on": to_utc(datetime.fromisoformat(item["asked_on"]))})
+
+
+def random_split(rng: FastRng) -> str:
+    """``train`` in 70 of 100 cases, ``validation`` in 10, ``test`` in 20."""
+    return rng.pick(("train",) * 7 + ("validation",) + ("test",) * 2)

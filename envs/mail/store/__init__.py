@@ -1,0 +1,1 @@
+"""The mail store: one SQLite file with full-text search."""

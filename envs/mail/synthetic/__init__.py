@@ -1,0 +1,1 @@
+"""The generated company: people, topics, threads and their messages."""

@@ -1,0 +1,366 @@
+"""Write the mails of a generated company: conversations, status reports, reminders and notices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+
+from art_gym.envs.mail.message import Address, Message
+from art_gym.envs.mail.synthetic.company import Annotation, Company, Fact, Person, Project, Value
+from art_gym.envs.mail.synthetic.fast_rng import FastRng
+from art_gym.envs.mail.synthetic.language import MONTHS, PHRASES, REMINDERS, WEEKDAYS, Kind, ValueType
+
+FIRST_DAY = date(2023, 1, 2)
+LAST_DAY = date(2024, 12, 20)
+
+_NUMBERS = {
+    "contract": (6, 60),
+    "meeting": (100, 499),
+    "delivery": (1, 48),
+    "training": (8, 140),
+    "release": (1000, 9999),
+    "office": (100, 499),
+}
+_ACTS = ("talk", "talk", "talk", "change", "second", "nudge", "forward")
+
+
+class MailboxBuilder:
+    """Collects the mails, annotations and facts of one company while they are written."""
+
+    def __init__(self, rng: FastRng, company: Company, owner: str) -> None:
+        self.rng = rng
+        self.company = company
+        self.messages: list[Message] = []
+        self.annotations: dict[str, Annotation] = {}
+        self.facts: list[Fact] = []
+        self.threads = 0
+        # Project, topic and thing: together in one conversation only, so that a question can name it.
+        self.taken: set[tuple[str, str, str]] = set()
+        self._owner = owner
+
+    def new_thread(self) -> int:
+        """The number of a new conversation."""
+        self.threads += 1
+        return self.threads - 1
+
+    def moment(self, day: date) -> datetime:
+        """A moment in office hours of the day, or of the next weekday when that falls on a weekend."""
+        day += timedelta(days=max(0, 7 - day.weekday()) if day.weekday() > 4 else 0)
+        minutes = self.rng.between(7 * 60, 18 * 60)
+        return datetime(
+            day.year, day.month, day.day, minutes // 60, minutes % 60, self.rng.below(60), tzinfo=UTC
+        )
+
+    def send(
+        self, annotation: Annotation, to: list[Person] | Address, when: datetime, subject: str, body: str
+    ) -> str:
+        """Put one mail into the mailbox and return its Message-ID."""
+        mark = f"{self.rng.below(16**6):06x}.{len(self.messages):05d}"
+        message_id = f"{mark}@{self.company.domain}"
+        receivers = (to,) if isinstance(to, Address) else tuple(person.address for person in to)
+        message = Message(
+            message_id=message_id,
+            date=when,
+            sender=annotation.sender.address,
+            to=receivers[:1],
+            cc=receivers[1:],
+            subject=subject,
+            body=body,
+            folders=(f"{self._owner}/inbox",),
+            mailboxes=(self._owner,),
+            duplicate_ids=(f"{mark}.copy@{self.company.domain}",) if self.rng.chance(2) else (),
+        )
+        self.messages.append(message)
+        self.annotations[message_id] = annotation
+        return message_id
+
+    def value(
+        self, kind: Kind, value_type: ValueType, project: Project, day: date, avoid: set[Value]
+    ) -> Value:
+        """A new value of the type that the thread has not seen; dates lie after ``day``."""
+        while True:
+            drawn = self._draw(kind, value_type, project, day)
+            if drawn not in avoid:
+                return drawn
+
+    def _draw(self, kind: Kind, value_type: ValueType, project: Project, day: date) -> Value:
+        rng = self.rng
+        if value_type == "amount":
+            return rng.between(12, 999) * rng.pick((1, 5, 10, 10, 25, 50))
+        if value_type == "date":
+            return day + timedelta(days=rng.between(6, 60))
+        if value_type == "time":
+            return f"{rng.between(7, 18):02d}:{rng.pick((0, 5, 10, 15, 20, 30, 40, 45, 50)):02d}"
+        if value_type == "number":
+            return rng.between(*_NUMBERS[kind.name])
+        if value_type == "place":
+            return rng.pick(self.company.places)
+        people = project.outside if kind.name == "audit" and len(project.outside) > 1 else self.company.staff
+        return rng.pick(people).name
+
+    def fill(self, template: str, slots: Mapping[str, str]) -> str:
+        """The template with its slots filled; chance words (``n l x y day m``) fall anew."""
+        rng, company = self.rng, self.company
+        text = template.format(
+            n=rng.pick(company.staff).first,
+            l=rng.pick(company.places),
+            x=rng.pick(company.matters),
+            y=rng.pick(company.matters),
+            day=WEEKDAYS[rng.below(5)],
+            m=rng.pick(MONTHS),
+            **slots,
+        )
+        return text[:1].upper() + text[1:]
+
+    def compose(
+        self, sender: Person, reader: Person, said: list[str], talk: list[str], slots: Mapping[str, str]
+    ) -> str:
+        """A mail body: greeting, what must be said, what is said besides, sign-off and name.
+
+        Args:
+            sender: Who writes; the style decides the order and the tone.
+            reader: Who is greeted.
+            said: Finished sentences that belong at the heart of the mail, in order.
+            talk: Finished sentences that may stand before or after them.
+            slots: What the templates of the aside may name.
+        """
+        rng, style = self.rng, sender.style
+        if rng.chance(style.aside):
+            talk = [*talk, self.fill(rng.pick(PHRASES["asides"]), slots)]
+        talk = rng.shuffled(talk)
+        cut = rng.below(len(talk) + 1)
+        text, *sentences = [*talk[:cut], *said, *talk[cut:]]
+        for sentence in sentences:
+            text += (" ", " ", " ", "\n\n", "\n")[rng.below(5)] + sentence
+        greeting = rng.pick(style.greetings).format(g=reader.first)
+        name = sender.name if style.full_name else sender.first
+        closing = [line for line in (rng.pick(style.sign_offs), name) if line]
+        if style.card:
+            closing.append(f"{sender.role}, {sender.department}, {sender.employer}")
+        body = "\n".join((f"{greeting}\n\n{text}" if greeting else text, "", *closing))
+        return body.lower() if style.lower else body
+
+
+@dataclass(slots=True)
+class _Thread:
+    """One conversation while it is being written."""
+
+    number: int
+    kind: Kind
+    project: Project
+    topic: str
+    thing: str
+    subject: str
+    people: list[Person]
+    slots: dict[str, str]
+    values: dict[str, list[tuple[str, datetime, Value]]] = field(default_factory=dict)
+    last: tuple[str, Person, datetime] | None = None
+
+
+def write_thread(mailbox: MailboxBuilder, project: Project, kind: Kind, start: date) -> None:
+    """Write one conversation about a matter of the project: an opening and up to seven mails after it."""
+    thread = _begin(mailbox, project, kind)
+    rng = mailbox.rng
+    when = mailbox.moment(start)
+    _write(mailbox, thread, "open", when)
+    seen_second = False
+    for _ in range(rng.pick((0, 1, 1, 2, 2, 3, 3, 4, 5, 7))):
+        when = mailbox.moment(when.date() + timedelta(days=rng.pick((1, 1, 1, 2, 3, 5, 8))))
+        if when.date() > LAST_DAY:
+            break
+        act = rng.pick(_ACTS)
+        if act == "second" and seen_second:
+            act = "talk"
+        seen_second |= act == "second"
+        _write(mailbox, thread, act, when)
+    about = {"project": project.name, "topic": thread.topic, "thing": thread.thing}
+    words = {"p": project.name, "t": thread.topic, "d": thread.thing}
+    for sort, said in thread.values.items():
+        forms, value_type = (
+            (kind.ask_value, kind.value) if sort == "value" else (kind.ask_second, kind.second)
+        )
+        asks = tuple(ask.format(**words) for ask in forms)
+        mailbox.facts.append(Fact(thread.number, sort, value_type, about, asks, tuple(said)))
+
+
+def _begin(mailbox: MailboxBuilder, project: Project, kind: Kind) -> _Thread:
+    rng = mailbox.rng
+    while True:
+        topic, thing = rng.pick(kind.topics), rng.pick(mailbox.company.things)
+        if (project.name, topic, thing) not in mailbox.taken:
+            break
+    mailbox.taken.add((project.name, topic, thing))
+    people = rng.sample(project.team, 4)
+    if kind.outside and project.outside:
+        people[rng.below(2)] = rng.pick(project.outside)
+    words = {"p": project.name, "t": topic, "c": project.customer}
+    title = rng.pick(PHRASES["subjects"]).format(
+        P=project.name, T=topic.capitalize(), t=topic, c=project.customer, d=thing
+    )
+    return _Thread(mailbox.new_thread(), kind, project, topic, thing, title, people, words)
+
+
+def _write(mailbox: MailboxBuilder, thread: _Thread, act: str, when: datetime) -> None:
+    """One mail of the conversation, with the facts it states."""
+    rng = mailbox.rng
+    sender, readers = _parties(rng, thread, act)
+    said = _said(mailbox, thread, act, sender, when)
+    talk = _talk(mailbox, thread, act, sender)
+    body = mailbox.compose(sender, readers[0], said or [talk.pop()], talk, thread.slots)
+    own = len(body)
+    prefix = "" if act == "open" else "Re: "
+    if thread.last is not None:
+        old_body, old_sender, old_when = thread.last
+        if act == "forward":
+            prefix = "Fwd: "
+            body += quoted(old_body, old_sender, old_when)
+        elif rng.chance(sender.style.quote):
+            body += quoted(old_body, old_sender, old_when)
+    annotation = Annotation(thread.number, act, own, sender)
+    message_id = mailbox.send(annotation, readers, when, prefix + thread.subject, body)
+    thread.last = (body[:own], sender, when)
+    if act in ("open", "change"):
+        thread.values["value"][-1] = (message_id, *thread.values["value"][-1][1:])
+    elif act == "second":
+        thread.values["second"][-1] = (message_id, *thread.values["second"][-1][1:])
+
+
+def _parties(rng: FastRng, thread: _Thread, act: str) -> tuple[Person, list[Person]]:
+    if act == "forward":
+        sender = thread.last[1] if thread.last and rng.chance(30) else thread.people[1]
+        others = [person for person in thread.project.team if person is not sender]
+        return sender, [rng.pick(others)]
+    if act == "open":
+        return thread.people[0], thread.people[1 : 2 + rng.below(3)]
+    before = thread.last[1] if thread.last else None
+    speakers = [person for person in thread.people[: 2 + rng.below(3)] if person is not before]
+    sender = rng.pick(speakers)
+    readers = [person for person in thread.people[:3] if person is not sender]
+    return sender, readers[: 1 + rng.below(2)]
+
+
+def _said(mailbox: MailboxBuilder, thread: _Thread, act: str, sender: Person, when: datetime) -> list[str]:
+    """The sentence that states the fact of this act, if it states one; remembers the value."""
+    kind = thread.kind
+    if act in ("open", "change"):
+        name, value_type, templates = "value", kind.value, kind.opens if act == "open" else kind.changes
+    elif act == "second":
+        name, value_type, templates = "second", kind.second, kind.seconds
+    else:
+        return []
+    history = thread.values.setdefault(name, [])
+    value = mailbox.value(kind, value_type, thread.project, when.date(), {old for _, _, old in history})
+    history.append(("", when, value))
+    slots = thread.slots | {"v" if name == "value" else "w": sender.style.show(value, value_type)}
+    return [mailbox.fill(mailbox.rng.pick(templates), slots)]
+
+
+def _talk(mailbox: MailboxBuilder, thread: _Thread, act: str, sender: Person) -> list[str]:
+    """Sentences around the fact: the things of this mail, answers, small talk. Never empty."""
+    rng, company = mailbox.rng, mailbox.company
+    templates = {"open": PHRASES["openers"], "nudge": PHRASES["nudges"], "forward": PHRASES["forwards"]}.get(
+        act, PHRASES["answers"]
+    )
+    chosen = [rng.pick(templates)]
+    if rng.chance(sender.style.talk):
+        chosen.append(rng.pick(thread.kind.chatter))
+    if rng.chance(sender.style.talk):
+        chosen.append(rng.pick(PHRASES["chatter"]))
+    talk = [mailbox.fill(template, thread.slots) for template in chosen]
+    things = [thread.thing] if act == "open" else []
+    free = [
+        thing
+        for thing in rng.sample(company.things, 4)
+        if (thread.project.name, thread.topic, thing) not in mailbox.taken
+    ]
+    things += free[: rng.pick((1, 1, 1, 2, 2))]
+    for thing in things:
+        mailbox.taken.add((thread.project.name, thread.topic, thing))
+        template = rng.pick(PHRASES["detail_and_project"] if rng.chance(35) else PHRASES["detail_sentences"])
+        talk.append(mailbox.fill(template, thread.slots | {"d": thing}))
+    return talk
+
+
+def write_status(mailbox: MailboxBuilder, project: Project) -> None:
+    """Weekly status mails of a project for some ten weeks: one text, other numbers, two authors."""
+    rng, company = mailbox.rng, mailbox.company
+    day = FIRST_DAY + timedelta(days=7 * rng.below(90) + 3)
+    authors = rng.sample(project.team, 2)
+    lines = [rng.pick(PHRASES["status_lines"]), rng.pick(PHRASES["status_more"])]
+    slots = {"p": project.name, "t": "status", "c": project.customer}
+    thread, percent, open_points = mailbox.new_thread(), rng.between(5, 30), rng.between(10, 60)
+    for _ in range(rng.between(7, 13)):
+        sender = rng.pick(authors)
+        readers = [person for person in project.team if person is not sender][: rng.between(1, 3)]
+        percent = min(99, percent + rng.between(1, 7))
+        open_points = max(1, open_points + rng.between(-6, 5))
+        said = [mailbox.fill(line, slots | {"v": str(percent), "w": str(open_points)}) for line in lines]
+        talk = [mailbox.fill(rng.pick(PHRASES["chatter"]), slots)]
+        if rng.chance(60):
+            talk.append(
+                mailbox.fill(rng.pick(PHRASES["detail_sentences"]), slots | {"d": rng.pick(company.things)})
+            )
+        when = mailbox.moment(day)
+        body = mailbox.compose(sender, readers[0], said, talk, slots)
+        annotation = Annotation(thread, "status", len(body), sender, f"status {project.name}")
+        mailbox.send(annotation, readers, when, f"{project.name} status", body)
+        day += timedelta(days=7)
+        if day > LAST_DAY:
+            break
+
+
+def write_reminders(mailbox: MailboxBuilder) -> None:
+    """Reminders to everyone, each sent every few weeks by the same two colleagues."""
+    rng, company = mailbox.rng, mailbox.company
+    everyone = Address("Everyone", f"everyone@{company.domain}")
+    for subject, template in REMINDERS:
+        authors = rng.sample(company.staff, 2)
+        day = FIRST_DAY + timedelta(days=rng.below(28))
+        while day <= LAST_DAY:
+            sender = rng.pick(authors)
+            due = sender.style.show(day + timedelta(days=rng.between(4, 12)), "date")
+            slots = {"p": "", "t": "reminder", "c": "", "v": due}
+            said = [mailbox.fill(template, slots)]
+            body = mailbox.compose(sender, rng.pick(company.staff), said, [], slots)
+            annotation = Annotation(mailbox.new_thread(), "reminder", len(body), sender, subject)
+            mailbox.send(annotation, everyone, mailbox.moment(day), subject, body)
+            day += timedelta(days=rng.pick((21, 28, 28, 35)))
+
+
+def write_notices(mailbox: MailboxBuilder) -> None:
+    """One notice of a new extension and one of a new seat for every colleague."""
+    rng, company = mailbox.rng, mailbox.company
+    numbers = rng.sample(range(2000, 9000), 2 * len(company.staff))
+    span = (LAST_DAY - FIRST_DAY).days
+    for i, person in enumerate(company.staff):
+        for sort, lines, word in (
+            ("extension", PHRASES["extension_lines"], "extension"),
+            ("seat", PHRASES["seat_lines"], "office"),
+        ):
+            number = numbers[2 * i + (sort == "seat")]
+            when = mailbox.moment(FIRST_DAY + timedelta(days=rng.below(span)))
+            _notice(mailbox, person, sort, word, rng.pick(lines), number, when)
+
+
+def _notice(
+    mailbox: MailboxBuilder, person: Person, sort: str, word: str, line: str, number: int, when: datetime
+) -> None:
+    rng, company = mailbox.rng, mailbox.company
+    sender = rng.pick(company.staff)
+    slots = {"p": company.name, "t": word, "c": company.name, "f": person.name, "v": str(number)}
+    said = [mailbox.fill(line, slots)]
+    body = mailbox.compose(sender, rng.pick(company.staff), said, [], slots)
+    thread = mailbox.new_thread()
+    annotation = Annotation(thread, sort, len(body), sender)
+    everyone = Address("Everyone", f"everyone@{company.domain}")
+    message_id = mailbox.send(annotation, everyone, when, f"New {word}: {person.name}", body)
+    asks = (f"what is the {word} number of {person.name}",)
+    said_value: tuple[tuple[str, datetime, Value], ...] = ((message_id, when, number),)
+    mailbox.facts.append(Fact(thread, sort, "number", {"person": person.name}, asks, said_value))
+
+
+def quoted(body: str, sender: Person, sent: datetime) -> str:
+    """The body as it stands below a reply, with the usual line above it."""
+    lines = "\n".join(f"> {line}" for line in body.split("\n"))
+    return f"\n\nOn {sent.day} {MONTHS[sent.month - 1]} {sent.year} {sender.name} wrote:\n{lines}"

@@ -1,0 +1,486 @@
+import copy
+import itertools
+import json
+import pickle
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pettingzoo.test import (
+    api_test,
+    max_cycles_test,
+    parallel_api_test,
+    parallel_seed_test,
+    render_test,
+    seed_test,
+)
+from pettingzoo.utils.conversions import aec_to_parallel
+
+from art_gym import ResetNeededError, Task, ToolDeclarationError, UnknownTaskError, tool
+from art_gym.games.aec import MoveResult, TextAECEnv, seat
+from art_gym.games.seats import SeatEnv, players_of, text_of
+from tests.art_gym.pettingzoo_warnings import MASK_AT_THE_END, no_other_warnings
+from tests.art_gym.toy_games import FIRST, SECOND, Pennies, Race
+
+
+def started(seed: int = 0, **options: Any) -> Race:
+    game = Race(**options)
+    game.reset(seed=seed)
+    return game
+
+
+def text(game: TextAECEnv, name: str | None = None) -> str:
+    return str(game.observe(name or game.agent_selection)["text"])
+
+
+def finish(game: TextAECEnv) -> dict[str, tuple[float, bool, bool, dict[str, Any]]]:
+    """Let the seats leave a game that is over; what each met last."""
+    found = {}
+    while game.agents:
+        _, *rest = game.last()
+        found[game.agent_selection] = tuple(rest)
+        game.step(None)
+    return found  # type: ignore[return-value]
+
+
+# --- PettingZoo's own tests -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("actions", ["text", "discrete"])
+@pytest.mark.parametrize("make", [Race, Pennies])
+def test_pettingzoo_finds_nothing_wrong(make: Callable[..., TextAECEnv], actions: str) -> None:
+    with no_other_warnings(MASK_AT_THE_END):
+        api_test(make(actions=actions, max_cycles=20), num_cycles=60)
+        seed_test(lambda: make(actions=actions), num_cycles=20)
+
+
+def test_both_render_modes_pass_pettingzoo(capsys: pytest.CaptureFixture[str]) -> None:
+    render_test(Race)
+    assert "count" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("actions", ["text", "discrete"])
+def test_a_game_in_which_all_move_at_once_is_a_parallel_one(actions: str) -> None:
+    def parallel(**options: Any) -> Any:
+        return aec_to_parallel(Pennies(actions=actions, patience=1, **options))
+
+    with no_other_warnings(MASK_AT_THE_END):
+        parallel_api_test(parallel(max_cycles=8), num_cycles=30)
+        parallel_seed_test(parallel, num_cycles=30)
+        max_cycles_test(SimpleNamespace(env=lambda **o: Pennies(patience=1, **o), parallel_env=parallel))
+
+
+# --- what seats are told --------------------------------------------------------------------------------
+
+
+def test_each_seat_meets_its_instructions_once() -> None:
+    game = started()
+    for reply in ("1", "2", "1", "2"):
+        name = game.agent_selection
+        info, seen = game.infos[name], text(game)
+        first = game.turns[name] == 0
+        assert seen.startswith(game.systems[name]) is first
+        assert ("tools" in info) is first
+        assert info["turn"] == game.turns[name]
+        game.step(reply)
+    assert "wait()" in game.systems[FIRST]
+    assert "wait()" not in game.systems[SECOND]
+    assert [schema["function"]["name"] for schema in started().infos[SECOND]["tools"]] == ["add"]
+
+
+def test_a_seat_is_told_what_happened_since_it_moved() -> None:
+    game = started(lowest=0, highest=0)
+    for reply in ("wait", "2", "1"):
+        game.step(reply)
+    assert text(game) == "+1\ncount 3"
+    game.step("2")
+    assert text(game) == "+2\ncount 5"
+    assert text(game) == "+2\ncount 5", "looking changes nothing"
+
+
+def test_a_seat_can_keep_the_turn() -> None:
+    game = started()
+    game.step("wait()")
+    assert game.agent_selection == FIRST
+    assert game.last()[1] == -0.25
+    game.step("wait()")
+    assert game.infos[FIRST]["error"] == {"kind": "refused", "message": "you have waited already"}
+
+
+def test_bad_replies_are_answered_cost_and_leave_the_turn() -> None:
+    game = started(invalid_action_penalty=0.3)
+    before = game.count
+    for reply in ("", "add(7)"):
+        game.step(reply)
+        assert game.agent_selection == FIRST
+        assert game.last()[1] == -0.3
+        assert game.infos[FIRST]["score_terms"] == {"invalid_action": -0.3}
+    assert text(game).startswith("add 1 or 2, not 7\ncount")
+    assert game.count == before
+    assert game.rewards[SECOND] == 0
+
+
+def test_when_the_patience_is_at_an_end_a_choice_is_drawn() -> None:
+    drawn = set()
+    for number in range(20):
+        game = started(number, patience=2, lowest=0, highest=0)
+        game.step("what?")
+        game.step("what?!")
+        assert game.agent_selection == SECOND
+        assert game.turns == {FIRST: 2, SECOND: 0}
+        assert game.infos[FIRST]["error"]["kind"] == "no_call"
+        drawn.add(game.count)
+        assert f"`{game.count}` was played for you after 2 bad replies" in text(game, FIRST)
+    assert drawn == {1, 2}
+
+
+def test_a_good_reply_renews_the_patience_and_without_limit_nothing_is_drawn() -> None:
+    game = started(patience=2, lowest=0, highest=0)
+    for reply in ("?", "wait", "?"):
+        game.step(reply)
+    assert game.agent_selection == FIRST
+    game = started(patience=None)
+    for _ in range(9):
+        game.step("?")
+    assert game.agent_selection == FIRST
+
+
+def test_several_calls_in_one_reply_are_told() -> None:
+    game = started(lowest=0, highest=0)
+    game.step("add(1) add(2)")
+    assert game.count == 1
+    assert "Only the first of 2 calls" in text(game, FIRST)
+    game = started(lowest=0, highest=0, goal=1)
+    game.step("add(1) add(2)")
+    assert game.terminations[FIRST], "what follows the first call does not undo its win"
+    assert text(game, FIRST) == "(Only the first of 2 calls was carried out.)\nfirst_0 wins\ncount 1"
+
+
+# --- rewards and the end --------------------------------------------------------------------------------
+
+
+def test_a_game_ends_for_all_with_success_and_metrics() -> None:
+    game = started(lowest=0, highest=0, goal=3)
+    game.step("2")
+    game.step("2")
+    found = finish(game)
+    assert list(found) == [FIRST, SECOND]
+    for name, reward in ((FIRST, -1.0), (SECOND, 1.0)):
+        paid, terminated, truncated, info = found[name]
+        assert (paid, terminated, truncated) == (reward, True, False)
+        assert info["success"] is (name == SECOND)
+        assert info["metrics"] == {"turns": 1.0, "invalid_actions": 0.0, "count": 4.0}
+    with pytest.raises(ResetNeededError):
+        game.step("1")
+
+
+def test_the_game_is_cut_off_when_a_seat_without_turns_would_move() -> None:
+    game = started(max_cycles=3, goal=100, lowest=0, highest=0)
+    game.step("1")
+    game.step("1")
+    assert text(game) == "+1\ncount 2\n(2 turns left)"
+    game.step("1")
+    game.step("1")
+    assert text(game) == "+1\ncount 4\n(1 turn left)"
+    game.step("1")
+    assert not any(game.truncations.values()), "the second has a turn left"
+    game.step("1")
+    found = finish(game)
+    assert {name: rest[1:3] for name, rest in found.items()} == {
+        FIRST: (False, True),
+        SECOND: (False, True),
+    }
+    assert found[FIRST][3]["success"] is False
+    assert text(game, SECOND) == "No turns are left.\ncount 6"
+
+
+REPLIES = st.sampled_from(
+    ["1", "2", "wait", "add(2)", "add(3)", "", "<think>", "nonsense \ud800", "add(1) add(2)"]
+)
+KINDS = st.sampled_from(["text", "discrete"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(number=st.integers(0, 2**31), replies=st.lists(REPLIES, max_size=30), kind=KINDS)
+def test_whatever_is_replied_the_contract_holds(number: int, replies: list[str], kind: str) -> None:
+    game = started(number, actions=kind, max_cycles=6)
+    totals = dict.fromkeys(game.seats, 0.0)
+    for reply in itertools.chain(replies, itertools.repeat("1")):
+        name = game.agent_selection
+        seen, reward, terminated, truncated, info = game.last()
+        assert game.observation_space(name).contains(seen)
+        assert reward == pytest.approx(sum(info.get("score_terms", {}).values()))
+        assert json.loads(json.dumps(info)) == info
+        assert ("success" in info) is ("metrics" in info) is (terminated or truncated)
+        assert not (terminated and truncated)
+        if terminated or truncated:
+            break
+        seen["text"] = info["spoiled"] = "spoiled"
+        game.step(reply)
+        assert "spoiled" not in str(game.infos)
+        assert text(game) != "spoiled"
+        for other, paid in game.rewards.items():
+            totals[other] += paid
+    won = {name: info["score_terms"].get("win", 0.0) for name, info in game.infos.items()}
+    assert sum(won.values()) == 0
+    assert sum(info["success"] for info in game.infos.values()) == game.terminations[FIRST]
+    for name, info in game.infos.items():
+        lost = 0.1 * info["metrics"]["invalid_actions"] + 0.25 * (game.passed and name == FIRST)
+        assert totals[name] == pytest.approx(won[name] - lost)
+
+
+# --- seeds, snapshots, copies ---------------------------------------------------------------------------
+
+
+def play(game: TextAECEnv, replies: list[str]) -> list[Any]:
+    """Say these replies, as many as the game takes; all that could be seen."""
+    found = []
+    for reply in replies:
+        if not game.agents or any((*game.terminations.values(), *game.truncations.values())):
+            break
+        game.step(reply)
+        found.append((text(game), dict(game.rewards), copy.deepcopy(game.infos), game.agent_selection))
+    return found
+
+
+CLUMSY = ["?", "1", "?", "?", "?", "2", "?", "?", "?", "1", "2", "1", "2", "1", "2"]
+
+
+def test_games_do_not_disturb_each_other_or_the_global_generators() -> None:
+    state = random.getstate(), np.random.get_state(legacy=True)[1].tobytes()  # noqa: NPY002 (looked at, not used)
+    alone = play(started(3), CLUMSY)
+    one, other = started(3), started(4)
+    together = [(play(one, [reply]), play(other, [reply]))[0] for reply in CLUMSY]
+    assert [step for steps in together for step in steps] == alone
+    assert state == (random.getstate(), np.random.get_state(legacy=True)[1].tobytes())  # noqa: NPY002
+
+
+def test_without_a_seed_the_next_game_goes_on_from_the_last_seed() -> None:
+    def counts() -> list[int]:
+        game = Race(highest=10**6)
+        game.reset(seed=7)
+        found = [game.count]
+        for _ in range(3):
+            game.reset()
+            found.append(game.count)
+        return found
+
+    assert counts() == counts()
+    assert len(set(counts())) == 4
+
+
+def test_snapshots_come_back_any_number_of_times_and_travel() -> None:
+    game = started(5)
+    play(game, CLUMSY[:4])
+    before = text(game)
+    kept = pickle.loads(pickle.dumps(game.snapshot()))
+    expected = play(game, CLUMSY[4:])
+    finish(game)
+    for other in (game, Race(), started(9)):
+        other.restore(kept)
+        assert text(other) == before
+        for copied in (copy.deepcopy(other), pickle.loads(pickle.dumps(other)), other):
+            assert play(copied, CLUMSY[4:]) == expected
+    with pytest.raises(ValueError, match=r"of .*Race, not of .*Pennies"):
+        Pennies().restore(kept)
+
+
+# --- actions as numbers ---------------------------------------------------------------------------------
+
+
+def test_a_number_is_the_reply_that_it_stands_for() -> None:
+    spoken, numbered = started(2), started(2, actions="discrete")
+    for number in (0, 1, np.int64(1), np.int32(0)):
+        spoken.step(str(int(number) + 1))
+        numbered.step(number)
+        assert text(spoken) == text(numbered)
+        assert spoken.infos == numbered.infos
+    numbered.step("add(2)")
+    assert numbered.infos[FIRST]["call"] == {"name": "add", "arguments": {"number": 2}}, (
+        "either form is taken"
+    )
+    assert numbered.action_space(FIRST).n == 2  # type: ignore[attr-defined]
+
+
+def test_masks_are_for_the_seat_that_moves() -> None:
+    game = started(actions="discrete")
+    assert game.observe(FIRST)["action_mask"].tolist() == [1, 1]
+    assert game.observe(SECOND)["action_mask"].tolist() == [0, 0]
+    assert "action_mask" not in started().observe(FIRST)
+    assert game.observe(FIRST)["action_mask"].dtype == np.int8
+
+
+@pytest.mark.parametrize(
+    ("action", "fault"),
+    [(1.0, TypeError), (True, TypeError), (None, TypeError), (2, ValueError), (-1, ValueError)],
+)
+def test_an_action_that_is_none_is_refused_and_changes_nothing(action: Any, fault: type[Exception]) -> None:
+    game = started()
+    before = text(game)
+    with pytest.raises(fault):
+        game.step(action)
+    assert text(game) == before
+    assert game.turns[FIRST] == 0
+
+
+# --- misuse ---------------------------------------------------------------------------------------------
+
+
+def test_a_game_must_be_reset_first() -> None:
+    game = Race()
+    for doing in (lambda: game.step("1"), game.last, lambda: game.observe(FIRST)):
+        with pytest.raises(ResetNeededError, match="call reset"):
+            doing()
+
+
+class Named(Race):
+    """Has three tasks in each of two splits."""
+
+    def __init__(self, **options: Any) -> None:
+        tasks = [Task(f"{split}-{n}", "", split) for split in ("train", "test") for n in range(3)]
+        super().__init__(tasks=tasks, **options)
+
+
+class Mistaken(Race):
+    def choices(self, name: str) -> list[str]:
+        return ["1", "jump"]
+
+
+class Unlisted(Race):
+    def choices(self, name: str) -> list[str]:
+        return []
+
+
+def typo() -> type:
+    class Typo(Race):
+        @seat("firts_0")
+        @tool
+        def leave(self) -> MoveResult:
+            """Leave."""
+            return MoveResult()
+
+    return Typo
+
+
+def idle() -> type:
+    class Idle(TextAECEnv):
+        seats = ("a_0", "b_1")
+
+        @seat("a_0")
+        @tool
+        def act(self) -> MoveResult:
+            """Act."""
+            return MoveResult()
+
+    return Idle
+
+
+def textual() -> None:
+    class Textual(Race):
+        @tool
+        def say(self) -> str:
+            """Say something."""
+            return "text"
+
+    game = Textual()
+    game.reset()
+    game.step("say()")
+
+
+@pytest.mark.parametrize(
+    ("make", "fault", "named"),
+    [
+        (lambda: Race(actions="discreet"), ValueError, "did you mean `discrete`"),
+        (lambda: Race(render_mode="ANSI"), ValueError, "render_mode"),
+        (lambda: Race(max_cycles=0), ValueError, "max_cycles"),
+        (lambda: Race(patience=0), ValueError, "patience"),
+        (lambda: Race(invalid_action_penalty=-1), ValueError, "invalid_action_penalty"),
+        (lambda: Named().reset(options={"task": "nope"}), UnknownTaskError, "no task `nope`"),
+        (lambda: Named().reset(options={"tusk": 1}), ValueError, "did you mean `task`"),
+        (Mistaken, ToolDeclarationError, "'jump'"),
+        (lambda: Unlisted(actions="discrete"), ValueError, "first_0"),
+        (typo, ToolDeclarationError, "did you mean `first_0`"),
+        (idle, ToolDeclarationError, "no tool for the seat `b_1`"),
+        (textual, TypeError, "`say` returned str"),
+        (lambda: SeatEnv(Race(), "first", {}), ValueError, "no seat `first`; did you mean `first_0`"),
+        (lambda: SeatEnv(Race(), FIRST, {}), ValueError, "second_1"),
+        (lambda: SeatEnv(Race(), FIRST, {SECOND: "bast"}), ValueError, "did you mean `best`"),
+        (lambda: SeatEnv(Race(), FIRST, {SECOND: "any", "third_2": "any"}), ValueError, "no seat `third_2`"),
+        (
+            lambda: SeatEnv(Race(lowest=3, goal=4), SECOND, {FIRST: "any"}).reset(seed=0),
+            RuntimeError,
+            "second_1",
+        ),
+        *((lambda wrong=wrong: text_of(wrong), TypeError, '"text"') for wrong in ({"observation": 1}, None)),
+    ],
+)
+def test_wrong_use_is_named(make: Callable[[], Any], fault: type[Exception], named: str) -> None:
+    with pytest.raises(fault, match=named):
+        make()
+
+
+def test_tasks_are_chosen_from_the_split() -> None:
+    game = Named()
+    game.reset(seed=0, options={"task": "test-1"})
+    assert game.infos[FIRST]["task_id"] == "test-1"
+    ids = set()
+    for number in range(20):
+        game.reset(seed=number, options={"split": "test"})
+        ids.add(game.task.id)
+    assert ids == {"test-0", "test-1", "test-2"}
+
+
+def test_pettingzoo_is_asked_for_only_where_it_is_used() -> None:
+    look = "import sys, art_gym, art_gym.games.seats; assert 'pettingzoo' not in sys.modules"
+    subprocess.run([sys.executable, "-c", look], check=True)
+    without = "import sys; sys.modules['pettingzoo'] = None; import art_gym.games.aec"
+    found = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True, check=False)
+    assert found.returncode == 1
+    assert 'pip install "art-gym[pettingzoo]"' in found.stderr.splitlines()[-1]
+
+
+# --- one seat as a Gymnasium environment ----------------------------------------------------------------
+
+
+def test_a_seat_is_an_environment_that_gymnasium_accepts() -> None:
+    for name, other in ((FIRST, SECOND), (SECOND, FIRST)):
+        check_env(SeatEnv(Race(), name, {other: "any"}), skip_render_check=True)
+
+
+def test_a_seat_sees_what_it_would_see_in_the_game() -> None:
+    env = SeatEnv(Race(lowest=0, highest=0, goal=6), SECOND, {FIRST: lambda game, rng: lambda seen: "2"})
+    seen, info = env.reset(seed=1)
+    assert seen == f"{info['system']}\n\n+2\ncount 2"
+    assert info["tools"]
+    seen, reward, terminated, truncated, info = env.step("1")
+    assert (seen, reward, terminated, truncated) == ("+2\ncount 5", 0.0, False, False)
+    assert info["call"] == {"name": "add", "arguments": {"number": 1}}
+    seen, reward, terminated, truncated, info = env.step("1")
+    assert (seen, reward, terminated, truncated) == ("second_1 wins\ncount 6", 1.0, True, False)
+    assert info["success"] is True
+    with pytest.raises(ResetNeededError):
+        env.step("1")
+    lost = SeatEnv(Race(lowest=0, highest=0, goal=3), FIRST, {SECOND: "best"})
+    lost.reset(seed=0)
+    _, reward, terminated, _, info = lost.step("1")
+    assert (reward, terminated, info["score_terms"]) == (-1.0, True, {"win": -1.0}), "by the other's move"
+    assert (set(players_of(Race(), FIRST)), players_of(Pennies(), "even_0")) == ({"any", "best"}, {})
+
+
+def test_equal_seeds_give_equal_opponents() -> None:
+    def play_out(number: int) -> list[Any]:
+        env = SeatEnv(Race(goal=30, max_cycles=40), FIRST, {SECOND: "any"})
+        first = env.reset(seed=number)
+        act = env.baselines["any"](env, np.random.default_rng(0))
+        return [first, *(env.step(act("")) for _ in range(8))]
+
+    assert play_out(1) == play_out(1)
+    assert play_out(1) != play_out(2)

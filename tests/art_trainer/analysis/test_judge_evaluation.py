@@ -1,0 +1,184 @@
+import json
+import threading
+
+import numpy as np
+import pytest
+
+from art_gym.wrappers.judging import JudgeFailedError, JudgingError, RubricJudge, Score
+from art_gym.wrappers.judging.budget import JudgeStatistics
+from art_trainer.analysis.judge_evaluation import RatedJudge, blind_judge, evaluate_judge
+from art_trainer.analysis.mixed_groups import LabelledGroup
+from art_trainer.types import Ending, Episode, Group, Turn
+from benchmarks.noisy_judge import NoisyJudge
+
+
+def played(rewards, task=0, **options):
+    """Attempts that say what they earn, and succeed with more than 0."""
+    episodes = tuple(
+        Episode(
+            "toy", f"task-{task}", task, f"Do {task}.", (Turn(f"go {reward}", "done", reward),), (),
+            **({"ending": Ending.TERMINATED, "success": reward > 0} | options),
+        )
+        for reward in rewards
+    )  # fmt: skip
+    return LabelledGroup(Group(episodes), tuple(f"player {i}" for i in range(len(rewards))))
+
+
+GROUPS = [played([3, -1, 2, 1], task) for task in range(12)]
+
+
+def said(group, change=lambda value, place: value):
+    """Scores by what attempts say, and by the place at which they stand."""
+    return {
+        a.id: Score(change((float(a.steps[0].reply.split()[1]) + 1) / 4, place))
+        for place, a in enumerate(group)
+    }
+
+
+class Counting:
+    """A perfect judge that counts what it is asked, as judge models do."""
+
+    def __init__(self, change=lambda value, place: value, fails=()):
+        self._change, self._fails, self._lock = change, fails, threading.Lock()
+        self.asked = 0
+        self.statistics = JudgeStatistics()
+
+    def __call__(self, group, rubric=None):
+        with self._lock:
+            self.asked += 1
+            self.statistics = JudgeStatistics(
+                groups=self.asked, requests=2 * self.asked, prompt_tokens=100 * self.asked,
+                completion_tokens=10 * self.asked, cost=0.5 * self.asked,
+            )  # fmt: skip
+        if group[0].task in self._fails:
+            raise JudgeFailedError("timeout", "no answer")
+        return said(group, self._change)
+
+
+def evaluated(judge, groups=GROUPS, **options):
+    return evaluate_judge(RatedJudge("it", judge), groups, **options)
+
+
+def test_a_perfect_judge():
+    judge, told = Counting(), []
+    found = evaluated(judge, checks=4, orders=3, on_done=lambda: told.append(1))
+    tau, chance = found.figures["tau"], found.figures["chance"]
+    assert (tau.value, tau.low, tau.high, tau.count) == (1, 1, 1, 12)
+    assert (found.figures["top"].value, found.figures["success_above"].value, chance.value) == (1, 1, 0.25)
+    assert list(found.consistency.values()) == [0, 0, 0, 1]
+    assert found.checked == 4
+    assert (judge.asked, len(told)) == (12 + 4 * (3 + 1), 12 + 4)
+
+
+def test_usage_is_that_of_judging_each_group_once():
+    judge = Counting()
+    found = evaluated(judge, checks=4)
+    assert judge.statistics.groups > 12
+    assert (found.usage.groups, found.usage.requests, found.usage.cost) == (12, 24, 6.0)
+    assert evaluated(judge, GROUPS[:3]).usage.prompt_tokens == 300
+    assert evaluated(RubricJudge()).usage is None
+
+
+def test_a_judge_that_turns_the_order_round():
+    found = evaluated(Counting(lambda value, place: 1 - value))
+    assert [found.figures[name].value for name in ("tau", "top", "success_above")] == [-1, 0, 0]
+
+
+def test_a_judge_that_favours_the_first_place():
+    judge = Counting(lambda value, place: value / 2 + 0.1 * (3 - place))
+    found = evaluated(judge, checks=12, orders=4).consistency
+    # Places pay 0.3, 0.2, 0.1 and 0: from the first to the last 0.3 less, whatever the attempt is worth.
+    assert found["order_slope"] == pytest.approx(-0.3)
+    assert found["order_spread"] == pytest.approx(np.std([0.3, 0.2, 0.1, 0.0]))
+    assert found["repeat_difference"] == 0
+
+
+def test_a_judge_of_many_minds():
+    sign = iter([1, -1] * 1000)
+
+    def moody(group, rubric=None):
+        turn = next(sign)
+        return said(group, lambda value, place: value if turn > 0 else 1 - value)
+
+    found = evaluated(moody, GROUPS[:1], checks=1, orders=2, max_concurrency=1).consistency
+    # One question, two orders, one question again: the second answer is of the other mind.
+    assert found["repeat_tau"] == -1
+    assert found["repeat_difference"] == pytest.approx(np.mean([1, 1, 0.5, 0]))
+
+
+def test_repeated_questions_go_to_the_judge_without_a_cache():
+    cached, fresh = Counting(), Counting(lambda value, place: value / 2)
+    found = evaluate_judge(RatedJudge("it", cached, fresh), GROUPS, checks=2, orders=2)
+    assert (cached.asked, fresh.asked) == (12 + 2 * 2, 2)
+    assert found.consistency["repeat_difference"] == pytest.approx(np.mean([0.5, 0, 0.375, 0.25]))
+
+
+def test_a_group_that_it_fails_on_is_counted_and_is_in_no_average():
+    found = evaluated(Counting(fails=("Do 0.", "Do 5.")), checks=12)
+    assert found.failures == {"timeout": 2}
+    assert (len(found.groups), found.figures["tau"].count, found.checked) == (10, 10, 10)
+
+
+def test_groups_without_an_order_count_nowhere():
+    groups = [played([1, 1, 1]), played([0, 0, 0], 1)]
+    found = evaluated(Counting(), groups, checks=2)
+    assert set(found.figures.values()) == {None}
+    assert found.consistency["order_slope"] is None  # attempts that read the same have no order
+    assert evaluated(Counting(), [*groups, *GROUPS]).figures["tau"].count == 12
+
+
+def test_rewards_that_differ_by_rounding_are_equal():
+    found = evaluated(NoisyJudge(0.0), [played([0.1 + 0.2, 0.3, 0.0])])
+    assert found.groups[0].rewards == (0.3, 0.3, 0.0)
+    assert found.groups[0].scores == (0.75, 0.75, 0.0)
+
+
+def test_a_judge_set_up_wrongly_is_an_error():
+    def wrong(group, rubric=None):
+        raise JudgingError("no function for criterion `x`")
+
+    with pytest.raises(JudgingError, match="no function"):
+        evaluated(wrong)
+
+
+@pytest.mark.parametrize("group", [played([1]), played([1, 2], ending=Ending.ENV_ERROR)])
+def test_only_whole_groups_of_two_or_more_can_be_judged(group):
+    with pytest.raises(ValueError, match="task-0: a judge is rated on whole groups"):
+        evaluated(Counting(), [group])
+
+
+def test_json_holds_the_figures_and_the_groups():
+    found = evaluated(Counting(), GROUPS[:1], checks=1)
+    data = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert data["tau"] == {"value": 1.0, "low": None, "high": None, "count": 1}  # one group has no spread
+    assert (data["groups"][0]["scores"], data["groups"][0]["tau"]) == ([1.0, 0.0, 0.75, 0.5], 1)
+    assert (data["usage"]["requests"], data["repeat_tau"]) == (2, 1)
+
+
+def test_a_blind_judge_sees_all_but_what_was_expected_and_what_came_of_it():
+    seen = []
+
+    def judge(group, rubric=None):
+        seen.extend((dict(a.facts), a.steps) for a in group)
+        return {a.id: Score(0.5) for a in group}
+
+    facts = {"expected": 1, "result": 2, "optimal_turns": 3}
+    groups = [played([1, 2], facts=facts)]
+    evaluated(blind_judge(judge), groups)
+    assert [one for one, _ in seen] == [{"optimal_turns": 3}] * 2
+    assert groups[0].group.episodes[0].facts == facts
+    assert seen[0][1][0].reply == "go 1"
+
+
+def test_a_blind_rubric_guesses():
+    # A wrong answer given at once, and the right one given later: only facts tell them apart.
+    def attempt(result, turns):
+        steps = tuple(Turn("look", "a wall", 0.0) for _ in range(turns - 1))
+        facts = {"expected": "door", "result": result, "optimal_turns": 1}
+        end = Turn(f"say {result}", "the end", float(result == "door"))
+        return Episode("toy", "t", 0, "Say it.", (*steps, end), (), Ending.TERMINATED, facts=facts)
+
+    group = LabelledGroup(Group((attempt("door", 3), attempt("xyz", 1))), ("slow", "hasty"))
+    assert evaluated(RubricJudge(), [group]).figures["tau"].value == 1
+    blind = evaluated(blind_judge(RubricJudge()), [group])
+    assert blind.figures["tau"].value == -1

@@ -1,0 +1,158 @@
+"""``art-trainer self-play`` from end to end, on a toy game and a toy model."""
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from art_trainer.errors import CheckpointError, ConfigError
+from art_trainer.tracking.run_dir import RunFolder
+from art_trainer.training.scratch_model import game_texts
+from art_trainer.training.self_play import play_matches
+from art_trainer.training.sft import ImitationConfig, imitate_players
+from tests.art_gym.toy_games import FIRST, SECOND, Pennies, Race
+from tests.art_trainer.training.test_self_play import race_policy
+
+QUICK = ["--env", "tests.art_gym.toy_games:toy/Race-v0", "--max-steps", "2", "--eval-episodes", "4"]
+for setting in (
+    "scratch={layers: 1, hidden_size: 16, heads: 2, vocabulary_size: 320}",
+    "groups_per_step=2",
+    "num_generations=3",
+    "max_completion_length=2",
+    "history_window=1",
+    "threads=1",
+):
+    QUICK += ["--set", setting]
+
+
+@pytest.fixture
+def self_play(invoke: Any) -> Any:
+    """Run ``art-trainer self-play`` in an empty folder."""
+    return partial(invoke, "self-play")
+
+
+def steps(folder: str) -> list[dict[str, float]]:
+    return [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_run_trains_and_measures_every_seat_beside_the_scripts(self_play: Any) -> None:
+    result = self_play(
+        *QUICK, "--output-dir", "run", "--set", "warm_start=any", "--set", "warm_start_episodes=6"
+    )
+    assert result.exit_code == 0
+    assert "warm start of first_0 and second_1: imitated any" in result.output
+    table = result.output[result.output.index("Against scripted players") :]
+    for seat in (FIRST, SECOND):
+        for player in ("any", "best", "before", "after"):
+            assert any(
+                seat in line and f" {player} " in line.split("│")[3]
+                for line in table.splitlines()
+                if "│" in line
+            )
+        assert f"{seat} against best, after training:" in table
+    assert "after minus before, mean reward" in table
+    evaluation = RunFolder(Path("run")).evaluation(f"after-{SECOND}-vs-best")
+    assert evaluation is not None
+    assert evaluation.reward is not None
+    assert evaluation.reward.low <= evaluation.reward.value <= evaluation.reward.high
+    assert (evaluation.policy, evaluation.reward.count) == ("after", 4)
+    assert len(RunFolder(Path("run")).transcripts(f"after-{SECOND}-vs-best")) == 4
+    assert yaml.safe_load(Path("run/run.yaml").read_text())["env"].endswith("toy/Race-v0")
+
+
+def test_two_copies_learn_apart_and_a_stopped_run_goes_on(self_play: Any) -> None:
+    self_play(*QUICK, "--output-dir", "run", "--opponent", "copy")
+    assert Path("run/checkpoints/step-000002/rivals", SECOND, "model").is_dir()
+    assert f"{SECOND}/policy_loss" in steps("run")[-1]
+    before = Path(f"run/evaluations/before-{FIRST}-vs-any.json").read_text()
+    result = self_play("--resume", "run", "--max-steps", "3")
+    assert "Resuming after step 2." in result.output
+    assert [line["step"] for line in steps("run")] == [1, 2, 3]
+    assert Path("run/checkpoints/step-000003/rivals", SECOND, "model").is_dir()
+    assert json.loads(Path(f"run/evaluations/before-{FIRST}-vs-any.json").read_text()) == json.loads(before)
+
+
+def test_a_run_goes_back_to_an_older_step(self_play: Any) -> None:
+    self_play(*QUICK, "--output-dir", "run", "--set", "save_steps=1")
+    whole = steps("run")
+    checkpoints = Path("run/checkpoints")
+    with pytest.raises(CheckpointError, match="no checkpoint of step 7"):
+        self_play("--resume", "run", "--resume-step", "7")
+    result = self_play("--resume", "run", "--resume-step", "1", "--set", "save_steps=5")
+    assert "Resuming after step 1." in result.output
+    assert [line["step"] for line in steps("run")] == [1, 2]
+    assert steps("run")[1]["policy_loss"] == whole[1]["policy_loss"]
+    (checkpoints / "step-000002/model/model.safetensors").write_bytes(b"torn")
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
+        self_play("--resume", "run", "--max-steps", "3")
+
+
+def test_the_reference_is_the_model_after_its_warm_start(self_play: Any) -> None:
+    warm = ("warm_start=any", "warm_start_episodes=20", "warm_start_learning_rate=0.02")
+    still = ("beta=0.1", "learning_rate=1e-12", "drop_zero_variance_groups=false")
+    arguments = [word for setting in (*warm, *still) for word in ("--set", setting)]
+    self_play(*QUICK, "--output-dir", "run", "--opponent", "copy", *arguments)
+    for line in steps("run"):
+        assert line["kl"] == pytest.approx(0, abs=1e-6)
+        assert line[f"{SECOND}/kl"] == pytest.approx(0, abs=1e-6)
+
+
+def test_against_a_script_one_seat_learns(self_play: Any) -> None:
+    result = self_play(*QUICK, "--output-dir", "run", "--opponent", "best", "--seat", SECOND)
+    assert f"{SECOND} against any, after training" in result.output
+    assert f"{FIRST} against" not in result.output
+    last = steps("run")[-1]
+    assert f"{SECOND}/reward" in last
+    assert f"{FIRST}/reward" not in last
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--opponent", "bset"], "no policy 'bset'; did you mean `best`"),
+        (["--opponent", "any", "--seat", "secnd_1"], "no seat `secnd_1`; did you mean `second_1`"),
+        (["--seat", FIRST], "--seat needs an opponent that does not learn; self does"),
+        (["--set", "warm_start=anny"], "warm start: first_0 has no player `anny`; did you mean `any`"),
+        (["--set", "warm_start_noise=0.2", "--set", "warm_start=any"], "self-play has none, set 0"),
+        (["--set", "engine=openai:a@http://127.0.0.1:1/v1"], "leave engine and backend out"),
+        (["--set", "backend=ray"], "leave engine and backend out"),
+        (["--env", "toy/Rice-v0"], "no game `toy/Rice-v0`; did you mean `toy/Race-v0`"),
+        (["--env-args", "goal=low"], "cannot be made with goal='low'"),
+    ],
+)
+def test_what_does_not_exist_is_named(self_play: Any, arguments: list[str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        self_play(*QUICK, *arguments)
+
+
+def test_an_old_run_has_its_opponent_in_a_file_of_its_own(self_play: Any) -> None:
+    RunFolder(Path("old")).write_settings({"env": "toy/Race-v0"})
+    Path("old/sides.yaml").write_text("opponent: best\nseat: null\n")
+    with pytest.raises(ConfigError, match="no seat `x`"):
+        self_play("--resume", "old", "--seat", "x")
+
+
+def test_the_vocabulary_is_taken_from_both_seats() -> None:
+    texts = "\n".join(game_texts(Race, seed=0, games=4))
+    assert {"+1", "+2", "second_1 wins", "first_0 wins"} <= set(texts.splitlines())
+    with pytest.raises(ConfigError, match="even_0 has no scripted player to take a vocabulary from"):
+        game_texts(Pennies, seed=0)
+
+
+def test_imitation_teaches_every_seat_the_moves() -> None:
+    policy = race_policy()
+
+    def invalid() -> list[float]:
+        matches = play_matches(dict.fromkeys((FIRST, SECOND), policy), Race, episodes=8, seed=0)
+        return [match.evaluation.invalid_rate for match in matches]
+
+    before = invalid()
+    config = ImitationConfig(epochs=6, batch_size=16, learning_rate=5e-3)
+    losses = imitate_players(policy, Race, (FIRST, SECOND), "any", episodes=60, seed=0, config=config)
+    assert losses[-1] < losses[0]
+    assert max(invalid()) < 0.2 < min(before)
+    with pytest.raises(ConfigError, match="even_0 has no player `any`"):
+        imitate_players(policy, Pennies, ["even_0"], "any", episodes=2, seed=0)

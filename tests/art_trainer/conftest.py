@@ -1,0 +1,63 @@
+"""One small training run, made once in a test run, for all tests that only read a run folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+from typer.testing import CliRunner
+
+TrainedRunCopy = Callable[[Path], Path]
+
+_ARGUMENTS = [
+    *("--env", "tests.art_trainer.guess:toy/Guess-v0"),
+    *("--max-steps", "6", "--groups-per-step", "8", "--num-generations", "4"),
+    *("--eval-episodes", "12", "--learning-rate", "0.005", "--threads", "1"),
+    *("--set", "eval_steps=3", "--set", "save_steps=3", "--set", "max_completion_length=1"),
+    *("--set", "drop_zero_variance_groups=false", "--set", "entropy_coef=0.01"),
+]
+
+
+@pytest.fixture(scope="session")
+def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run folder of ``art-trainer train``: 6 steps of 8 groups of 4 episodes of guess-the-number.
+
+    It has evaluations (baseline, before, after, steps 0, 3 and 6), checkpoints of steps 3 and 6, metrics,
+    every training episode with its tokens, and a report. xdist's workers share it, so it is only for reading:
+    tests that write take :func:`trained_run_copy`. Its model before training lies beside it, in ``model``.
+    """
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "trained-run"
+    with FileLock(f"{shared}.lock"):
+        finished = shared / "finished"
+        if not finished.exists():
+            _train(shared)
+            finished.touch()
+    return shared / "run"
+
+
+@pytest.fixture
+def trained_run_copy(trained_run: Path) -> TrainedRunCopy:
+    """Copy :func:`trained_run` into a folder, such as ``tmp_path``; return the copy's path."""
+
+    def copy(folder: Path) -> Path:
+        return Path(shutil.copytree(trained_run, folder / "run"))
+
+    return copy
+
+
+def _train(folder: Path) -> None:
+    from art_trainer.cli.main import app
+    from tests.art_trainer.guess import guess_policy
+
+    shutil.rmtree(folder, ignore_errors=True)
+    policy = guess_policy(hidden=16)
+    policy.model.save_pretrained(folder / "model")
+    policy.tokenizer.save_pretrained(folder / "model")
+    arguments = ["--model", str(folder / "model"), "--output-dir", str(folder / "run"), *_ARGUMENTS]
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["train", *arguments])
+    assert result.exit_code == 0, result.output

@@ -1,0 +1,196 @@
+"""A training server that a test scripts: the real protocol, real sockets, no task queue."""
+
+from __future__ import annotations
+
+import asyncio
+import http
+import itertools
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.datastructures import Headers
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+
+from art_trainer.distributed.protocol import (
+    PROTOCOL_VERSION,
+    ClientMessage,
+    Hello,
+    Lease,
+    Message,
+    RunSpec,
+    TrainEpisodes,
+    Welcome,
+    read_client_message,
+)
+from art_trainer.distributed.weights import WeightStore
+from art_trainer.inference.transformers_policy import TransformersPolicy
+from art_trainer.types import GroupSpec
+
+SECONDS = 60.0
+"""Longest that anything may take."""
+
+
+def described(policy: TransformersPolicy, env: str = "toy") -> RunSpec:
+    return RunSpec(
+        env=env,
+        env_args={},
+        sampling=policy.sampling,
+        record_states=False,
+        history_window=None,
+        max_context=policy.max_context,
+        dtype="float32",
+    )
+
+
+class Line:
+    """One connection of a worker, after its hello."""
+
+    def __init__(self, socket: ServerConnection, client_id: str, hello: Hello) -> None:
+        self.socket = socket
+        self.client_id = client_id
+        self.hello = hello
+        self.heard: list[ClientMessage] = []
+
+    async def say(self, message: Message) -> None:
+        await self.socket.send(message.model_dump_json())
+
+    async def hear(self, kind: type[Any], where: Callable[[Any], bool] = lambda _: True) -> Any:
+        """The next message of a kind; all are kept in ``heard``."""
+        async with asyncio.timeout(SECONDS):
+            while True:
+                message = read_client_message(await self.socket.recv())
+                self.heard.append(message)
+                if isinstance(message, kind) and where(message):
+                    return message
+
+    async def close(self, code: int = 1000) -> None:
+        await self.socket.close(code)
+
+    def cut(self) -> None:
+        """As a broken cable does."""
+        self.socket.transport.abort()
+
+
+class FakeServer:
+    """Answers hellos, serves files, and hands each connection to the test."""
+
+    def __init__(self, store: WeightStore, run: RunSpec, *, token: str | None = None) -> None:
+        self.store = store
+        self.run = run
+        self.token = token
+        self.version = 0
+        self.heartbeat = 0.1
+        self.lease_seconds = 30.0
+        self.known: set[str] = set()
+        """Leases that are still a client's when it comes again."""
+        self.greet: Callable[[Hello], Message | None] = lambda hello: None
+        """What to say instead of a welcome."""
+        self.change: Callable[[str, bytes], bytes] = lambda path, body: body
+        """What happens to files on the way."""
+        self.asked: list[str] = []
+        self.lines: asyncio.Queue[Line] = asyncio.Queue()
+        self._numbers = itertools.count()
+        self._server: Server
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[FakeServer]:
+        await self.open()
+        try:
+            yield self
+        finally:
+            await self.shut()
+
+    async def open(self) -> None:
+        self._server = await serve(
+            self._speak,
+            "127.0.0.1",
+            self.port,
+            process_request=self._answer,
+            max_size=2**26,
+            close_timeout=0.2,
+        )
+        self.port = next(iter(self._server.sockets)).getsockname()[1]
+
+    async def shut(self) -> None:
+        self._server.close()
+        await self._server.wait_closed()
+
+    async def line(self) -> Line:
+        """The next connection."""
+        async with asyncio.timeout(SECONDS):
+            return await self.lines.get()
+
+    def leases(self, count: int, seed: int = 3, batch: int = 0) -> TrainEpisodes:
+        """Leases of one new group."""
+        number = next(self._numbers)
+        task = GroupSpec(seed, count, (batch, number))
+        leases = [Lease.of(f"lease-{number}-{m}", f"token-{m}", task, m, 30.0) for m in range(count)]
+        return TrainEpisodes(policy_version=self.version, leases=leases)
+
+    async def _speak(self, socket: ServerConnection) -> None:
+        assert socket.request is not None
+        hello = read_client_message(await socket.recv())
+        assert isinstance(hello, Hello)
+        instead = self.greet(hello)
+        welcome = Welcome(
+            protocol=PROTOCOL_VERSION,
+            secret=hello.secret or "the-secret",
+            run=self.run,
+            policy_version=self.version,
+            heartbeat_seconds=self.heartbeat,
+            lease_seconds=self.lease_seconds,
+            leases=[lease for lease in hello.leases if lease in self.known],
+        )
+        await socket.send((instead or welcome).model_dump_json())
+        if instead is None:
+            await self.lines.put(Line(socket, socket.request.path.rsplit("/", 1)[1], hello))
+        try:
+            await socket.wait_closed()
+        except ConnectionClosed:
+            return
+
+    def _answer(self, socket: ServerConnection, request: Request) -> Response | None:
+        if self.token is not None and request.headers.get("Authorization") != f"Bearer {self.token}":
+            return _response(401, b"{}")
+        if request.path.startswith("/ws/"):
+            return None
+        self.asked.append(request.path)
+        match request.path.strip("/").split("/"):
+            case ["model"]:
+                return _response(200, self.store.model().model_dump_json().encode())
+            case ["model", name]:
+                return self._file(request, self.store.model_path(name))
+            case ["weights", version]:
+                manifest = self.store.manifest(int(version))
+                return _response(
+                    404 if manifest is None else 200, manifest and manifest.model_dump_json().encode()
+                )
+            case ["weights", version, "data"]:
+                return self._file(request, self.store.path(int(version)))
+        return _response(404, b"{}")
+
+    def _file(self, request: Request, path: Path | None) -> Response:
+        if path is None:
+            return _response(404, b"{}")
+        return _response(200, self.change(request.path, path.read_bytes()))
+
+
+def _response(status: int, body: bytes) -> Response:
+    headers = Headers({"Content-Length": str(len(body)), "Connection": "close"})
+    return Response(status, http.HTTPStatus(status).phrase, headers, body)
+
+
+async def eventually(condition: Callable[[], bool], seconds: float = SECONDS) -> None:
+    """Wait for something to become true, beside others."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)

@@ -1,0 +1,60 @@
+"""The Ray backend in real Ray clusters on this machine: what a script of scenarios reports of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(
+        importlib.util.find_spec("ray") is None, reason='needs the package ray: pip install "art-gym[ray]"'
+    ),
+]
+ROOT = Path(__file__).parents[4]
+
+
+def scenario(name: str, folder: Path) -> dict[str, Any]:
+    """What a scenario reports, run with a home of its own: Ray writes a token there."""
+    out = folder / "found.json"
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.art_trainer.distributed.ray.scenarios", name, str(out)],
+        cwd=ROOT,
+        env={**os.environ, "HOME": str(folder), "PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"},
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-4000:]
+    return dict(json.loads(out.read_text()))
+
+
+def test_lost_actors_are_replaced_and_every_attempt_counts_once(tmp_path: Path) -> None:
+    found = scenario("local", tmp_path)
+    faults = found["faults"]
+    assert faults["open_to_all"] == []
+    assert faults["seeds"] == [[100 + n] * 4 for n in range(6)]
+    assert faults["whole"] == 6
+    assert faults["failures"] == {"died": 1, "unresponsive": 1}
+    assert faults["results"]["accepted"] == 24
+    assert faults["results"]["expired"] >= 1
+    assert faults["stopped_ended"]
+    assert "asks for 1 CPU and 1 GPU, but none of the cluster's 1 nodes has as much" in found["unschedulable"]
+
+
+def test_a_node_is_killed_in_the_middle_and_every_group_counts_once(tmp_path: Path) -> None:
+    found = scenario("nodes", tmp_path)
+    assert found["seeds"] == [[100 + n] * 4 for n in range(24)]
+    assert found["heard"] == list(range(24))
+    assert found["whole"] == 24
+    assert found["results"]["accepted"] == 96 + 16
+    assert found["failures"]["died"] >= 1
+    assert found["later"] == 4

@@ -1,0 +1,165 @@
+"""A training server on loopback, and a client that speaks as a test wants it to."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from websockets.sync.client import ClientConnection, connect
+
+from art_trainer.config import LeaseOptions
+from art_trainer.distributed.protocol import (
+    EpisodeData,
+    FileEntry,
+    ModelManifest,
+    RunSpec,
+    WeightManifest,
+)
+from art_trainer.distributed.result_log import ResultLog
+from art_trainer.distributed.server import RunProgress, ServerOptions, TrainingServer
+from art_trainer.distributed.task_queue import TaskQueue
+from art_trainer.inference.sampling import SamplingParams
+from tests.art_trainer.distributed.played import episode, task
+
+TOKEN = "a-token-that-nobody-guesses"
+RUN = RunSpec(
+    env="toy/Echo-v0",
+    env_args={},
+    sampling=SamplingParams(max_new_tokens=4),
+    record_states=False,
+    history_window=None,
+    max_context=None,
+    dtype="float32",
+)
+
+
+class Shelf:
+    """Weights of version 0, and a model of one file."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        self._file = folder / "weights"
+        self._file.write_bytes(b"w" * 3_000_000)
+        (folder / "config.json").write_text("{}")
+        (folder / "secret.txt").write_text("not to be fetched")
+        self._folder = folder
+
+    def manifest(self, version: int | None = None) -> WeightManifest | None:
+        if version not in (None, 0):
+            return None
+        entry = FileEntry(name="weights", size=3_000_000, sha256="0" * 64)
+        return WeightManifest(policy_version=0, kind="full", file=entry)
+
+    def path(self, version: int) -> Path | None:
+        return self._file if version == 0 else None
+
+    def model(self) -> ModelManifest:
+        return ModelManifest(files=[FileEntry(name="config.json", size=2, sha256="0" * 64)])
+
+    def model_path(self, name: str) -> Path | None:
+        return self._folder / name if name == "config.json" else None
+
+
+@dataclass
+class Served:
+    """A server and what is behind it."""
+
+    server: TrainingServer
+    queue: TaskQueue
+    folder: Path
+
+    def http(self, token: str | None = TOKEN, **headers: str) -> httpx.Client:
+        if token is not None:
+            headers["authorization"] = f"Bearer {token}"
+        return httpx.Client(base_url=self.server.url, headers=headers, timeout=30, trust_env=False)
+
+    def dial(
+        self, client_id: str = "w1", token: str | None = TOKEN, path: str = "/ws/", **options: Any
+    ) -> ClientConnection:
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        headers |= options.pop("headers", {})
+        url = self.server.url.replace("http", "ws") + path + client_id
+        return connect(url, additional_headers=headers, proxy=None, compression=None, **options)
+
+    @contextmanager
+    def worker(self, client_id: str = "w1", **hello: Any) -> Iterator[Wire]:
+        with self.dial(client_id) as socket:
+            wire = Wire(socket)
+            wire.welcome = wire.ask(type="hello", **{"protocol": 1, **hello})
+            yield wire
+
+
+class Wire:
+    """Messages as dicts."""
+
+    welcome: dict[str, Any]
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self.socket = socket
+
+    def say(self, **message: Any) -> None:
+        self.socket.send(json.dumps(message))
+
+    def hear(self, timeout: float = 30) -> dict[str, Any]:
+        heard: dict[str, Any] = json.loads(self.socket.recv(timeout))
+        return heard
+
+    def ask(self, **message: Any) -> dict[str, Any]:
+        self.say(**message)
+        return self.hear()
+
+    def lease(self, count: int = 1) -> list[dict[str, Any]]:
+        answer = self.ask(type="lease_request", count=count)
+        assert answer["type"] == "train_episodes"
+        leases: list[dict[str, Any]] = answer["leases"]
+        return leases
+
+    def play(self, lease: dict[str, Any], **changes: Any) -> dict[str, Any]:
+        return self.ask(**played(lease, **changes))
+
+
+def played(lease: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """A result of a lease."""
+    of = task(seed=lease["seed"])
+    played = episode(of, version=changes.pop("version", 0), reward=changes.pop("reward", 1.0))
+    body = EpisodeData.of(played).model_dump(mode="json")
+    return {
+        "type": "episode_result",
+        "lease": lease["lease"],
+        "token": lease["token"],
+        "episode": body,
+    } | changes
+
+
+@contextmanager
+def served(folder: Path, *, token: str | None = TOKEN, **options: Any) -> Iterator[Served]:
+    """A server that has published version 0."""
+    log = ResultLog(folder / "journal")
+    leases = LeaseOptions(options.pop("lease_seconds", 60.0))
+    queue = TaskQueue(
+        log,
+        options=leases,
+        max_staleness=options.pop("max_staleness", 0),
+        clock=options.pop("clock", time.monotonic),
+        on_work=lambda: server.connections.wake(),
+    )
+    progress = options.pop("progress", RunProgress("run", 3))
+    server = TrainingServer(
+        queue,
+        Shelf(folder / "shelf"),  # type: ignore[arg-type]
+        RUN,
+        progress=progress,
+        shut_down=options.pop("shut_down", lambda: None),
+        options=ServerOptions(token=token, leases=leases, **options),
+    )
+    queue.publish(0)
+    with closing(server):
+        yield Served(server, queue, folder)
+    queue.close()
+    log.close()

@@ -1,0 +1,196 @@
+"""The remote backend: one run a folder, results the learner cannot use, a server that has failed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.sync.client import connect
+
+from art_trainer.cli.run_config import gather_settings
+from art_trainer.cli.serve import serve
+from art_trainer.config import GRPOConfig
+from art_trainer.distributed.backend import RemoteBackend, episode_error, run_spec
+from art_trainer.distributed.protocol import MessageError, RunSpec, read_client_message
+from art_trainer.distributed.result_log import Entry, ResultLog, ResultLogError
+from art_trainer.distributed.worker.model import make_policy
+from art_trainer.errors import EngineError
+from art_trainer.training.trainer import GRPOTrainer
+from art_trainer.types import Ending, Episode, Span, TokenHistory, Turn
+from tests.art_trainer.distributed.played import TIMING, episode, task
+from tests.art_trainer.distributed.server_helpers import Wire, played
+from tests.art_trainer.guess import guess_policy
+
+Change = Callable[[dict[str, Any]], object]
+
+
+@contextmanager
+def lying(folder: Path) -> Iterator[tuple[RemoteBackend, Wire]]:
+    """A trainer's backend that wants a group of two, and somebody who has said hello to it."""
+    policy = guess_policy(0, hidden=16)
+    config = GRPOConfig(output_dir=str(folder), num_generations=2)
+    backend = RemoteBackend(policy, "guess", {}, config, folder, drain_seconds=0)
+    try:
+        backend.publish(policy.version)
+        backend.prefetch([task(0)])
+        with connect(backend.url.replace("http", "ws") + "/ws/liar", proxy=None) as socket:
+            wire = Wire(socket)
+            wire.ask(type="hello", protocol=1)
+            yield backend, wire
+    finally:
+        backend.close()
+
+
+def spans(result: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = result["episode"]["histories"][0]
+    return found
+
+
+LIES: dict[str, tuple[Change, str]] = {
+    "a sampled token beyond the vocabulary": (
+        lambda result: spans(result)[1].update(tokens=[4, 2**31]),
+        "the model knows those from 0",
+    ),
+    "a token of the prompt beyond it": (
+        lambda result: spans(result)[0]["tokens"].append(999_999),
+        "the token 999999",
+    ),
+    "a turn that was not played": (lambda result: spans(result)[1].update(turn=1), "tokens of turn 1"),
+    "more than the context holds": (
+        lambda result: spans(result)[0].update(tokens=[1] * 100_000),
+        "the context holds",
+    ),
+    "timings of turns that were not played": (
+        lambda result: result.update(timing={"started": 1.0, "turns": [[0.5, 0.5], [0.5, 0.5]]}),
+        "timing has 2 turns",
+    ),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_episodes_that_would_break_the_learner_are_invalid(tmp_path: Path, lie: str) -> None:
+    change, words = LIES[lie]
+    with lying(tmp_path) as (backend, wire):
+        result = played(wire.lease()[0])
+        change(result)
+        receipt = wire.ask(**result)
+        assert receipt["outcome"] == "invalid"
+        assert words in receipt["reason"]
+        assert "accepted" not in backend.status().results
+        assert wire.play(wire.lease()[0])["outcome"] == "accepted", "the attempt is still there to be played"
+        assert backend.status().results["accepted"] == 1
+
+
+NONSENSE = {
+    "facts": '"facts":{"deep":[{"er":NaN}]}',
+    "infinite facts": '"facts":{"deep":[1e999]}',
+    "a call": '"call":{"arguments":{"x":-Infinity}}',
+    "tools": '"tools":[{"x":NaN}]',
+    "a reward that cannot be added up": '"reward":1e308',
+    "a metric": '"metrics":{"x":1e300}',
+    "a score term": '"score_terms":{"x":-1e300}',
+    "a log-prob that is none": '"logprobs":"AACAfw=="',
+    "a log-prob that is cut off": '"logprobs":"AACA"',
+    "a log-prob above 0": '"logprobs":"AACAPw=="',
+    "more metrics than anyone has": f'"metrics":{json.dumps({str(n): 1.0 for n in range(1_001)})}',
+    "a time before there were computers": '"started":-1.0',
+    "a turn that took less than no time": '"turns":[[-5.0,null]]',
+}
+
+
+@pytest.mark.parametrize("what", NONSENSE)
+def test_numbers_that_are_not_finite_are_refused_everywhere(what: str) -> None:
+    result = played({"seed": 1, "lease": "l", "token": "t"}, timing={"started": 1.0, "turns": [[0.5, None]]})
+    whole = json.dumps(result, separators=(",", ":"))
+    assert read_client_message(whole)
+    name = NONSENSE[what].split(":")[0]
+    start = whole.rindex(f"{name}:")
+    old = json.dumps(json.JSONDecoder().raw_decode(whole, start + len(name) + 1)[0], separators=(",", ":"))
+    with pytest.raises(MessageError):
+        read_client_message(whole.replace(f"{name}:{old}", NONSENSE[what]))
+
+
+def test_bounds_of_episodes() -> None:
+    fine = episode(task())  # its tokens are 1 to 5
+    assert episode_error(fine, 6, 5) is episode_error(fine, 6, None) is None
+    assert episode_error(fine, 5, 5) is not None
+    assert episode_error(fine, 6, 4) is not None
+    broken = TokenHistory((Span((), None), Span((1,), 1, (-0.5,))))
+    turn = Turn("a", "b", 0.0)
+    for ending, valid in ((Ending.ENV_ERROR, True), (Ending.TERMINATED, False)):
+        odd = Episode("e", "t", 1, "o", (turn,), (broken,), ending)
+        assert (episode_error(odd, 8, None) is None) == valid, "an environment may break after the reply"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(file): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
+
+
+@pytest.mark.parametrize("step", [None, 1], ids=["resume", "resume at a step"])
+def test_a_run_in_use_by_another_server_is_not_changed(tmp_path: Path, step: int | None) -> None:
+    (tmp_path / "run.yaml").write_text("env: toy/Echo-v0\nlearning_rate: 0.001\n")
+    with closing(ResultLog(tmp_path / "journal")) as log:
+        log.append([Entry(task(), 0, 0, episode(task()), TIMING)])
+        before = contents(tmp_path)
+        flags = {"env": "toy/Echo-v0", "learning_rate": 1.0}
+        settings = gather_settings(flags, overrides={}, resume=tmp_path, resume_step=step)
+        with pytest.raises(ResultLogError, match="in use: another server trains this run"):
+            serve(settings, port=0, no_api=True, no_dashboard=True)
+        assert contents(tmp_path) == before
+
+
+def test_a_server_does_not_begin_with_another_runs_results(tmp_path: Path) -> None:
+    policy = guess_policy(0, hidden=16)
+    config = GRPOConfig(output_dir=str(tmp_path))
+    with closing(ResultLog(tmp_path / "journal")) as log:
+        log.bind_to_run(run_spec(policy, "guess", {}, config))
+        log.append([Entry(task(), 0, 0, episode(task()), TIMING)])
+    RemoteBackend(policy, "guess", {}, config, tmp_path).close()
+    with pytest.raises(ResultLogError, match="there env is 'guess', in this run 'other'"):
+        RemoteBackend(policy, "other", {}, config, tmp_path)
+    ResultLog(tmp_path / "journal").close()
+
+
+def test_a_worker_samples_as_the_trainer_does() -> None:
+    policy = guess_policy(0)
+    policy.sampling = dataclasses.replace(policy.sampling, stop_token_ids=(3, 5))
+    config = GRPOConfig(
+        temperature=0.7, top_p=0.9, top_k=7, min_p=0.05, repetition_penalty=1.2, stop_strings=("HIGH",),
+        max_completion_length=9,
+    )  # fmt: skip
+    GRPOTrainer(policy, "art/2048-v0", config).close()
+    sent = run_spec(policy, "art/2048-v0", {"board_size": 3}, config)
+    got = RunSpec.model_validate_json(sent.model_dump_json())
+    assert make_policy(policy.model, policy.tokenizer, got, 4).sampling == policy.sampling
+    assert policy.sampling.stop_token_ids == (3, 5)
+
+
+@pytest.fixture
+def backend(tmp_path: Path) -> Iterator[RemoteBackend]:
+    policy = guess_policy(0, hidden=16)
+    backend = RemoteBackend(policy, "guess", {}, GRPOConfig(output_dir=str(tmp_path)), tmp_path)
+    backend.publish(policy.version)
+    yield backend
+    backend.close()
+
+
+def test_collect_fails_if_the_servers_thread_has_ended(backend: RemoteBackend) -> None:
+    backend.server._thread._server.should_exit = True
+    with pytest.raises(EngineError, match=r"has stopped \(its thread has ended\): resume the run"):
+        backend.collect([task(0)], on_episode=lambda episode: None)
+
+
+def test_collect_fails_if_leases_no_longer_expire(
+    backend: RemoteBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> list[str]:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(backend._queue, "expire", broken)
+    with pytest.raises(EngineError, match=r"has stopped \(ZeroDivisionError: a bug\)"):
+        backend.collect([task(0)], on_episode=lambda episode: None)

@@ -1,0 +1,176 @@
+"""The protocol's page says what the models say, and is enough to write a worker from."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_args
+
+import jsonschema
+import pytest
+import yaml
+from fastapi.routing import APIRoute
+
+from art_trainer.config import GRPOConfig
+from art_trainer.distributed import worker_connections as connections
+from art_trainer.distributed.backend import RemoteBackend
+from art_trainer.distributed.protocol import (
+    ClientMessage,
+    ModelManifest,
+    Outcome,
+    ServerMessage,
+    ServerStatus,
+    WeightManifest,
+    read_client_message,
+    read_server_message,
+)
+from art_trainer.distributed.server import ServerOptions
+from art_trainer.distributed.worker_connections import NORMAL, REFUSED
+from art_trainer.serving.http import middleware as guard
+from art_trainer.types import GroupSpec
+from tests.art_trainer.distributed.server_helpers import TOKEN, served
+from tests.art_trainer.guess import guess_policy
+
+ROOT = Path(__file__).parents[3]
+WORKER = ROOT / "docs" / "protocol" / "minimal_worker.py"
+STALE = "run python docs/generate_protocol.py"
+
+
+@pytest.fixture
+def generator(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    return importlib.import_module("generate_protocol")
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def document() -> Any:
+    return yaml.safe_load((ROOT / "docs" / "protocol" / "asyncapi.yaml").read_text(encoding="utf-8"))
+
+
+def kinds(union: Any) -> list[str]:
+    """The ``type`` of each message of a union."""
+    return [member.model_fields["type"].default for member in get_args(get_args(union)[0])]
+
+
+def test_the_page_and_the_file_are_what_the_models_say(generator: ModuleType, page: str) -> None:
+    assert generator.page(page) == page, STALE
+    assert generator.asyncapi() == generator.ASYNCAPI.read_text(encoding="utf-8"), STALE
+    with pytest.raises(ValueError, match="no place for the part client"):
+        generator.page("# The protocol")
+
+
+def test_every_message_is_on_the_page_with_an_example_that_is_read(page: str) -> None:
+    examples = [json.loads(text) for text in re.findall(r"```json\n(.*?)\n```", page, re.DOTALL)]
+    said = [one["type"] for one in examples if "type" in one]
+    assert said == [*kinds(ClientMessage), *kinds(ServerMessage)]
+    for example in examples[: len(said)]:
+        read = read_client_message if example["type"] in kinds(ClientMessage) else read_server_message
+        assert read(json.dumps(example)).type == example["type"]
+    answers = (ModelManifest, WeightManifest, ServerStatus)
+    for model, example in zip(answers, examples[len(said) :], strict=True):
+        model.model_validate_json(json.dumps(example))
+
+
+def test_every_field_has_its_meaning_and_every_part_its_place(page: str) -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.*?) ?\|$", page, re.MULTILINE)
+    assert len(rows) > 100
+    assert [name for name, _, meaning in rows if not meaning and name != "type"] == []
+    headings = {name.lower() for name in re.findall(r"^### (\w+)$", page, re.MULTILINE)}
+    assert set(re.findall(r"\]\(#(\w+)\)", page)) <= headings
+
+
+def test_the_page_has_every_route_code_and_outcome(page: str, tmp_path: Path) -> None:
+    with served(tmp_path) as here:
+        routes = [route for route in here.server._router().routes if isinstance(route, APIRoute)]
+    told = {f"`{method} {route.path}`" for route in routes for method in route.methods}
+    assert len(told) == 6
+    assert [one for one in told if one not in page] == []
+    sources = "".join(Path(str(module.__file__)).read_text() for module in (connections, guard))
+    codes = set(re.findall(r'(?:code=|refuse\(|RejectedError\()\s*"(\w+)"', sources))
+    codes |= set(re.findall(r'ApiError\(.*, "(\w+)"\)', sources)) - {"too_slow"}
+    assert len(codes) > 10
+    assert [code for code in codes if f"`{code}`" not in page] == []
+    assert re.findall(r"^\| `(\w+)` \|[^|]+\|$", page, re.MULTILINE) == list(get_args(Outcome))
+    closed = {int(code) for code in re.findall(r"^\| (1\d{3}) \| server", page, re.MULTILINE)}
+    assert closed == {NORMAL, REFUSED, connections.TRY_AGAIN, 1009, 1011, 1012}
+
+
+def references(node: Any) -> list[str]:
+    if isinstance(node, dict):
+        own = [node["$ref"]] if "$ref" in node else []
+        return own + [found for value in node.values() for found in references(value)]
+    return [found for value in node for found in references(value)] if isinstance(node, list) else []
+
+
+def test_the_file_is_asyncapi_and_its_examples_are_of_its_schemas(document: Any) -> None:
+    assert document["asyncapi"] == "3.0.0"
+    assert {"title", "version"} <= document["info"].keys()
+    for reference in references(document):
+        target = document
+        for name in reference.removeprefix("#/").split("/"):
+            target = target[name]
+    (channel,) = document["channels"].values()
+    assert re.findall(r"{(\w+)}", channel["address"]) == list(channel["parameters"])
+    assert list(document["operations"]) == list(channel["messages"])
+    assert list(document["operations"]) == list(document["components"]["messages"])
+    heard = [name for name, operation in document["operations"].items() if operation["action"] == "receive"]
+    said = [name for name, operation in document["operations"].items() if operation["action"] == "send"]
+    assert (heard, said) == (kinds(ClientMessage), kinds(ServerMessage))
+    for kind, message in document["components"]["messages"].items():
+        schema = {**message["payload"], "components": document["components"]}
+        validator = jsonschema.Draft7Validator(schema)
+        validator.check_schema(schema)
+        (example,) = message["examples"]
+        assert example["payload"]["type"] == kind
+        validator.validate(example["payload"])
+        assert not validator.is_valid({**example["payload"], "more": 1})
+
+
+def test_a_worker_that_knows_the_page_alone_plays_for_a_real_server(tmp_path: Path) -> None:
+    tree = ast.parse(WORKER.read_text(encoding="utf-8"))
+    names = [name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names]
+    names += [str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    assert set(names) == {
+        *("base64", "hashlib", "json", "os", "struct", "sys", "time"),
+        *("urllib.request", "websockets.sync.client"),
+    }
+    backend = RemoteBackend(
+        guess_policy(hidden=16),
+        "toy",
+        {},
+        GRPOConfig(num_generations=4),
+        tmp_path / "run",
+        options=ServerOptions(token=TOKEN),
+    )
+    try:
+        backend.publish(0)
+        backend.prefetch([GroupSpec(3, 4, (0, 0)), GroupSpec(4, 2, (0, 1))])
+        command = [sys.executable, "-I", "-W", "error", str(WORKER), backend.url]
+        environment = {**os.environ, "ART_SERVER_TOKEN": TOKEN}
+        with subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE) as worker:
+            groups = backend.collect(
+                [GroupSpec(3, 4, (0, 0)), GroupSpec(4, 2, (0, 1))], on_episode=lambda episode: None
+            )
+            backend.drain_workers("that was all")
+            printed, _ = worker.communicate(timeout=60)
+        assert worker.returncode == 0
+        assert printed.count("accepted") == 6
+        assert re.findall(r"(\d+) bytes of version 0", printed)
+        assert [len(group.episodes) for group in groups] == [4, 2]
+        assert {episode.turns[0].reply for group in groups for episode in group.episodes} == {"0"}
+        results = backend.status().results
+        assert (results["leased"], results["accepted"]) == (6, 6)
+    finally:
+        backend.close()

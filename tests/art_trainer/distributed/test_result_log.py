@@ -1,0 +1,239 @@
+"""The result log: exact, durable, exclusive; what a full disk, damage and kill -9 do to it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import resource
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from art_trainer.distributed.result_log import FILE, Entry, ResultLog, ResultLogError, discard, require_unused
+from art_trainer.types import Ending, Episode, Span, TokenHistory, Turn
+from tests.art_trainer.distributed.played import TIMING, episode, task
+from tests.art_trainer.distributed.server_helpers import RUN
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "journal"
+
+
+@pytest.fixture
+def log(folder: Path) -> Iterator[ResultLog]:
+    opened = ResultLog(folder)
+    yield opened
+    opened.close()
+
+
+def entry(member: int = 0, *, batch: int = 0, retry: int = 0, reply: str = "left") -> Entry:
+    of = task(batch=batch, size=8)
+    return Entry(of, member, retry, episode(of, reply), TIMING)
+
+
+ODD = Episode(
+    "env", "t", 2**52, "\ud800 é", (Turn("\u2028\0", "", -0.0, call={"x": [1.5, None]}),),
+    (TokenHistory((Span((0, 2**31), 0, (-0.125, -7.25), 3),)),), Ending.ENV_ERROR, error="\udfff",
+    metrics={"m": 1e300}, facts={"deep": [{"a": None}]},
+)  # fmt: skip
+
+
+def test_entries_come_back_exactly_by_batch_and_round(folder: Path, log: ResultLog) -> None:
+    assert log.empty
+    odd = Entry(dataclasses.replace(task(1), options=None), 0, 0, ODD, None)
+    entries = [
+        entry(0, batch=1),
+        odd,
+        entry(1, reply="first"),
+        entry(1, retry=1, reply="again"),
+        entry(batch=2),
+    ]
+    log.append(entries)
+    log.append([entry(2)])
+    assert list(log.replay(0)) == [odd, entries[2], entry(2), entries[3]]
+    assert [found.task.batch for found in log.replay()] == [0, 0, 0, 0, 1, 2]
+    log.close()
+    with closing(ResultLog(folder)) as again:
+        assert list(again.replay(2)) == [entries[4]]
+        again.discard_before(2)
+        assert [found.task.batch for found in again.replay()] == [2]
+
+
+def test_attempts_without_an_episode_of_earlier_versions_are_skipped(log: ResultLog) -> None:
+    text = '{"played": false}'
+    log._db.execute("INSERT INTO results VALUES (0, 'a', 0, 0, ?, ?)", (zlib.crc32(text.encode()), text))
+    log._db.commit()
+    log.append([entry()])
+    assert list(log.replay()) == [entry()]
+
+
+def test_the_same_attempt_counts_once(log: ResultLog) -> None:
+    log.append([entry(reply="written, but the commit failed late")])
+    log.append([entry(reply="sent again")])
+    (found,) = log.replay()
+    assert found.episode.turns[0].reply == "sent again"
+
+
+def test_an_entry_that_json_cannot_hold_harms_nobody_else(log: ResultLog) -> None:
+    bad = dataclasses.replace(entry(), episode=dataclasses.replace(ODD, facts={"x": object()}))
+    with pytest.raises(TypeError):
+        log.append([entry(), bad])
+    log.append([entry(1)])
+    assert list(log.replay()) == [entry(1)]
+
+
+def test_appends_of_one_moment_share_a_commit(log: ResultLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, sizes, first = log._write, list[int](), threading.Event()
+
+    def slow(statements: Any) -> None:
+        sizes.append(len(statements[0][1]))
+        if len(sizes) == 1:
+            assert first.wait(60)
+        write(statements)
+
+    monkeypatch.setattr(log, "_write", slow)
+    with ThreadPoolExecutor(8) as threads:
+        started = [threads.submit(log.append, [entry()])]
+        while not sizes:
+            assert not started[0].done()
+        started += [threads.submit(log.append, [entry(member)]) for member in range(1, 8)]
+        while len(log._waiting) < 7:
+            assert not any(one.done() for one in started)
+        first.set()
+    assert [one.result() for one in started] == [None] * 8
+    assert sizes == [1, 7]
+
+
+def test_a_full_disk_loses_nothing_and_can_be_tried_again(folder: Path, log: ResultLog) -> None:
+    log.append([entry(0)])
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    wal = folder / f"{FILE}-wal"
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (wal.stat().st_size + 5000, limit[1]))
+        for _ in range(3):
+            with pytest.raises(ResultLogError, match=r"cannot be written.*can be sent again"):
+                log.append([entry(1, reply="x" * 100_000)])
+        log.discard_before(-1)  # logged at most
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    log.append([entry(1)])
+    assert list(log.replay()) == [entry(0), entry(1)]
+
+
+def test_damage_is_an_error_that_names_the_file(folder: Path, log: ResultLog) -> None:
+    log.append([entry(member, reply="a" * 2000) for member in range(8)])
+    log._db.execute("UPDATE results SET entry = replace(entry, 'aaaa', 'aaab') WHERE member = 3")
+    log._db.commit()
+    with pytest.raises(ResultLogError, match=rf"{FILE} is damaged in row 4\. Restore the file"):
+        list(log.replay())
+    log._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    log.close()
+    data = bytearray((folder / FILE).read_bytes())
+    data[4096:8192] = os.urandom(4096)
+    (folder / FILE).write_bytes(bytes(data))
+    with pytest.raises(ResultLogError, match=f"{FILE} is damaged"):
+        ResultLog(folder)
+
+
+@pytest.mark.parametrize("name", [FILE, "batch-000001.jsonl"])
+def test_other_formats_are_refused_and_can_be_discarded(folder: Path, name: str) -> None:
+    folder.mkdir()
+    (folder / name).write_bytes(b"no database" * 1000)
+    require_unused(folder)
+    with pytest.raises(ResultLogError, match="delete"):
+        ResultLog(folder)
+    discard(folder)
+    ResultLog(folder).close()
+
+
+def test_a_newer_version_and_an_impossible_folder_are_refused(folder: Path, tmp_path: Path) -> None:
+    ResultLog(folder).close()
+    with sqlite3.connect(folder / FILE) as db:
+        db.execute("PRAGMA user_version = 2")
+    db.close()
+    with pytest.raises(ResultLogError, match="has version 2, this program reads 1"):
+        ResultLog(folder)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ResultLogError, match="cannot be opened"):
+        ResultLog(tmp_path / "file" / "journal")
+
+
+def test_a_folder_is_open_once_in_all_processes_and_a_closed_log_takes_nothing(
+    folder: Path, log: ResultLog
+) -> None:
+    log.append([entry()])
+    for use in (ResultLog, require_unused, discard):
+        with pytest.raises(ResultLogError, match="is in use: another server trains this run"):
+            use(folder)
+    code = "import pathlib, sys; from art_trainer.distributed.result_log import ResultLog as Log; "
+    code += "Log(pathlib.Path(sys.argv[1]))"
+    command = [sys.executable, "-c", code, str(folder)]
+    other = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "is in use" in other.stderr
+    log.close()
+    with pytest.raises(ResultLogError, match="closed"):
+        log.append([entry(1)])
+    with pytest.raises(ResultLogError, match="closed"):
+        log.discard_before(1)
+    for place in (folder, folder.parent / "none"):
+        require_unused(place)
+        discard(place)
+    with closing(ResultLog(folder)) as again:
+        assert again.empty
+
+
+_WRITER = """
+import itertools, sys
+from pathlib import Path
+from art_trainer.distributed.result_log import ResultLog
+from tests.art_trainer.distributed.test_result_log import entry
+log = ResultLog(Path(sys.argv[1]))
+for number in itertools.count():
+    log.append([entry(number)])
+    print(number, flush=True)
+"""
+
+
+@pytest.mark.e2e
+def test_kill_9_keeps_what_was_acknowledged(folder: Path, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _WRITER, str(folder)], stdout=subprocess.PIPE, text=True
+    ) as writer:
+        assert writer.stdout is not None
+        for line in writer.stdout:
+            if line == "20\n":
+                writer.send_signal(signal.SIGKILL)
+        acknowledged = int(line)
+    shutil.copytree(folder, tmp_path / "torn")
+    found = ResultLog(folder)
+    members = [one.member for one in found.replay()]
+    assert members[: acknowledged + 1] == list(range(acknowledged + 1))
+    found.close()
+    wal = tmp_path / "torn" / f"{FILE}-wal"
+    wal.write_bytes(wal.read_bytes()[:-1000])  # the tail of the last commit is torn
+    torn = ResultLog(tmp_path / "torn")
+    assert [one.member for one in torn.replay()] == members[:-1]
+    torn.close()
+
+
+def test_a_log_belongs_to_one_run(log: ResultLog) -> None:
+    log.bind_to_run(RUN.model_copy(update={"env": "other/Env-v0"}))
+    log.bind_to_run(RUN)
+    log.append([entry()])
+    log.bind_to_run(RUN)
+    hot = dataclasses.replace(RUN.sampling, temperature=0.5)
+    for changes, name in (({"env": "x"}, "env"), ({"sampling": hot}, r"sampling\.temperature")):
+        with pytest.raises(ResultLogError, match=rf"results of another run: there {name} is"):
+            log.bind_to_run(RUN.model_copy(update=changes))

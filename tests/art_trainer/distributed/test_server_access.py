@@ -1,0 +1,346 @@
+"""Who may use a training server: every route and socket, with the wrong token, name, page, size or pace."""
+
+import contextlib
+import http.client
+import json
+import logging
+import pickle
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.routing import APIRoute, APIWebSocketRoute
+from starlette.routing import BaseRoute
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from art_trainer.distributed.protocol import Limits
+from art_trainer.errors import ConfigError
+from art_trainer.serving.dashboard import RunsSource, dashboard_router, page
+from art_trainer.serving.http.middleware import HostNames, RateLimit, check_access
+from art_trainer.serving.openai import ServedPolicy
+from art_trainer.serving.openai.router import openai_router
+from tests.art_trainer.distributed.server_helpers import TOKEN, Served, served
+from tests.art_trainer.serving.helpers import tiny_policy
+from tests.art_trainer.waiting import until
+
+WRONG = [None, "x", "wrong-token-of-some-length", TOKEN[:-1], TOKEN + "x", TOKEN.upper()]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server with all its parts, as ``art-trainer serve`` makes it."""
+    folder = tmp_path_factory.mktemp("server")
+    with ServedPolicy(tiny_policy()) as policy:
+        routers = [openai_router(policy), dashboard_router(RunsSource([folder]))]
+        with served(folder, routers=routers, login_page=page) as here:
+            yield here
+
+
+def every_route(app: FastAPI) -> list[tuple[str, str]]:
+    """Method and path of each, with something in place of its parameters."""
+    found: list[tuple[str, str]] = []
+
+    def walk(routes: list[BaseRoute]) -> None:
+        for route in routes:
+            nested = getattr(route, "original_router", None) or getattr(route, "app", None)
+            if isinstance(route, APIRoute):
+                path = re.sub(r"\{[^}]*\}", "0", route.path)
+                found.extend((method, path) for method in sorted(route.methods))
+            elif isinstance(route, APIWebSocketRoute):
+                found.append(("WS", re.sub(r"\{[^}]*\}", "w1", route.path)))
+            elif nested is not None and hasattr(nested, "routes"):
+                walk(nested.routes)
+            else:
+                raise AssertionError(f"a route that nobody asks about: {route!r}")
+
+    walk(app.routes)
+    return found
+
+
+def refused(dial: Callable[[], Any]) -> httpx.Response:
+    """What a handshake was answered with."""
+    with pytest.raises(InvalidStatus) as caught, dial():
+        pass
+    answer = caught.value.response
+    return httpx.Response(answer.status_code, headers=dict(answer.headers), content=bytes(answer.body or b""))
+
+
+def test_no_route_answers_without_the_token(whole: Served) -> None:
+    routes = every_route(whole.server.app)
+    paths = {path for _, path in routes}
+    assert {"/status", "/model", "/model/0", "/weights/0", "/weights/0/data", "/shutdown", "/ws/w1"} <= paths
+    assert {"/", "/v1/models", "/v1/chat/completions", "/v1/completions"} <= paths
+    assert len(paths) > 15
+    for token in WRONG:
+        headers = {} if token is None else {"authorization": f"Bearer {token}".encode()}
+        with httpx.Client(base_url=whole.server.url, headers=headers, trust_env=False) as client:
+            for method, path in routes:
+                if method == "WS":
+                    answer = refused(partial(whole.dial, path, token, path=""))
+                else:
+                    answer = client.request(method, path, json={})
+                assert answer.status_code == 401, (method, path, token)
+                assert answer.headers["www-authenticate"] == "Bearer"
+                assert "status" not in answer.text or path == "/"
+
+
+def test_the_token_opens_the_routes(whole: Served) -> None:
+    with whole.http() as client:
+        for path in ("/status", "/model", "/weights/0", "/v1/models", "/"):
+            assert client.get(path).status_code == 200, path
+    with whole.worker() as worker:
+        assert worker.welcome["type"] == "welcome"
+
+
+OWN, HOST = "{url}", "{host}"
+"""Stand for the server's address, and its part after ``http://``."""
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"authorization": f"BEARER {TOKEN}"}, 200),
+        ({"authorization": f"Basic {TOKEN}"}, 401),
+        ({"authorization": TOKEN}, 401),
+        ({"authorization": f"Bearer {TOKEN}, Bearer {TOKEN}"}, 401),
+        ({"authorization": "", "x-api-key": TOKEN, "cookie": f"token={TOKEN}"}, 401),
+        ({"origin": OWN}, 200),
+        *(({"origin": origin}, 403) for origin in ("http://evil.example", "null", "", "file://")),
+        *(({"origin": origin}, 403) for origin in (f"{OWN}.evil.example", f"x://{HOST}")),
+        *(({"host": host}, 400) for host in ("evil.example", "127.0.0.1.evil.example:80", "", "a@localhost")),
+    ],
+)
+def test_requests_and_sockets_are_checked_by_their_headers(
+    whole: Served, headers: dict[str, str], status: int
+) -> None:
+    url = whole.server.url
+    sent = {name: value.format(url=url, host=url.removeprefix("http://")) for name, value in headers.items()}
+    sent = {"authorization": f"Bearer {TOKEN}"} | sent
+    with httpx.Client(base_url=url, headers=sent, trust_env=False) as client:
+        for path in ("/status", f"/status?token={TOKEN}"):
+            assert client.get(path).status_code == status
+    if "host" in sent:  # a client writes its own Host beside ours, and two are a foreign one too
+        sent["host"] = sent["host"] or "x"
+    if status == 200:
+        with whole.dial(token=None, headers=sent):
+            pass
+    else:
+        assert refused(lambda: whole.dial(f"w1?token={TOKEN}", None, headers=sent)).status_code == status
+
+
+def test_the_root_shows_the_login_page_without_a_token(whole: Served) -> None:
+    with whole.http(None) as client:
+        answer = client.get("/")
+        assert answer.status_code == 401
+        assert answer.content == page().body
+        assert answer.headers["content-security-policy"] == page().headers["content-security-policy"]
+        assert client.post("/").headers["content-type"] == "application/json"
+        assert client.get("/status").json()["error"]["code"] == "invalid_api_key"
+
+
+@pytest.mark.parametrize("path", ["/openapi.json", "/docs", "/redoc", "/docs/oauth2-redirect"])
+def test_there_are_no_documentation_pages(whole: Served, path: str) -> None:
+    with whole.http() as client:
+        assert client.get(path).status_code == 404
+
+
+def test_accepted_host_names() -> None:
+    names = HostNames("0.0.0.0", ["Train.example"])
+    for name in ("10.1.2.3:80", "[fe80::1]:80", "localhost", "train.example:443"):
+        assert names.include(name), name
+    assert not names.include("evil.example")
+    assert not HostNames("10.1.2.3").include("127.0.0.1")
+    assert HostNames("::1").include("[::1]:80")
+
+
+@pytest.mark.parametrize(
+    ("host", "token", "names", "words"),
+    [
+        *((host, None, (), "no token") for host in ("0.0.0.0", "::", "10.0.0.1", "example.org")),
+        ("127.0.0.1", None, ["a.example"], r"'a\.example' is an allowed host name.* no token"),
+        ("127.0.0.1", "short", (), "token has 5"),
+        ("127.0.0.1", "sixteen-letters-ü", (), "ASCII"),
+        ("127.0.0.1", "with a space in it", (), "spaces"),
+        ("127.0.0.1", "line\nbreak-in-the-middle", (), "token has"),
+        ("127.0.0.1", None, ["localhost", "127.0.0.2"], None),
+        ("0.0.0.0", TOKEN, ["a.example"], None),
+    ],
+)
+def test_a_server_that_others_reach_needs_a_proper_token(
+    tmp_path: Path, host: str, token: str | None, names: list[str], words: str | None
+) -> None:
+    if words is None:
+        check_access(host, token, names)
+        return
+    with (
+        pytest.raises(ConfigError, match=words) as caught,
+        served(tmp_path, token=token, host=host, allowed_hosts=names),
+    ):
+        pass
+    assert token is None or token not in str(caught.value)
+
+
+def test_without_a_token_local_clients_are_allowed_but_no_web_pages(tmp_path: Path) -> None:
+    with served(tmp_path, token=None) as here, here.http(None) as client:
+        assert client.get("/status").status_code == 200
+        assert client.get("/status", headers={"origin": "http://evil.example"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "name", ["..%2fshelf%2fsecret.txt", "secret.txt", "%2e%2e", "..%5csecret.txt", "config.json%00", "", "."]
+)
+def test_only_the_models_own_files_are_fetched(whole: Served, name: str) -> None:
+    with whole.http() as client:
+        answer = client.get(f"/model/{name}", follow_redirects=False)
+    assert answer.status_code in (200, 307, 404)
+    assert "not to be fetched" not in answer.text
+    assert answer.status_code != 200 or answer.json()["files"]
+
+
+def test_files_come_whole_and_in_ranges(whole: Served) -> None:
+    with whole.http() as client:
+        assert len(client.get("/weights/0/data").content) == 3_000_000
+        part = client.get("/weights/0/data", headers={"range": "bytes=2999990-"})
+        assert (part.status_code, len(part.content)) == (206, 10)
+        for path in ("/weights/1", "/weights/1/data"):
+            assert client.get(path).status_code == 404
+        for path in ("/weights/x", "/weights/-1", "/weights/99999999999999999999"):
+            assert client.get(path).status_code == 422
+        assert client.get("/status").headers["x-content-type-options"] == "nosniff"
+
+
+def test_the_size_of_bodies_is_limited(tmp_path: Path) -> None:
+    router = APIRouter()
+
+    @router.post("/echo")
+    async def echo(request: Request) -> int:
+        return len(await request.body())
+
+    with served(tmp_path, routers=[router], limits=Limits(body_bytes=1000)) as here, here.http() as client:
+        assert client.post("/echo", json={"a": "x" * 100}).status_code == 200
+        assert client.post("/echo", content=b"x" * 2000).status_code == 413
+        parts = (b" " * 100 for _ in range(200))
+        assert client.post("/echo", content=parts).status_code == 413
+        parts = (b" " * 100 for _ in range(10))
+        assert client.post("/echo", content=parts).json() == 1000
+        assert client.get("/status").status_code == 200
+
+
+def test_pickles_are_refused(whole: Served) -> None:
+    code = pickle.dumps(Path)
+    with whole.http() as client:
+        for path in ("/v1/chat/completions", "/v1/completions"):
+            assert 400 <= client.post(path, content=code).status_code < 500
+    with whole.worker("pickler") as worker:
+        worker.socket.send(code)
+        assert worker.hear()["code"] == "malformed"
+        assert worker.socket.ping().wait(30)
+
+
+def test_requests_above_the_rate_limit_get_429(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("art_trainer.distributed.server.RateLimit", partial(RateLimit, clock=lambda: 0.0))
+    with served(tmp_path, limits=Limits(requests_per_second=1, burst=5)) as here:
+        with here.http("wrong-token-of-some-length") as client:
+            codes = [client.get("/status").status_code for _ in range(8)]
+            assert codes == [401] * 5 + [429] * 3
+            assert client.get("/status").headers["retry-after"] == "1"
+        assert refused(here.dial).status_code == 429
+
+
+def test_the_rate_limit_refills_and_is_per_client() -> None:
+    now = [0.0]
+    limit = RateLimit(2, 3, clock=lambda: now[0])
+    assert [limit.take("a") for _ in range(4)] == [0, 0, 0, 0.5]
+    assert limit.take("b") == 0
+    now[0] = 0.6
+    assert [limit.take("a"), limit.take("a") > 0] == [0, True]
+    now[0] = 100
+    assert [limit.take("a") for _ in range(4)] == [0, 0, 0, 0.5]
+    for client in range(20_000):
+        limit.take(client)
+    assert len(limit._buckets) == 10_000
+
+
+def test_the_number_of_sockets_is_limited(tmp_path: Path) -> None:
+    with served(tmp_path, limits=Limits(sockets=2)) as here:
+        with here.dial("w1"), here.dial("w2"):
+            answer = refused(lambda: here.dial("w3"))
+            assert answer.status_code == 503
+            assert answer.json()["error"]["code"] == "too_many_connections"
+
+        def one_may_come_again() -> bool:
+            with contextlib.suppress(InvalidStatus), here.dial("w3"):
+                return True
+            return False
+
+        until(one_may_come_again)
+
+
+def test_slow_request_headers_are_cut_off(tmp_path: Path) -> None:
+    with served(tmp_path, limits=Limits(head_seconds=0.2)) as here:
+        address = ("127.0.0.1", int(here.server.url.rpartition(":")[2]))
+        with socket.create_connection(address, 30) as silent, socket.create_connection(address, 30) as slow:
+            slow.sendall(b"GET /status HTTP/1.1\r\nHost: loc")
+            assert silent.recv(100) == b""
+            with contextlib.suppress(ConnectionResetError):
+                assert slow.recv(100) == b""
+
+
+def lasts(address: str, seconds: float) -> tuple[bool, float]:
+    """Whether one connection that is used lasts so long, and the longest pause in its use."""
+    began = asked = time.monotonic()
+    longest = 0.0
+    line = http.client.HTTPConnection(address, timeout=30)
+    with contextlib.closing(line):
+        line.connect()
+        line.auto_open = 0  # one that is cut off is not opened again
+        while asked - began < seconds:
+            try:
+                line.request("GET", "/status", headers={"Authorization": f"Bearer {TOKEN}"})
+                assert line.getresponse().read()
+            except (ConnectionError, http.client.NotConnected):
+                return False, time.monotonic() - asked
+            time.sleep(0.1)
+            longest, asked = max(longest, time.monotonic() - asked), time.monotonic()
+    return True, longest
+
+
+def test_a_connection_that_is_used_is_not_cut_off(tmp_path: Path) -> None:
+    with served(tmp_path, limits=Limits(head_seconds=0.4)) as here:
+        lasted, pause = False, 1.0
+        while not lasted and pause > 0.2:  # a machine that paused has shown nothing
+            lasted, pause = lasts(here.server.url.removeprefix("http://"), 0.5)
+        assert lasted
+
+
+def test_a_socket_without_hello_is_closed(tmp_path: Path) -> None:
+    with served(tmp_path, limits=Limits(hello_seconds=0.2)) as here, here.dial("idle") as idle:
+        assert json.loads(idle.recv(30))["code"] == "no_hello"
+        with pytest.raises(ConnectionClosed):
+            idle.recv(30)
+
+
+def test_the_token_is_in_no_log_and_no_address(
+    whole: Served, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        for token in (TOKEN, "wrong-token-of-some-length"):
+            with whole.http(token) as client:
+                client.get("/status")
+                client.post("/v1/chat/completions", content=b"{}")
+        with whole.worker("logged") as worker:
+            worker.say(type="nonsense")
+            assert worker.hear()["type"] == "error"
+            assert TOKEN not in json.dumps(worker.welcome)
+    ours = [record for record in caplog.records if not record.name.startswith(("websockets", "httpcore"))]
+    assert not [record for record in ours if TOKEN in record.getMessage()]
+    assert TOKEN not in whole.server.url
+    assert TOKEN not in whole.server.status().model_dump_json()
+    assert TOKEN not in "".join(capfd.readouterr())

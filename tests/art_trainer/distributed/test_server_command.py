@@ -1,0 +1,305 @@
+"""``art-trainer serve`` from its start to its end: what it prints, who may use it, and how it is stopped."""
+
+import contextlib
+import io
+import os
+import re
+import signal
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import httpx
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from art_trainer.cli.access import read_certificate
+from art_trainer.cli.main import app
+from art_trainer.cli.options import show_logs
+from art_trainer.cli.run_config import gather_settings
+from art_trainer.cli.serve import DEFAULTS, serve
+from art_trainer.distributed.worker.connection import UnreachableError
+from art_trainer.distributed.worker.worker import Worker
+from art_trainer.errors import CheckpointError, ConfigError
+from art_trainer.serving.dashboard.router import page
+from art_trainer.signals import StopRequest
+from art_trainer.tracking.run_dir import RunFolder, list_checkpoints
+from art_trainer.training.run_settings import Settings
+from art_trainer.training.trainer import GRPOTrainer
+from tests.art_trainer import toy_envs
+from tests.art_trainer.distributed.server_helpers import TOKEN
+from tests.art_trainer.waiting import until
+
+SETTINGS: Mapping[str, Any] = {
+    "env": "toy/Echo-v0",
+    "model": "scratch",
+    "scratch": {"layers": 1, "hidden_size": 16, "heads": 2},
+    "max_steps": 2,
+    "groups_per_step": 2,
+    "num_generations": 2,
+    "eval_episodes": 4,
+    "threads": 1,
+    "baselines": [],
+}
+
+
+class Serving:
+    """A server in this thread, and somebody who waits for it in another."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert toy_envs.Echo  # registers it
+        monkeypatch.setenv("ART_SERVER_TOKEN", TOKEN)
+        self.folder = folder
+        self.words = io.StringIO()
+        self.seen: dict[str, Any] = {}
+
+    @property
+    def url(self) -> str:
+        found = re.search(r"^Server: (\S+)$", self.words.getvalue(), re.MULTILINE)
+        return found[1] if found else ""
+
+    def get(self, path: str, token: str | None = TOKEN) -> httpx.Response:
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        return httpx.get(self.url + path, headers=headers, trust_env=False, timeout=30)
+
+    def state(self) -> str:
+        return str(self.get("/status").json()["state"])
+
+    def work(self, patience: float = 60) -> None:
+        # Not while this process loads a checkpoint: Transformers makes one model at a time.
+        until(lambda: self.state() == "starved")
+        worker = Worker(
+            self.url,
+            lambda env, args: lambda: gym.make(env, **args),
+            self.folder / "cache",
+            token=TOKEN,
+            capacity=4,
+            device="cpu",
+            patience=patience,
+        )
+        worker.run()
+
+    def run(self, meanwhile: Callable[[], None], *, resume: bool = False, **options: Any) -> RunFolder:
+        """Serve; meanwhile do something in another thread, once the server is up."""
+        faults: list[BaseException] = []
+        self.words.truncate(0)
+
+        def follow() -> None:
+            try:
+                until(lambda: self.url != "")
+                meanwhile()
+            except BaseException as fault:
+                faults.append(fault)
+                os.kill(os.getpid(), signal.SIGINT)
+
+        run = self.folder / "run"
+        flags = {**SETTINGS, "output_dir": str(run)}
+        step = options.pop("step", None)
+        settings = gather_settings(
+            flags, overrides={}, resume=run if resume else None, resume_step=step, defaults=DEFAULTS
+        )
+
+        def give_up() -> None:
+            faults.append(AssertionError(f"it hangs: {self.get('/status').text}"))
+            os.kill(os.getpid(), signal.SIGINT)
+
+        thread, watchdog = threading.Thread(target=follow), threading.Timer(300, give_up)
+        thread.start()
+        watchdog.start()
+        try:
+            show_logs()
+            with contextlib.redirect_stdout(self.words):
+                serve(settings, port=0, drain_seconds=3, **options)
+            return settings.folder
+        finally:
+            watchdog.cancel()
+            thread.join(60)
+            if faults:
+                raise faults[0]
+
+
+@pytest.fixture
+def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Serving:
+    return Serving(tmp_path, monkeypatch)
+
+
+def test_it_trains_with_workers_and_answers_everything_else_meanwhile(serving: Serving) -> None:
+    def look_and_work() -> None:
+        until(lambda: serving.state() == "starved")
+        serving.seen["models"] = serving.get("/v1/models").json()["data"][1]["id"]
+        serving.seen["page"] = serving.get("/").status_code
+        serving.seen["login"] = serving.get("/", None)
+        serving.seen["closed"] = [serving.get(path, None).status_code for path in ("/status", "/v1/models")]
+        serving.seen["runs"] = serving.get("/api/runs").json()
+        serving.work()
+
+    folder = serving.run(look_and_work)
+    assert serving.seen["models"].endswith("@0")
+    assert serving.seen["page"] == 200
+    assert (serving.seen["login"].status_code, serving.seen["login"].content) == (401, page().body)
+    assert serving.seen["closed"] == [401, 401]
+    assert len(folder.metrics().records) == 2
+    assert folder.evaluation("after") is not None
+    assert folder.settings()["save_steps"] == DEFAULTS["save_steps"] == 10
+    words = serving.words.getvalue()
+    assert f"Worker: art-trainer worker --server {serving.url}\n" in words
+    assert "the token in $ART_SERVER_TOKEN" in words
+    assert TOKEN not in words
+    texts = (file.read_text(errors="replace") for file in folder.path.rglob("*") if file.is_file())
+    assert not any(TOKEN in text for text in texts)
+
+
+def test_sigterm_and_a_request_save_a_checkpoint_and_exit_with_0(serving: Serving) -> None:
+    def terminate() -> None:
+        until(lambda: serving.state() == "starved")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def ask() -> None:
+        until(lambda: serving.state() == "starved")
+        headers = {"authorization": f"Bearer {TOKEN}"}
+        assert (
+            httpx.post(f"{serving.url}/shutdown", headers=headers, trust_env=False, timeout=30).status_code
+            == 202
+        )
+
+    for meanwhile, resume in ((terminate, False), (ask, True)):
+        with pytest.raises(typer.Exit) as ended:
+            serving.run(meanwhile, resume=resume, no_api=True, no_dashboard=True)
+        assert ended.value.exit_code == 0
+        assert len(list_checkpoints(serving.folder / "run" / "checkpoints")) == 1
+        assert "art-trainer serve --resume" in serving.words.getvalue()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    folder = serving.run(serving.work, resume=True)
+    assert len(folder.metrics().records) == 2
+
+
+def test_ctrl_c_exits_with_130(serving: Serving) -> None:
+    def interrupt() -> None:
+        until(lambda: serving.state() == "starved")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    file = serving.folder / "token"
+    file.write_text(f"{TOKEN}\n")
+    with pytest.raises(typer.Exit) as ended:
+        serving.run(interrupt, no_api=True, token_file=file, host="127.0.0.1")
+    assert ended.value.exit_code == 130
+    words = serving.words.getvalue()
+    assert f"--server {serving.url} --token-file {file}\n" in words
+    assert "OpenAI" not in words
+    assert len(list_checkpoints(serving.folder / "run" / "checkpoints")) == 1
+
+
+def test_a_server_that_breaks_down_does_not_send_its_workers_away(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def break_down(trainer: GRPOTrainer, groups: Any) -> dict[str, float]:
+        raise CheckpointError("the disk is full")
+
+    def work() -> None:
+        with pytest.raises(UnreachableError, match="gave up"):
+            serving.work(patience=1)
+
+    monkeypatch.setattr(GRPOTrainer, "update_policy", break_down)
+    with pytest.raises(CheckpointError, match="the disk is full"):
+        serving.run(work, no_api=True, no_dashboard=True)
+
+
+def test_what_was_played_after_a_step_that_is_gone_back_to_is_given_up(serving: Serving) -> None:
+    left = serving.folder / "run" / "journal"
+    serving.run(serving.work)
+    left.mkdir(exist_ok=True)
+    (left / "batch-000007.jsonl").write_text("not a line of a journal\n" * 2)
+    run = serving.folder / "run"
+    step = int(list_checkpoints(run / "checkpoints")[-1].name.rpartition("-")[2])
+    serving.run(lambda: None, resume=True, step=step, no_api=True)
+    assert not (left / "batch-000007.jsonl").exists()
+
+
+def test_what_cannot_be_served_is_refused_before_anything_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ART_SERVER_TOKEN", raising=False)
+    settings = gather_settings({**SETTINGS, "output_dir": str(tmp_path / "run")}, overrides={})
+
+    def refused(**options: Any) -> str:
+        with pytest.raises(ConfigError) as caught:
+            serve(settings, **{"port": 0, **options})
+        return str(caught.value)
+
+    assert "there is no token" in refused(host="0.0.0.0")
+    assert "'a.example' is an allowed host name" in refused(allowed_host=("localhost", "a.example"))
+    assert "cannot be read" in refused(token_file=tmp_path / "none")
+    (tmp_path / "short").write_text("abc\n")
+    assert "3 characters" in refused(token_file=tmp_path / "short")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ConfigError, match="give both"):
+        read_certificate(tmp_path / "short", None)
+    with pytest.raises(ConfigError, match="cannot be used"):
+        read_certificate(tmp_path / "short", tmp_path / "short")
+    with pytest.raises(ConfigError, match="cannot be used"):
+        read_certificate(tmp_path / "short", tmp_path / "none")
+    assert read_certificate(None, None) is None
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"127.0.0.1:{port} cannot be listened on" in refused(port=port, no_api=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_its_flags_are_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked: list[tuple[Settings, Any, dict[str, Any]]] = []
+    opened: list[tuple[str, int]] = []
+
+    def run_training(settings: Settings, console: object, make_setup: Any) -> None:
+        with make_setup(None):
+            pass
+
+    @contextlib.contextmanager
+    def server_setup(
+        settings: Settings, policy: object, stop: object, options: Any, drain_seconds: float, **parts: Any
+    ) -> Any:
+        asked.append((settings, options, parts))
+        yield None, "http://x"
+
+    monkeypatch.setenv("ART_SERVER_TOKEN", TOKEN)
+    monkeypatch.setattr("art_trainer.cli.training_run.run_training", run_training)
+    monkeypatch.setattr("art_trainer.cli.serve.server_setup", server_setup)
+    monkeypatch.setattr(
+        "art_trainer.serving.http.server.listen",
+        lambda *address: opened.append(address) or io.BytesIO(),
+    )
+    words = "serve --env toy/Echo-v0 --env-args words=2 --max-staleness 1 --set groups_per_step=3 --no-api "
+    words += "--set importance_sampling_correction=true "
+    words += "--host 10.0.0.5 --allowed-host a.example --allowed-host b.example --lease-seconds 5"
+    result = CliRunner().invoke(app, words.split(), env={"ART_SERVER_PORT": "1234"})
+    assert result.exit_code == 0, result.output
+    [(settings, options, parts)] = asked
+    assert (settings.run.env, settings.run.env_args) == ("toy/Echo-v0", {"words": 2})
+    assert (settings.config.max_staleness, settings.config.groups_per_step) == (1, 3)
+    assert (settings.config.save_steps, settings.run.process_timeout) == (10, 86400.0)
+    assert opened == [("10.0.0.5", 1234)]
+    assert (options.host, options.port, options.leases.lease_seconds) == ("10.0.0.5", 1234, 5)
+    assert options.allowed_hosts == ("a.example", "b.example")
+    assert parts == {"api": False, "dashboard": True}
+
+
+def test_several_requests_to_end_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupts: list[str] = []
+    told: list[str] = []
+    monkeypatch.setattr("_thread.interrupt_main", lambda: interrupts.append("now"))
+    stop = StopRequest()
+    stop.then = lambda: told.append("workers")
+    with stop.listening():
+        requests = [threading.Thread(target=stop.request) for _ in range(4)]
+        for request in requests:
+            request.start()
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        for request in requests:
+            request.join(20)
+        until(lambda: stop.requested)
+    assert (interrupts, told) == (["now"], ["workers"])

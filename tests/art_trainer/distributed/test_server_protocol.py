@@ -1,0 +1,360 @@
+"""A training server and workers that play, break off, come again, lie, or talk nonsense, on real sockets."""
+
+import asyncio
+import json
+import socket
+import threading
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from starlette.websockets import WebSocket
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from art_trainer.distributed.protocol import Lease, Limits, Shutdown, TrainEpisodes
+from art_trainer.distributed.result_log import ResultLog, ResultLogError
+from art_trainer.distributed.server import RunProgress
+from art_trainer.distributed.worker_connections import WorkerConnection
+from tests.art_trainer.distributed.played import task
+from tests.art_trainer.distributed.server_helpers import TOKEN, Served, Wire, played, served
+from tests.art_trainer.waiting import until
+
+
+def closed(worker: Wire) -> tuple[int, str]:
+    """How the server closes a socket, after what it still says."""
+    try:
+        while True:
+            worker.hear()
+    except ConnectionClosed as end:
+        return (end.rcvd.code, end.rcvd.reason) if end.rcvd is not None else (1006, "")
+
+
+def results(here: Served) -> dict[str, int]:
+    return here.server.status().results
+
+
+def seconds_left(here: Served, lease: dict[str, Any]) -> float | None:
+    """How long a lease lasts yet; ``None`` where it is over."""
+    return {each.lease: each.seconds_left for each in here.server.status().leases}.get(lease["lease"])
+
+
+def test_two_workers_play_a_group_and_each_attempt_counts_once(tmp_path: Path) -> None:
+    with served(tmp_path) as here, here.worker("a") as a, here.worker("b", software={"torch": "2"}) as b:
+        a.say(type="lease_request", count=8)  # before there is anything
+        b.say(type="lease_request", count=8)
+        until(lambda: len(here.server.connections._pending_requests) == 2)
+        here.queue.submit([task(0, size=4)])
+        granted = {who: worker.hear()["leases"] for who, worker in (("a", a), ("b", b))}
+        assert [len(leases) for leases in granted.values()] == [2, 2]
+        assert {lease["group"] for leases in granted.values() for lease in leases} == {task(0).id}
+        status = here.server.status()
+        assert (status.queue.leased, status.queue.waiting, len(status.leases)) == (4, 0, 4)
+        assert [(client.id, client.leases, client.connected) for client in status.clients] == [
+            ("a", 2, True),
+            ("b", 2, True),
+        ]
+        assert status.clients[1].software == {"torch": "2"}
+        for worker, leases in ((a, granted["a"]), (b, granted["b"])):
+            for lease in leases:
+                assert worker.play(lease, reward=float(lease["rng_seed"][-1]))["outcome"] == "accepted"
+        (group,) = here.queue.wait([task(0).id], 20)
+        assert [episode.reward for episode in group.episodes] == [0, 1, 2, 3]
+        assert a.play(granted["a"][0])["outcome"] == "duplicate"
+        assert results(here)["accepted"] == 4
+
+
+def test_the_number_of_known_workers_is_limited(tmp_path: Path) -> None:
+    with served(tmp_path, limits=Limits(clients=2)) as here, here.worker("a"):
+        with here.worker("b"), here.worker("c") as third:
+            assert third.welcome["code"] == "too_many_clients"
+        until(lambda: not here.server.status().clients[1].connected)
+        with here.worker("c"):
+            assert [client.id for client in here.server.status().clients] == ["a", "c"]
+
+
+def test_the_newer_connection_of_a_client_takes_over(tmp_path: Path) -> None:
+    with served(tmp_path) as here, here.worker("a") as old:
+        old.say(type="lease_request", count=4)
+        with here.worker("a", secret=old.welcome["secret"]) as new:
+            assert closed(old)[0] == 1000
+            here.queue.submit([task(0)])
+            assert len(new.lease(2)) == 2
+            assert [client.connected for client in here.server.status().clients] == [True]
+        until(lambda: not here.server.status().clients[0].connected)
+
+
+@pytest.mark.parametrize(
+    ("hello", "code"), [({"secret": "guessed"}, "id_taken"), ({"protocol": 2}, "wrong_protocol")]
+)
+def test_a_hello_that_is_refused_takes_nothing_from_the_client(
+    tmp_path: Path, hello: dict[str, Any], code: str
+) -> None:
+    with served(tmp_path) as here, here.worker("a") as worker:
+        here.queue.submit([task(0)])
+        lease = worker.lease()[0]
+        with here.worker("a", leases=[lease["lease"]], **hello) as other:
+            assert other.welcome["code"] == code
+        assert worker.play(lease, token="forged")["outcome"] == "bad_token"
+        assert worker.play(lease)["outcome"] == "accepted"
+
+
+def test_a_message_that_is_too_large_costs_the_connection_and_no_lease(tmp_path: Path) -> None:
+    with served(tmp_path, limits=Limits(message_bytes=100_000)) as here:
+        here.queue.submit([task(0)])
+        with here.worker("a") as worker:
+            lease = worker.lease()[0]
+            worker.say(**played(lease, more="x" * 100_000))
+            assert closed(worker)[0] == 1009
+        with here.worker("a", secret=worker.welcome["secret"], leases=[lease["lease"]]) as again:
+            assert again.welcome["leases"] == [lease["lease"]]
+            assert [again.play(lease)["outcome"] for _ in range(2)] == ["accepted", "duplicate"]
+        assert results(here) == {"leased": 1, "accepted": 1, "duplicate": 1}
+
+
+def test_invalid_client_ids_are_refused(tmp_path: Path) -> None:
+    with served(tmp_path) as here:
+        for name in ("-a", "..", ".hidden", "a" * 65, "a%20b", "a%00", "%C3%A4", "a%0a"):
+            with here.worker(name) as worker:
+                assert worker.welcome["code"] == "bad_client_id", name
+        for name in ("..%2f..%2fetc", "a/b", ""):
+            with pytest.raises(InvalidStatus) as caught, here.worker(name):
+                pass
+            assert caught.value.response.status_code in (403, 404), name
+        assert here.server.status().clients == []
+
+
+NONSENSE = [
+    "",
+    "{",
+    "null",
+    "[]",
+    '"hello"',
+    "{}",
+    '{"type": "reboot"}',
+    '{"type": "lease_request", "count": "8"}',
+    '{"type": "lease_request", "count": 0}',
+    '{"type": "lease_request", "count": 1e99}',
+    '{"type": "lease_request", "count": true}',
+    '{"type": "lease_request", "count": 1, "more": 2}',
+    '{"type": "status_update", "leases": [], "policy_version": 0, "episodes_played": 1, '
+    '"episodes_per_second": NaN}',
+    '{"type": "status_update", "leases": [], "policy_version": 0, "episodes_played": 1, '
+    '"episodes_per_second": 1e999}',
+    '{"type": "release_leases", "leases": [' + '"x",' * 5000 + '"x"], "reason": "", "failed": false}',
+    '{"type": "hello", "protocol": 1}',
+    "[" * 100_000 + "]" * 100_000,
+    '{"a":' * 50_000 + "1" + "}" * 50_000,
+    "\ud7ff" * 10,
+]
+
+
+def test_invalid_messages_are_answered_with_errors(tmp_path: Path) -> None:
+    with served(tmp_path, limits=Limits(malformed=100)) as here, here.worker() as worker:
+        for text in NONSENSE:
+            worker.socket.send(text)
+            answer = worker.hear()
+            assert (answer["type"], answer["code"], answer["fatal"]) == ("error", "malformed", False), text[
+                :80
+            ]
+            assert len(answer["message"]) < 300
+        here.queue.submit([task(0)])
+        lease = worker.lease()[0]
+        text = json.dumps(played(lease)).replace('"reward": 1.0', '"reward": Infinity')
+        worker.socket.send(text)
+        assert "reward" in worker.hear()["message"]
+        nested = "[" * 400 + "]" * 400
+        worker.socket.send(json.dumps(played(lease)).replace('"facts": {}', f'"facts": {{"a": {nested}}}'))
+        assert worker.hear()["type"] == "error"
+        assert worker.play(lease)["outcome"] == "accepted"
+        assert results(here)["malformed"] == len(NONSENSE) + 2
+
+
+def test_too_many_invalid_messages_close_the_socket(tmp_path: Path) -> None:
+    with served(tmp_path, limits=Limits(malformed=3)) as here, here.worker() as worker:
+        for _ in range(3):
+            worker.socket.send(b"\x80\x04K\x01.")
+        assert [worker.hear()["fatal"] for _ in range(3)] == [False, False, True]
+        assert closed(worker) == (1008, "malformed")
+        until(lambda: not here.server.status().clients[0].connected)
+
+
+def test_the_first_message_is_a_hello(tmp_path: Path) -> None:
+    with served(tmp_path) as here:
+        for text in (
+            '{"type": "lease_request", "count": 1}',
+            "{",
+            '{"type": "hello", "protocol": 1, "x": 1}',
+        ):
+            with here.dial() as dialled:
+                dialled.send(text)
+                assert json.loads(dialled.recv(30))["fatal"]
+        assert here.server.status().clients == []
+
+
+def test_leases_expire_without_heartbeats(tmp_path: Path) -> None:
+    now = [0.0]
+    with (
+        served(tmp_path, lease_seconds=10, clock=lambda: now[0]) as here,
+        here.worker("alive") as alive,
+        here.worker("hung") as hung,
+    ):
+        here.queue.submit([task(0)])
+        kept, lost = alive.lease()[0], hung.lease()[0]
+        update = {"policy_version": 0, "episodes_played": 3, "episodes_per_second": 0.5, "last_error": "oh"}
+        for now[0] in (9.0, 18.0):
+            alive.say(type="status_update", leases=[kept["lease"]], **update)
+            until(lambda: seconds_left(here, kept) == 10)
+        until(lambda: results(here).get("expired") == 1)
+        assert seconds_left(here, lost) is None
+        again = alive.lease()[0]
+        assert again["rng_seed"] == lost["rng_seed"]
+        assert [alive.play(lease)["outcome"] for lease in (kept, again)] == ["accepted"] * 2
+        assert hung.play(lost)["outcome"] == "late"
+        shown = here.server.status().clients[0]
+        assert (shown.id, shown.episodes_played, shown.last_error) == ("alive", 3, "oh")
+
+
+def test_released_leases_go_to_another_worker(tmp_path: Path) -> None:
+    with served(tmp_path) as here, here.worker("a") as a, here.worker("b") as b:
+        here.queue.submit([task(0)])
+        leases = a.lease(2)
+        b.say(type="lease_request", count=2)
+        names = [lease["lease"] for lease in leases]
+        a.say(type="release_leases", leases=names, reason="out of memory", failed=True)
+        assert [lease["rng_seed"] for lease in b.hear()["leases"]] == [lease["rng_seed"] for lease in leases]
+        assert results(here)["failed"] == 2
+
+
+def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    append, full = ResultLog.append, threading.Event()
+
+    def maybe(self: ResultLog, entries: Any) -> None:
+        if full.is_set():
+            raise ResultLogError("No space left on device")
+        append(self, entries)
+
+    monkeypatch.setattr(ResultLog, "append", maybe)
+    with served(tmp_path) as here:
+        here.queue.submit([task(0)])
+        with here.worker("a") as worker:
+            lease = worker.lease()[0]
+            full.set()
+            answer = worker.play(lease)
+            assert (answer["code"], answer["fatal"]) == ("not_logged", False)
+            assert closed(worker)[0] == 1013
+        full.clear()
+        with here.worker("a", secret=worker.welcome["secret"], leases=[lease["lease"]]) as again:
+            assert again.welcome["leases"] == [lease["lease"]]
+            assert again.play(lease)["outcome"] == "accepted"
+
+
+def test_a_worker_that_does_not_read_is_dropped_and_holds_up_nobody(tmp_path: Path) -> None:
+    lease = Lease.of("l" * 200, "t" * 200, task(0), 0, 60.0)
+    large = TrainEpisodes(policy_version=0, leases=[lease] * 4096)  # 2 MB
+    with (
+        served(tmp_path, limits=Limits(queued_messages=3, send_seconds=60)) as here,
+        here.worker("reads") as reads,
+        here.dial("deaf", max_queue=1, close_timeout=0.1) as deaf,
+    ):
+        deaf.send('{"type": "hello", "protocol": 1}')
+        connections = here.server.connections
+        until(lambda: "deaf" in connections._connections)
+        outbox = connections._connections["deaf"]
+        for _ in range(12):
+            connections._call_soon(lambda: outbox.put(large))
+            here.server.connections.announce(5)
+            assert reads.hear()["policy_version"] == 5
+        assert outbox._closed
+        assert outbox._queue.qsize() == 1  # why it is closed; what waited is given up
+
+
+def test_sending_to_a_client_that_does_not_read_times_out() -> None:
+    class Deaf:
+        async def send_text(self, text: str) -> None:
+            await asyncio.Event().wait()
+
+    outbox = WorkerConnection(cast(WebSocket, Deaf()), Limits(send_seconds=0.05))
+    outbox.put(Shutdown(reason="x"))
+    with pytest.raises(TimeoutError):
+        asyncio.run(outbox.send_queued())
+
+
+def test_a_worker_that_has_stopped_is_noticed_by_its_silence(tmp_path: Path) -> None:
+    with served(tmp_path, limits=Limits(ping_seconds=1)) as here, here.worker("alive"):
+        address = here.server.url.removeprefix("http://")
+        name, port = address.split(":")
+        head = f"GET /ws/stopped HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {TOKEN}\r\n"
+        head += "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+        head += "Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n"
+        hello = b'{"type": "hello", "protocol": 1}'
+        with socket.create_connection((name, int(port)), 10) as stopped:
+            stopped.sendall(head.encode())
+            assert b" 101 " in stopped.recv(4096)
+            stopped.sendall(bytes([0x81, 0x80 | len(hello)]) + bytes(4) + hello)  # a masked frame of text
+            until(lambda: len(here.server.status().clients) == 2)
+            until(lambda: not here.server.status().clients[1].connected)
+        assert here.server.status().clients[0].connected
+
+
+def test_new_weights_and_shutdown_are_broadcast(tmp_path: Path) -> None:
+    with served(tmp_path) as here, here.worker("a") as a, here.worker("b") as b:
+        here.server.connections.announce(4)
+        heard = [a.hear(), b.hear()]
+        assert [message["type"] for message in heard] == ["update_model"] * 2
+        assert here.server.status().policy_version == 4
+        here.queue.submit([task(0)])
+        lease = a.lease()[0]
+        draining = threading.Thread(target=here.server.drain, args=("the end", 60))
+        draining.start()
+        for worker in (a, b):
+            assert worker.hear() == {"type": "shutdown", "reason": "the end"}
+        b.say(type="lease_request", count=1)  # in vain
+        b.socket.close()
+        assert a.play(lease)["outcome"] == "accepted"  # what was being played still counts
+        with here.worker("late") as late:
+            assert late.hear()["type"] == "shutdown"
+        a.socket.close()
+        draining.join(30)
+        assert not draining.is_alive()
+        assert here.server.status().state == "draining"
+        assert here.server.status().queue.leased == 0
+
+
+def test_the_state_is_starved_without_workers(tmp_path: Path) -> None:
+    progress = RunProgress("run", 10)
+    with served(tmp_path, progress=progress) as here, here.http() as client:
+        assert client.get("/status").json()["state"] == "starting"
+        progress.on_begin(2)
+        assert client.get("/status").json()["state"] == "training"  # nothing is asked for yet
+        here.queue.submit([task(0)])
+        assert client.get("/status").json()["state"] == "starved"
+        with here.worker():
+            assert client.get("/status").json()["state"] == "training"
+        until(lambda: client.get("/status").json()["state"] == "starved")
+        progress.on_step({"step": 3.0})
+        status = client.get("/status").json()
+        assert (status["step"], status["max_steps"]) == (3, 10)
+        assert status["seconds_left"] >= 0
+
+
+def test_a_shutdown_request_calls_the_run(tmp_path: Path) -> None:
+    asked = threading.Event()
+    with served(tmp_path, shut_down=asked.set) as here, here.http() as client:
+        assert client.get("/shutdown").status_code == 405
+        assert not asked.is_set()
+        assert client.post("/shutdown").status_code == 202
+        assert asked.wait(20)
+
+
+def test_time_left_follows_the_last_steps() -> None:
+    now = [0.0]
+    progress = RunProgress("run", 100, clock=lambda: now[0])
+    assert progress.seconds_left is None
+    progress.on_begin(0)
+    for step in range(1, 31):
+        now[0] += 10 if step <= 10 else 1
+        progress.on_step({"step": float(step)})
+    assert progress.seconds_left == pytest.approx(70)
+    progress.on_end("finished")
+    progress.draining()
+    assert progress.state == "finished"

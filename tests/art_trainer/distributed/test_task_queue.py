@@ -1,0 +1,319 @@
+"""The task queue beyond its state machine: order, reasons, blocking calls, threads."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from art_trainer.config import LeaseOptions
+from art_trainer.distributed import task_queue
+from art_trainer.distributed.protocol import Lease
+from art_trainer.distributed.result_log import ResultLog, ResultLogError
+from art_trainer.distributed.task_queue import BackendClosedError, TaskQueue
+from art_trainer.types import Ending, Episode, Group, GroupSpec
+from tests.art_trainer.distributed.played import TIMING, episode, member_of, task
+
+
+class Clock:
+    now = 50.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[ResultLog]:
+    opened = ResultLog(tmp_path / "log")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def queue(log: ResultLog, clock: Clock) -> TaskQueue:
+    made = TaskQueue(log, max_staleness=1, options=LeaseOptions(lease_seconds=10), clock=clock)
+    made.publish(5)
+    return made
+
+
+def send(queue: TaskQueue, lease: Lease, client: str = "ann", **changes: Any) -> str:
+    changes = dict[str, Any]({"reply": f"attempt {member_of(lease)}", "version": 5}) | changes
+    return queue.result(client, lease.lease, lease.token, episode(lease, **changes), TIMING).outcome
+
+
+def play(queue: TaskQueue, *tasks: GroupSpec) -> None:
+    queue.submit(tasks)
+    wanted = sum(task.size for task in tasks)
+    assert [send(queue, lease) for lease in queue.lease("ann", wanted)] == ["accepted"] * wanted
+
+
+def test_a_waiting_trainer_gets_whole_groups_in_order_and_closing_loses_no_results(queue: TaskQueue) -> None:
+    assert queue.lease("ann", 1) == []
+    queue.submit([task(size=3)] * 2)
+    leases = queue.lease("ann", 10)
+    assert [(lease.rng_seed, lease.lease_seconds) for lease in leases] == [
+        ([7, 3, 0, 0, member], 10.0) for member in range(3)
+    ]
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(queue.wait, [task().id])
+        assert [send(queue, lease) for lease in reversed(leases)] == ["accepted"] * 3
+        (completed,) = waiting.result(60)
+        assert [one.turns[0].reply for one in completed.episodes] == [f"attempt {n}" for n in range(3)]
+        assert (completed.task, completed.timings) == (task(size=3), (TIMING,) * 3)
+        for name in (task().id, "7.7"):  # delivered; never submitted
+            with pytest.raises(ValueError, match=r"wait for|submitted"):
+                queue.wait([name], timeout=0)
+        queue.submit([task(2)])
+        (last, *_) = queue.lease("ann", 2)
+        waiting = threads.submit(queue.wait, [task(2).id])
+        queue.close()
+        with pytest.raises(BackendClosedError):
+            waiting.result(60)
+    assert queue.lease("ann", 1) == []
+    assert send(queue, last) == "accepted"
+
+
+def test_old_batches_go_first_and_groups_that_fit_whole(queue: TaskQueue) -> None:
+    queue.submit([task(0, batch=1, size=4), task(1, batch=1, size=2)])
+    queue.submit([task(0, batch=0, size=3), task(1, batch=0, size=2), task(2, batch=0, size=1)])
+
+    def leased(count: int) -> list[tuple[int, ...]]:
+        return [tuple(lease.rng_seed[2:]) for lease in queue.lease("ann", count)]
+
+    assert leased(0) == []
+    assert leased(2) == [(0, 1, 0), (0, 1, 1)], "it fits, the group before does not"
+    assert leased(2) == [(0, 2, 0), (0, 0, 0)], "the rest is filled up"
+    assert leased(4) == [(0, 0, 1), (0, 0, 2), (1, 1, 0), (1, 1, 1)]
+    assert leased(9) == [(1, 0, member) for member in range(4)]
+
+
+def test_the_status_of_rejected_results_and_leases(queue: TaskQueue, clock: Clock) -> None:
+    queue.submit([task(size=4)])
+    first, second, third, fourth = queue.lease("ann", 4)
+    clock.now += 1
+    for token in ("", first.token[:-1], second.token, "\ud800"):
+        assert queue.result("ann", first.lease, token, episode(first, version=5)).outcome == "bad_token"
+    assert send(queue, first) == "accepted"
+    assert send(queue, second, version=[5, 3]) == "stale"
+    assert send(queue, third, version=6) == "invalid"
+    assert send(queue, fourth, task_id="b") == "invalid"
+    again = queue.lease("bob", 2)
+    status = queue.status()
+    assert status.results == {"leased": 6, "accepted": 1, "bad_token": 4, "stale": 1, "invalid": 2}
+    assert status.queue.model_dump() == {"waiting": 1, "leased": 2, "finished": 1, "groups_waiting": 1}
+    assert status.held == {"bob": 2}
+    assert status.leases[0].model_dump() == {
+        "lease": again[0].lease, "client": "bob", "group": task().id, "attempt": 2, "seconds_left": 10.0,
+    }  # fmt: skip
+
+
+def test_a_lease_ends_after_its_longest_time_however_often_it_is_renewed(
+    log: ResultLog, clock: Clock
+) -> None:
+    queue = TaskQueue(log, options=LeaseOptions(10, max_lease_seconds=25), clock=clock)
+    queue.publish(5)
+    queue.submit([task(size=1)])
+    (hung,) = queue.lease("ann", 1)
+    for _ in range(3):
+        clock.now += 8
+        assert queue.renew("ann", [hung.lease]) == [hung.lease]
+        assert queue.expire() == []
+    clock.now += 1
+    assert queue.expire() == [hung.lease]
+    assert queue.renew("ann", [hung.lease]) == []
+    (taken,) = queue.lease("bob", 5)
+    assert send(queue, hung) == "late"
+    assert send(queue, taken, "bob") == "accepted"
+
+
+def test_a_client_that_always_fails_does_not_use_up_all_tries_while_others_ask(
+    queue: TaskQueue, clock: Clock
+) -> None:
+    queue.submit([task(place, size=4) for place in range(3)])
+    queue.lease("ann", 1)
+    for _ in range(20):
+        failing = [lease.lease for lease in queue.lease("bad", 4)]
+        queue.release("bad", failing, "broken", failed=True)
+    assert queue.status().results["failed"] == queue.status().queue.waiting == 11
+    clock.now += 10
+    queue.expire()
+    assert len(queue.lease("bad", 20)) == 12, "nobody else has asked for a while"
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_a_second_result_waits_until_the_first_is_written(
+    queue: TaskQueue, log: ResultLog, clock: Clock, monkeypatch: pytest.MonkeyPatch, works: bool
+) -> None:
+    queue.submit([task(size=1)])
+    (lease,) = queue.lease("ann", 1)
+    writing, go_on = threading.Event(), threading.Event()
+    append = log.append
+
+    def slow(entries: Any) -> None:
+        monkeypatch.setattr(log, "append", append)
+        writing.set()
+        assert go_on.wait(60)
+        if not works:
+            raise ResultLogError("no space")
+        append(entries)
+
+    monkeypatch.setattr(log, "append", slow)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(send, queue, lease, reply="first")
+        assert writing.wait(60)
+        clock.now += 30
+        assert queue.expire() == [], "a lease whose result is being written does not expire"
+        queue.release("ann", [lease.lease], "meanwhile", failed=True)
+        second = threads.submit(send, queue, lease, reply="second")
+        time.sleep(0.05)
+        assert not second.done()
+        go_on.set()
+        assert second.result(60) == ("duplicate" if works else "accepted")
+        assert (first.exception(60) is None) == works
+    (completed,) = queue.wait([task().id])
+    assert completed.episodes[0].turns[0].reply == ("first" if works else "second")
+    assert len(list(log.replay())) == 1
+
+
+def test_a_batch_discarded_while_its_result_is_written_makes_it_late(
+    queue: TaskQueue, log: ResultLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.submit([task(size=1)])
+    (lease,) = queue.lease("ann", 1)
+    append = log.append
+
+    def discarding(entries: Any) -> None:
+        queue.discard_before(1)
+        append(entries)
+
+    monkeypatch.setattr(log, "append", discarding)
+    assert send(queue, lease) == "late"
+    assert queue.status().queue.leased == 0
+
+
+def test_an_attempt_that_nobody_can_play_ends_with_an_error_and_is_tried_again_after_a_restart(
+    queue: TaskQueue, log: ResultLog
+) -> None:
+    queue.submit([task()])
+    one, two = queue.lease("ann", 2)
+    assert send(queue, two, task_id="real") == "accepted"
+    for _ in range(3):
+        queue.release("ann", [one.lease], "out of memory", failed=True)
+        one = (*queue.lease("ann", 1), one)[0]
+    group = Group(queue.wait([task().id])[0].episodes)
+    assert (group.task_id, group.whole) == ("real", False)
+    assert group.episodes[0].ending is Ending.POLICY_ERROR
+    assert "3 tries; the last time client ann gave it back: out of memory" in str(group.episodes[0].error)
+    after = TaskQueue(log)
+    after.publish(5)
+    after.submit([task()])
+    (again,) = after.lease("bob", 9)
+    assert member_of(again) == member_of(one)
+
+
+@pytest.mark.parametrize("other", [task(seed=8), task(size=4)])
+def test_a_log_with_another_group_of_the_same_name_is_refused(
+    queue: TaskQueue, log: ResultLog, other: GroupSpec
+) -> None:
+    play(queue, task())
+    with pytest.raises(ResultLogError, match=r"has seed 0 and 2 attempts, in this run seed \d and"):
+        TaskQueue(log).submit([other])
+
+
+def test_on_work_is_called_whenever_there_is_something_new_to_lease(log: ResultLog, clock: Clock) -> None:
+    waiting: list[int] = []
+    queue = TaskQueue(
+        log,
+        options=LeaseOptions(10),
+        clock=clock,
+        on_work=lambda: waiting.append(queue.status().queue.waiting),
+    )
+    queue.publish(5)
+    queue.submit([task()])
+    one, two = queue.lease("ann", 2)
+    assert send(queue, one) == "accepted"
+    queue.release("ann", [two.lease], "stopping", failed=False)
+    (two,) = queue.lease("ann", 2)
+    assert send(queue, two, version=6) == "invalid"
+    queue.lease("ann", 2)
+    clock.now += 10
+    queue.expire()
+    assert waiting == [2, 1, 1, 1]
+
+
+def test_memory_stays_bounded_over_many_batches(
+    queue: TaskQueue, monkeypatch: pytest.MonkeyPatch, log: ResultLog
+) -> None:
+    monkeypatch.setattr(task_queue, "MAX_ENDED_LEASES", 20)
+    monkeypatch.setattr(log, "append", lambda entries: None)
+    seen = []
+    for batch in range(100):
+        queue.submit([task(batch=batch)])
+        leases = queue.lease("ann", 2)
+        seen += leases
+        for lease in leases:
+            assert send(queue, lease, version=5 + batch, env_id="memory") == "accepted"
+        queue.wait([task(batch=batch).id])
+        queue.publish(6 + batch)
+    assert (len(queue._leases), len(queue._groups), len(queue._live)) == (20, 0, 0)
+    gc.collect()
+    kept = [one for one in gc.get_objects() if type(one) is Episode and one.env_id == "memory"]
+    assert len(kept) < 5, "ended leases keep no episodes"
+    assert [send(queue, seen[place]) for place in (0, -1)] == ["unknown", "duplicate"]
+    queue.submit([task(batch=0)])
+    assert queue.lease("ann", 1) == [], "what was trained on is never played again"
+
+
+def test_eight_threads_lose_and_double_nothing(log: ResultLog) -> None:
+    queue = TaskQueue(log, options=LeaseOptions(0.03, max_attempts=1_000))
+    queue.publish(5)
+    tasks = [task(place, batch=place // 10, size=4) for place in range(40)]
+    stop = threading.Event()
+    accepted: list[tuple[str, int, str]] = []
+
+    def client(number: int) -> None:
+        name, turn = f"client {number}", 0
+        while not stop.is_set():
+            turn += 1
+            queue.expire()
+            for lease in queue.lease(name, 1 + number % 3):
+                if (turn + number) % 5 == 0:
+                    queue.release(name, [lease.lease], "now and then", failed=turn % 2 == 0)
+                    continue
+                if (turn + number) % 7 == 0:
+                    time.sleep(0.04)
+                reply = f"{name} turn {turn} {lease.lease}"
+                outcomes = [send(queue, lease, name, reply=reply) for _ in range(2)]
+                assert outcomes in (["accepted", "duplicate"], ["late", "late"])
+                if outcomes[0] == "accepted":
+                    accepted.append((lease.group, member_of(lease), reply))
+
+    delivered = []
+    with ThreadPoolExecutor(8) as threads:
+        clients = [threads.submit(client, number) for number in range(8)]
+        try:
+            queue.submit(tasks)
+            missing = {task.id for task in tasks}
+            while missing:
+                for group in queue.wait(missing, timeout=60):
+                    missing.remove(group.task.id)
+                    replies = (one.turns[0].reply for one in group.episodes)
+                    delivered += [(group.task.id, member, reply) for member, reply in enumerate(replies)]
+        finally:
+            stop.set()
+        for done in clients:
+            done.result(60)
+    on_disk = [(e.task.id, e.member, e.episode.turns[0].reply) for e in log.replay()]
+    assert sorted(delivered) == sorted(accepted) == sorted(on_disk)
+    assert len({(group, member) for group, member, _ in delivered}) == 160

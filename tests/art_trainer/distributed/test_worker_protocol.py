@@ -1,0 +1,562 @@
+"""A worker in a thread, a server that a test scripts, real sockets between them."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from art_trainer.distributed.protocol import (
+    EpisodeResult,
+    ErrorMessage,
+    LeaseRequest,
+    ReleaseLeases,
+    ResultReceipt,
+    Shutdown,
+    StatusUpdate,
+    UpdateModel,
+    Welcome,
+    read_client_message,
+)
+from art_trainer.distributed.weights import WeightStore
+from art_trainer.distributed.worker import executor, inference
+from art_trainer.distributed.worker.connection import (
+    Backoff,
+    RefusedError,
+    ServerChangedError,
+    UnreachableError,
+)
+from art_trainer.distributed.worker.worker import Worker
+from art_trainer.errors import ConfigError
+from art_trainer.rollout.episodes import rollout_episodes
+from art_trainer.types import EpisodeSpec
+from tests.art_trainer.distributed.fake_server import FakeServer, described, eventually
+from tests.art_trainer.guess import GuessEnv, guess_policy
+
+
+class Gate:
+    """Environments that wait for the test at every step, once it is shut."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.open.set()
+        self.waiting = threading.Event()
+
+    def env(self):
+        gate = self
+
+        class GatedEnv(GuessEnv):
+            def step(self, action):
+                if not gate.open.is_set():
+                    gate.waiting.set()
+                assert gate.open.wait(60)
+                return super().step(action)
+
+        return GatedEnv()
+
+
+class Scene:
+    """A server, a worker that runs, and what is between them."""
+
+    def __init__(self, tmp_path, **options) -> None:
+        self.policy = guess_policy(hidden=16)
+        self.server = FakeServer(WeightStore(tmp_path / "weights", self.policy), described(self.policy))
+        self.server.store.publish(0)
+        self.gate = Gate()
+        self.options = {"capacity": 4, "client_id": None, **options}
+        self.cache = tmp_path / "cache"
+        self.worker: Worker
+        self.running: asyncio.Future[None]
+
+    def play(self, script):
+        """Run a coroutine function on the worker's first connection; return its result."""
+
+        async def go():
+            async with self.server.running():
+                self.start()
+                try:
+                    return await script(await self.server.line())
+                finally:
+                    self.gate.open.set()
+                    self.worker.stop()
+                    await asyncio.wait([self.running])
+
+        return asyncio.run(go())
+
+    def ends(self, kind, words):
+        """Run a worker that ends with an error before it is welcome."""
+
+        async def go():
+            async with self.server.running():
+                self.start()
+                await self.done(kind, words)
+
+        asyncio.run(go())
+
+    def start(self):
+        self.worker = Worker(self.server.url, lambda env, args: self.gate.env, self.cache, **self.options)
+        self.running = asyncio.get_running_loop().run_in_executor(None, self.worker.run)
+
+    async def done(self, kind=None, words=""):
+        async with asyncio.timeout(60):
+            if kind is None:
+                return await asyncio.shield(self.running)
+            with pytest.raises(kind, match=words) as error:
+                await asyncio.shield(self.running)
+            assert "\n" not in str(error.value)
+
+    async def lease(self, line, count=1, **options):
+        """Wait for a request, and grant leases of one group."""
+        request = await line.hear(LeaseRequest)
+        granted = self.server.leases(count, **options)
+        await line.say(granted)
+        return request, [lease.lease for lease in granted.leases]
+
+    async def hold(self, line, count):
+        """Grant leases, and wait until they are played as far as the gate."""
+        self.gate.open.clear()
+        _, names = await self.lease(line, count)
+        await asyncio.to_thread(self.gate.waiting.wait, 60)
+        return names
+
+    def learn(self, version):
+        with torch.no_grad():
+            for parameter in self.policy.model.parameters():
+                parameter.add_(0.05 * torch.sign(parameter))
+        self.policy.version = version
+        return self.server.store.publish(version)
+
+
+@pytest.fixture
+def scene(tmp_path):
+    return Scene(tmp_path)
+
+
+async def receipts(line, count, outcome="accepted"):
+    """Take results, and acknowledge each."""
+    results = []
+    for _ in range(count):
+        result = await line.hear(EpisodeResult)
+        await line.say(ResultReceipt(lease=result.lease, outcome=outcome))
+        results.append(result)
+    return results
+
+
+def versions(result):
+    return {span.version for history in result.episode.histories for span in history}
+
+
+def same(result, expected):
+    """Whether an episode was played as the trainer itself would have played it."""
+    found = result.episode.episode()
+    assert found.turns == expected.turns
+    for mine, theirs in zip(found.histories, expected.histories, strict=True):
+        assert mine.token_ids == theirs.token_ids
+        np.testing.assert_allclose(mine.logprobs, theirs.logprobs, atol=1e-6)
+
+
+def test_leases_are_played_as_the_trainer_would_and_sent_once(scene):
+    async def script(line):
+        assert line.hello.secret is None
+        request, names = await scene.lease(line, 4, seed=11)
+        assert request.count == 4
+        results = {result.lease: result for result in await receipts(line, 4)}
+        assert (await line.hear(LeaseRequest)).count == 4, "and it asks for more"
+        return [results[name] for name in names]
+
+    results = scene.play(script)
+    starts = [EpisodeSpec(11, None, 0, (0, 0, member)) for member in range(4)]
+    for member, expected in enumerate(rollout_episodes(scene.policy, GuessEnv, starts)):
+        same(results[member], expected)
+        assert results[member].token == f"token-{member}"
+        assert len(results[member].timing.turns) == len(expected.turns)
+    assert [path for path in scene.server.asked if "/data" in path] == ["/weights/0/data"]
+
+
+def test_a_result_without_receipt_is_sent_again_on_the_next_connection(scene):
+    scene.server.lease_seconds = 1000.0  # so long it would not be sent again on the same one
+
+    async def script(line):
+        await scene.lease(line, 2)
+        first = await receipts(line, 1)
+        second = await line.hear(EpisodeResult)
+        scene.server.known = {second.lease}
+        line.cut()
+        again = await scene.server.line()
+        assert again.client_id == line.client_id
+        assert (again.hello.secret, again.hello.leases) == ("the-secret", [second.lease])
+        assert await again.hear(EpisodeResult) == second
+        await again.say(ResultReceipt(lease=second.lease, outcome="accepted"))
+        await again.hear(StatusUpdate, lambda status: status.leases == [])
+        sent = [m.lease for m in line.heard + again.heard if isinstance(m, EpisodeResult)]
+        assert sorted(sent) == sorted([first[0].lease, second.lease, second.lease])
+
+    scene.play(script)
+
+
+def test_a_result_that_the_server_could_not_write_is_sent_again(scene):
+    scene.server.lease_seconds = 1.0
+
+    async def script(line):
+        await scene.lease(line)
+        result = await line.hear(EpisodeResult)
+        await line.say(ErrorMessage(code="not_logged", message="the disk is full"))
+        assert await line.hear(EpisodeResult) == result, "on this connection, after a while"
+        await line.close(1013)
+        again = await scene.server.line()
+        assert await again.hear(EpisodeResult) == result
+        await again.say(ResultReceipt(lease=result.lease, outcome="accepted"))
+        assert "not_logged" in (await again.hear(StatusUpdate)).last_error
+
+    scene.play(script)
+
+
+@pytest.mark.parametrize("asked", ["by a call", "by the server"])
+def test_a_worker_that_is_asked_to_stop_returns_its_leases(scene, asked, caplog):
+    caplog.set_level("INFO", "art_trainer")
+
+    async def script(line):
+        names = await scene.hold(line, 3)
+        if asked == "by a call":
+            scene.worker.stop("enough")
+        else:
+            await line.say(Shutdown(reason="enough"))
+        release = await line.hear(ReleaseLeases)
+        assert sorted(release.leases) == sorted(names)
+        assert (release.failed, release.reason) == (False, "enough")
+        scene.gate.open.set()
+        await scene.done()
+        assert not any(isinstance(message, EpisodeResult) for message in line.heard)
+
+    scene.play(script)
+    assert not scene.worker.stuck
+    assert caplog.messages[-1].endswith("done: enough")
+
+
+def test_leases_that_come_after_the_end_are_returned(scene):
+    sent = []
+    work = executor.LeaseExecutor(
+        sent.append, inference.Inference(None, None, 2, 0), None, capacity=2, backoff=None, name="ann"
+    )
+    work.close("it is over")
+    assert sent == []
+    granted = scene.server.leases(2)
+    work.grant(granted)
+    release = read_client_message(sent[0])
+    assert release.leases == [lease.lease for lease in granted.leases]
+    assert (release.reason, release.failed) == ("it is over", False)
+
+
+def test_a_worker_that_is_stopped_before_it_begins_ends_at_once(scene):
+    worker = Worker("http://127.0.0.1:1", lambda env, args: scene.gate.env, scene.cache)
+    worker.stop("never mind")
+    worker.run()
+
+
+def test_new_weights_are_fetched_while_the_old_ones_play(scene):
+    async def script(line):
+        await scene.hold(line, 2)
+        scene.learn(1)
+        scene.server.version = 1
+        await line.say(UpdateModel(policy_version=1))
+        await eventually(lambda: "/weights/1/data" in scene.server.asked)
+        status = await line.hear(StatusUpdate, lambda status: status.policy_version is not None)
+        assert (status.policy_version, len(status.leases)) == (0, 2)
+        scene.gate.open.set()
+        assert [versions(result) for result in await receipts(line, 2)] == [{0}, {0}]
+        await scene.lease(line, 2, seed=8)
+        new = await receipts(line, 2)
+        assert [versions(result) for result in new] == [{1}, {1}]
+        assert scene.server.asked.count("/weights/1/data") == 1
+        await line.hear(StatusUpdate, lambda status: status.policy_version == 1)
+        return sorted(new, key=lambda result: result.lease)
+
+    new = scene.play(script)
+    starts = [EpisodeSpec(8, None, 0, (0, 1, member)) for member in range(2)]
+    for result, expected in zip(new, rollout_episodes(scene.policy, GuessEnv, starts), strict=True):
+        same(result, expected)
+
+
+def test_damaged_weights_are_refused_and_those_from_before_play_on(scene):
+    def flip(path, body):
+        return body[:-1] + bytes([body[-1] ^ 1]) if path == "/weights/1/data" else body
+
+    async def script(line):
+        await scene.lease(line)
+        await receipts(line, 1)
+        scene.learn(1)
+        scene.server.change = flip
+        await line.say(UpdateModel(policy_version=1))
+        # The server has leases for the old weights still: they are played with these.
+        await scene.lease(line)
+        assert versions((await receipts(line, 1))[0]) == {0}
+        scene.server.version = 1
+        await scene.lease(line, 2)
+        release = await line.hear(ReleaseLeases)
+        assert (len(release.leases), release.failed) == (2, False)
+        status = await line.hear(StatusUpdate, lambda status: status.last_error is not None)
+        assert "weights-000001.safetensors is damaged" in status.last_error
+        scene.server.change = lambda path, body: body
+        await line.say(scene.server.leases(1))  # the request was heard already
+        assert versions((await receipts(line, 1))[0]) == {1}
+
+    scene.play(script)
+
+
+def test_a_worker_that_can_never_have_the_weights_gives_up(scene, monkeypatch):
+    monkeypatch.setattr(executor, "_MAX_WEIGHT_ERRORS", 2)
+    scene.server.change = lambda path, body: body[:-1] if path.endswith("/data") else body
+
+    async def script(line):
+        for _ in range(2):
+            await scene.lease(line)
+        await scene.done(RefusedError, "after 2 tries")
+
+    scene.play(script)
+
+
+@pytest.mark.parametrize("kind", [torch.OutOfMemoryError, MemoryError])
+def test_out_of_memory_halves_what_is_played_at_one_time(scene, monkeypatch, kind):
+    def full(*arguments, max_concurrent, **options):
+        if max_concurrent > 2:
+            raise kind("no room")
+        return rollout_episodes(*arguments, max_concurrent=max_concurrent, **options)
+
+    monkeypatch.setattr(inference, "rollout_episodes", full)
+
+    async def script(line):
+        request, names = await scene.lease(line, 4)
+        release = await line.hear(ReleaseLeases)
+        assert (request.count, sorted(release.leases), release.failed) == (4, sorted(names), True)
+        for _ in range(2):
+            request, _ = await scene.lease(line, 2)
+            assert request.count == 2
+            await receipts(line, 2)
+
+    scene.play(script)
+
+
+def test_a_machine_that_is_too_small_for_one_episode_gives_up(tmp_path, monkeypatch):
+    def full(*arguments, **options):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(inference, "rollout_episodes", full)
+    scene = Scene(tmp_path, capacity=1)
+
+    async def script(line):
+        for _ in range(3):
+            await scene.lease(line)
+            assert (await line.hear(ReleaseLeases)).failed
+        await scene.done(RefusedError, "memory")
+
+    scene.play(script)
+
+
+def test_a_fault_of_the_worker_is_reported_before_it_ends(scene, monkeypatch):
+    def broken(*arguments, **options):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(inference, "rollout_episodes", broken)
+
+    async def script(line):
+        await scene.lease(line, 2)
+        release = await line.hear(ReleaseLeases)
+        assert (release.failed, release.reason) == (True, "the worker failed: RuntimeError: a bug")
+        await scene.done(RuntimeError, "a bug")
+
+    scene.play(script)
+
+
+def test_a_worker_that_computes_sends_heartbeats(scene, monkeypatch):
+    scene.server.heartbeat = 0.05
+    computing, done = threading.Event(), threading.Event()
+
+    def busy(*arguments, **options):
+        computing.set()
+        square = torch.rand(96, 96)
+        while not done.is_set():
+            square = torch.nn.functional.normalize(square @ square)
+        return rollout_episodes(*arguments, **options)
+
+    monkeypatch.setattr(inference, "rollout_episodes", busy)
+
+    async def script(line):
+        await scene.lease(line, 2)
+        await asyncio.to_thread(computing.wait, 60)
+        for _ in range(4):
+            status = await line.hear(StatusUpdate, lambda status: len(status.leases) == 2)
+            assert status.episodes_played == 0
+        done.set()
+        await receipts(line, 2)
+        status = await line.hear(StatusUpdate, lambda status: status.episodes_played == 2)
+        assert status.episodes_per_second > 0
+
+    scene.play(script)
+
+
+def test_a_server_that_comes_back_without_the_leases_gets_no_results_of_them(scene):
+    async def script(line):
+        lost = await scene.hold(line, 2)
+        await scene.server.shut()
+        scene.server.asked = []
+        await asyncio.sleep(0.1)
+        await scene.server.open()
+        again = await scene.server.line()
+        assert sorted(again.hello.leases) == sorted(lost)
+        # It has read by now that they are nobody's any more.
+        await again.hear(StatusUpdate, lambda status: not status.leases)
+        scene.gate.open.set()
+        await scene.lease(again, 2)
+        await receipts(again, 2)
+        sent = {message.lease for message in again.heard if isinstance(message, EpisodeResult)}
+        assert len(sent) == 2
+        assert not sent & set(lost)
+        assert "/weights/0" in scene.server.asked, "by the same number it may mean other weights"
+        assert "/weights/0/data" not in scene.server.asked, "but they are the same"
+
+    scene.play(script)
+
+
+def test_a_server_that_comes_back_with_other_weights_of_that_version(scene):
+    async def script(line):
+        await scene.lease(line)
+        await receipts(line, 1)
+        scene.learn(0)  # another past
+        line.cut()
+        again = await scene.server.line()
+        await scene.lease(again, seed=5)
+        return (await receipts(again, 1))[0]
+
+    expected = EpisodeSpec(5, None, 0, (0, 1, 0))
+    result = scene.play(script)
+    same(result, rollout_episodes(scene.policy, GuessEnv, [expected])[0])
+
+
+def test_a_server_with_another_run_needs_another_worker(scene):
+    async def script(line):
+        scene.server.run = described(scene.policy, env="another/Env-v0")
+        line.cut()
+        await scene.done(ServerChangedError, "another run")
+
+    scene.play(script)
+
+
+@pytest.mark.parametrize(
+    ("greeting", "words"),
+    [
+        (ErrorMessage(code="id_taken", message="another client's", fatal=True), "id_taken"),
+        (UpdateModel(policy_version=1), "began with update_model"),
+        (LeaseRequest(count=1), "not of protocol version 1"),
+        (2, "speaks version 2"),
+    ],
+    ids=["id taken", "out of turn", "no server's message", "protocol"],
+)
+def test_a_server_that_refuses_the_worker_ends_it(scene, greeting, words):
+    if greeting == 2:
+        greeting = Welcome(
+            protocol=2, secret="x", run=scene.server.run, policy_version=0, heartbeat_seconds=1.0,
+            lease_seconds=1.0, leases=[],
+        )  # fmt: skip
+    scene.server.greet = lambda hello: greeting
+    scene.ends(RefusedError, words)
+
+
+@pytest.mark.parametrize("token", [None, "wrong", "the-right-one"])
+def test_only_the_right_token_is_let_in(tmp_path, caplog, token):
+    scene = Scene(tmp_path, token=token)
+    scene.server.token = "the-right-one"
+    if token == scene.server.token:
+        scene.play(lambda line: scene.lease(line))
+    else:
+        scene.ends(RefusedError, "answered 401")
+    assert "the-right-one" not in caplog.text
+
+
+def test_no_server_at_all_ends_patience(tmp_path):
+    scene = Scene(tmp_path, patience=0.1)
+
+    async def go():
+        async with scene.server.running():
+            pass
+        scene.start()
+        await scene.done(UnreachableError, "gave up after 0.1 s")
+
+    asyncio.run(go())
+
+
+def test_a_name_that_was_given_can_be_used_by_another_process(tmp_path):
+    scene = Scene(tmp_path, client_id="ann")
+
+    async def script(line):
+        assert (line.client_id, line.hello.secret) == ("ann", None)
+        await line.hear(LeaseRequest)
+        scene.worker.stop()
+        await scene.done()
+        scene.start()
+        again = await scene.server.line()
+        assert (again.client_id, again.hello.secret) == ("ann", "the-secret")
+
+    scene.play(script)
+    (secret,) = (tmp_path / "cache" / "secrets").iterdir()
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(("what", "words"), [("odd", "turns.0.reward"), ("large", "more than 100")])
+def test_an_episode_that_does_not_fit_the_protocol_is_returned(scene, monkeypatch, what, words):
+    class Odd(GuessEnv):
+        def step(self, action):
+            return "x", float("nan"), True, False, {"success": True}
+
+    if what == "odd":
+        monkeypatch.setattr(scene.gate, "env", Odd)
+    else:
+        monkeypatch.setattr(executor, "MAX_MESSAGE_BYTES", 100)
+
+    async def script(line):
+        await scene.lease(line)
+        release = await line.hear(ReleaseLeases)
+        assert release.failed
+        assert words in release.reason
+
+    scene.play(script)
+
+
+def test_a_refused_result_is_dropped_and_reported(scene):
+    async def script(line):
+        await scene.lease(line)
+        await receipts(line, 1, outcome="late")
+        status = await line.hear(StatusUpdate, lambda status: status.last_error is not None)
+        assert (status.last_error, status.leases) == ("a result was not accepted: late", [])
+
+    scene.play(script)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["127.0.0.1:8000", "ftp://host", "http://host/path", "http://me:secret@host", "http://host?t=secret"],
+)
+def test_an_invalid_address_is_refused_at_once(tmp_path, url):
+    with pytest.raises(ConfigError, match="address") as wrong:
+        Worker(url, lambda env, args: GuessEnv, tmp_path)
+    assert "secret@" not in str(wrong.value)
+    assert "t=" not in str(wrong.value)
+
+
+@pytest.mark.parametrize("capacity", [0, 1025])
+def test_capacity_is_bounded(tmp_path, capacity):
+    with pytest.raises(ConfigError, match="capacity"):
+        Worker("http://host", lambda env, args: GuessEnv, tmp_path, capacity=capacity)
+
+
+def test_pauses_grow_to_a_bound_and_differ_between_workers():
+    one, two, other = (Backoff(np.random.default_rng(seed)) for seed in (0, 0, 1))
+    pauses = [one.seconds(attempt) for attempt in range(1, 100)]
+    assert pauses == [two.seconds(attempt) for attempt in range(1, 100)]
+    assert pauses != [other.seconds(attempt) for attempt in range(1, 100)]
+    for attempt, pause in enumerate(pauses):
+        whole = min(30.0, 0.5 * 2.0**attempt)
+        assert 0.5 * whole <= pause <= whole

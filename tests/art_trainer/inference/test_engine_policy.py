@@ -1,0 +1,389 @@
+"""Playing and training through an engine: a real server on loopback, with a tiny model behind it."""
+
+import contextlib
+import gc
+import itertools
+import os
+import signal
+import threading
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+import yaml
+from typer.testing import CliRunner
+
+from art_trainer.cli.main import app
+from art_trainer.cli.policies import load_policy, served_policy
+from art_trainer.config import GRPOConfig
+from art_trainer.errors import ConfigError, EngineError
+from art_trainer.inference.engine_policy import EnginePolicy
+from art_trainer.inference.engines.clients import SGLangEngine, VLLMEngine
+from art_trainer.inference.policy import Conversation
+from art_trainer.inference.sampling import SamplingParams
+from art_trainer.inference.transformers_policy import TransformersPolicy
+from art_trainer.models.chat_template import context_limit
+from art_trainer.models.loading import add_lora_adapter
+from art_trainer.rollout.episodes import rollout_episodes
+from art_trainer.tracking.run_dir import RunFolder
+from art_trainer.training.run_settings import Layer, merge_settings
+from art_trainer.training.run_setup import with_engine
+from art_trainer.training.trainer import GRPOTrainer
+from art_trainer.types import Ending, EpisodeSpec
+from tests.art_trainer.engine_server import HANG, EngineServer
+from tests.art_trainer.tiny_models import EchoEnv, byte_tokenizer, full_logprobs, tiny_model
+from tests.art_trainer.waiting import until
+
+# Raised between two libraries: PEFT reads a property that Transformers has renamed.
+pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
+
+ENV = "tests.art_trainer.toy_envs:toy/Echo-v0"
+SAMPLING = SamplingParams(max_new_tokens=5)
+# The end-of-turn token is unlikely with random weights, so that some more letters end a turn too.
+STOPS = SamplingParams(max_new_tokens=6, stop_token_ids=tuple(range(60)))
+STARTS = [EpisodeSpec(seed, group=seed, rng_seed=seed) for seed in range(4)]
+
+
+@pytest.fixture
+def serve():
+    with contextlib.ExitStack() as servers:
+        yield lambda base=None, **options: servers.enter_context(
+            contextlib.closing(EngineServer(base or tiny_model(), **options))
+        )
+
+
+@pytest.fixture(params=[VLLMEngine, SGLangEngine])
+def kind(request):
+    return request.param
+
+
+def lora(seed=0):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return add_lora_adapter(tiny_model(), 2).eval()
+
+
+def policy_on(server, model=None, *, kind=VLLMEngine, sampling=SAMPLING, **options):
+    engine = kind(server.url, max_retries=2, backoff=0.001)
+    return EnginePolicy(engine, model, byte_tokenizer(), sampling=sampling, **options)
+
+
+def change(model, seed):
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+
+
+def worst_difference(model, episodes):
+    """Between log-probs that the engine sent and those of the model here."""
+    worst = 0.0
+    for episode in episodes:
+        assert episode.error is None
+        for history in episode.histories:
+            wanted = full_logprobs(model, history.token_ids)[np.array(history.action_mask)[1:]]
+            worst = max(worst, float(np.abs(wanted - np.array(history.logprobs)).max()))
+    return worst
+
+
+# Tokens.
+
+
+def test_the_tokens_of_an_episode_are_those_of_the_model_in_this_process(serve, kind):
+    """Greedy, so that both sample alike: contexts, glue, stops and texts must be the same."""
+    sampling = SamplingParams(temperature=0, max_new_tokens=8, stop_token_ids=STOPS.stop_token_ids)
+    local = TransformersPolicy(tiny_model(), byte_tokenizer(), sampling=sampling)
+    wanted = rollout_episodes(local, EchoEnv, STARTS)
+    with policy_on(serve(), kind=kind, sampling=sampling) as policy:
+        found = rollout_episodes(policy, EchoEnv, STARTS)
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert [h.token_ids for h in ours.histories] == [h.token_ids for h in theirs.histories]
+        assert [h.action_mask for h in ours.histories] == [h.action_mask for h in theirs.histories]
+        assert ours.turns == theirs.turns
+
+
+def test_a_history_window_gives_each_turn_a_history_of_its_own(serve):
+    with policy_on(serve(), history_window=1) as policy:
+        episodes = rollout_episodes(policy, lambda: EchoEnv(3), STARTS[:2])
+    assert [len(episode.histories) for episode in episodes] == [3, 3]
+
+
+def test_the_same_seeds_are_the_same_episodes_whatever_order_replies_come_in(serve, kind):
+    server = serve()
+    with policy_on(server, kind=kind) as policy:
+        alone = [rollout_episodes(policy, EchoEnv, [start])[0] for start in STARTS]
+        together = rollout_episodes(policy, EchoEnv, STARTS)
+    assert alone == together
+    assert server.most_busy > 1
+
+
+def test_a_context_that_is_full_ends_the_episode_before_the_engine_refuses(serve):
+    with policy_on(serve(limit=90)) as policy:
+        assert policy.max_context == 90
+        episodes = rollout_episodes(policy, lambda: EchoEnv(30), STARTS)
+    assert {episode.ending for episode in episodes} == {Ending.CONTEXT_FULL}
+    assert all(episode.turns for episode in episodes)
+
+
+def test_the_limit_is_the_smaller_of_engine_and_model(serve):
+    with policy_on(serve(limit=4096), lora()) as trained, policy_on(serve(limit=None)) as unknown:
+        assert trained.max_context == context_limit(tiny_model()) == 1024
+        assert unknown.max_context is None
+
+
+# Weights.
+
+
+def test_log_probs_are_the_learners_after_each_of_three_reloads(serve, kind):
+    server, model = serve(), lora()
+    with policy_on(server, model, kind=kind, sampling=STOPS) as policy:
+        names = []
+        for version in range(4):
+            episodes = rollout_episodes(policy, lambda: EchoEnv(2), STARTS[:2])
+            assert worst_difference(model, episodes) < 1e-4
+            assert {s.policy_version for e in episodes for h in e.histories for s in h.spans} == {version}
+            names += list(server.adapters)
+            change(model, seed=version)
+            policy.version += 1
+    assert len(names) == len(set(names)) == 4  # and the adapter before is unloaded
+
+
+def test_a_push_that_fails_for_good_ends_the_rollout_and_can_be_done_again(serve, kind):
+    server, model = serve(), lora()
+    path = "/v1/load_lora_adapter" if kind is VLLMEngine else "/load_lora_adapter"
+    server.faults[path] = [(400, {}, {"message": "rank too high"})]
+    with policy_on(server, model, kind=kind) as policy:
+        with pytest.raises(EngineError, match=r"rank too high.*--enable-lora"):
+            rollout_episodes(policy, EchoEnv, STARTS)
+        assert worst_difference(model, rollout_episodes(policy, EchoEnv, STARTS)) < 1e-4
+
+
+def test_weights_that_the_engine_cannot_take_are_refused_at_once(serve):
+    server = serve()
+    with pytest.raises(EngineError, match="takes LoRA adapters only"):
+        policy_on(server, tiny_model())
+    with policy_on(server) as policy, pytest.raises(EngineError, match="plays only"):
+        _ = policy.model
+
+
+def test_raw_log_probs_stop_training_but_not_play(serve):
+    server = serve(raw_logprobs=True)
+    warm = SamplingParams(temperature=0.7, max_new_tokens=4)
+    with policy_on(server, sampling=warm) as policy:
+        assert rollout_episodes(policy, EchoEnv, STARTS[:1])[0].error is None
+    with policy_on(server, lora(), sampling=warm) as policy:
+        with pytest.raises(EngineError, match="processed_logprobs"):
+            rollout_episodes(policy, EchoEnv, STARTS[:1])
+        policy.sampling = SAMPLING
+        assert rollout_episodes(policy, EchoEnv, STARTS[:1])[0].error is None
+
+
+# Training.
+
+
+def settings(folder, **more):
+    more |= {"groups_per_step": 2, "num_generations": 3, "max_completion_length": 5, "max_steps": 3}
+    return GRPOConfig(output_dir=str(folder), learning_rate=5e-3, eval_episodes=2, **more)
+
+
+@pytest.mark.parametrize(
+    ("kind", "correction"), [(VLLMEngine, False), (SGLangEngine, True)], indirect=["kind"]
+)
+def test_training_over_an_engine_is_training_in_this_process(serve, tmp_path, kind, correction):
+    """The same episodes give the same losses and the same weights, update after update."""
+    ours, theirs = lora(), lora()
+    more = {"importance_sampling_correction": correction}
+    with policy_on(serve(), ours, kind=kind) as policy:
+        remote = GRPOTrainer(policy, lambda: EchoEnv(2), settings(tmp_path / "a", **more))
+        local = GRPOTrainer(
+            TransformersPolicy(theirs, byte_tokenizer()), lambda: EchoEnv(2), settings(tmp_path / "b", **more)
+        )
+        for step in range(3):
+            groups = remote.collect_episodes()
+            assert worst_difference(ours, [e for group in groups for e in group.episodes]) < 1e-4
+            found, wanted = remote.update_policy(groups), local.update_policy(groups)
+            assert found["policy_loss"] == pytest.approx(wanted["policy_loss"], abs=1e-7)
+            assert found["grad_norm"] == pytest.approx(wanted["grad_norm"], rel=1e-6)
+            assert policy.version == step + 1
+        remote.close()
+        local.close()
+    assert found["grad_norm"] > 0
+    for left, right in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(left, right)
+
+
+def test_a_run_stopped_and_resumed_over_an_engine_goes_on_with_its_weights(serve, tmp_path):
+    found = []
+    for seed in (0, 9):
+        with policy_on(serve(), lora(seed)) as policy:
+            trainer = GRPOTrainer(policy, lambda: EchoEnv(2), settings(tmp_path / "a"))
+            if found:
+                trainer.load_checkpoint(tmp_path / "saved")
+            else:
+                for _ in range(2):
+                    trainer.update_policy(trainer.collect_episodes())
+                trainer.save_checkpoint(tmp_path / "saved")
+            found.append(trainer.collect_episodes())
+            trainer.close()
+    assert found[0] == found[1]
+
+
+# Faults.
+
+
+def test_an_engine_that_is_not_there_is_said_at_once(serve, kind):
+    server = serve()
+    server.close()
+    with pytest.raises(EngineError, match=r"cannot reach .*: no answer from http://127\.0\.0\.1"):
+        policy_on(server, kind=kind)
+
+
+def test_one_refused_request_ends_one_episode(serve):
+    server = serve()
+    server.faults["/v1/completions"] = [(400, {}, {"message": "not this one"})]
+    with policy_on(server) as policy:
+        episodes = rollout_episodes(policy, EchoEnv, STARTS)
+    errors = [episode.error for episode in episodes if episode.error is not None]
+    assert len(errors) == 1
+    assert "answered 400: not this one" in errors[0]
+
+
+def test_an_answer_without_what_training_needs_ends_the_rollout(serve):
+    server = serve()
+    server.faults["/v1/completions"] = [(200, {}, {"choices": [{}]})]
+    with policy_on(server) as policy, pytest.raises(EngineError, match=r"needs vLLM 0\.10\.2"):
+        rollout_episodes(policy, EchoEnv, STARTS)
+
+
+def test_an_engine_started_anew_gets_its_weights_with_the_next_version(serve):
+    server, model = serve(), lora()
+    with policy_on(server, model) as policy:
+        rollout_episodes(policy, EchoEnv, STARTS[:1])
+        server.adapters.clear()
+        (lost,) = rollout_episodes(policy, EchoEnv, STARTS[:1])
+        assert lost.ending is Ending.POLICY_ERROR
+        assert "does not exist" in lost.error
+        policy.version += 1
+        assert worst_difference(model, rollout_episodes(policy, EchoEnv, STARTS[:1])) < 1e-4
+
+
+def test_ctrl_c_cancels_slow_replies_and_the_engine_is_told(serve):
+    server = serve()
+    server.faults["/v1/completions"] = [HANG] * len(STARTS)
+    with policy_on(server) as policy:
+
+        def interrupt():
+            until(lambda: not server.faults["/v1/completions"])
+            os.kill(os.getpid(), signal.SIGINT)
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            rollout_episodes(policy, EchoEnv, STARTS)
+        thread.join()
+        until(lambda: server.dropped == len(STARTS))
+        assert policy.collect() == []
+        assert rollout_episodes(policy, EchoEnv, STARTS[:1])[0].error is None
+
+
+def test_a_policy_that_nobody_holds_leaves_no_thread_and_no_folder(serve, monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    policy = policy_on(serve(), lora(), name="forgotten")
+    rollout_episodes(policy, EchoEnv, STARTS[:1])
+    assert "forgotten" in {thread.name for thread in threading.enumerate()}
+    assert len(list(tmp_path.glob("art-engine-*/art-v0-*"))) == 1
+    del policy
+    gc.collect()
+    assert "forgotten" not in {thread.name for thread in threading.enumerate()}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_released_conversation_gets_no_reply(serve):
+    gone, kept = (
+        Conversation(EchoEnv(), [{"role": "user", "content": "hello"}], [], np.random.default_rng(0), 0)
+        for _ in range(2)
+    )
+    with policy_on(serve()) as policy:
+        policy.submit(gone)
+        policy.submit(kept)
+        assert policy.release(gone) == ()
+        assert [conversation for conversation, _ in policy.collect()] == [kept]
+        assert policy.collect() == []
+
+
+# Command line.
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("models") / "tiny"
+    tiny_model().save_pretrained(path)
+    byte_tokenizer().save_pretrained(path)
+    return str(path)
+
+
+@pytest.mark.parametrize("words", ["vllm:tiny@{url}", "sglang:tiny@{url}", "vllm:{url}/v1"])
+def test_a_served_model_plays_by_its_name_and_address(serve, folder, words):
+    server = serve(root=folder)
+    words = words.format(url=server.url)
+    policy = load_policy(words, lambda: gym.make(ENV), temperature=1.0, max_tokens=3)
+    assert isinstance(policy, EnginePolicy)
+    with policy:
+        assert policy.name == words
+        assert rollout_episodes(policy, EchoEnv, STARTS[:1])[0].error is None
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("vllm:tiny", "write vllm:MODEL@URL"),
+        ("vllm:tinny@{url}", "did you mean `tiny`"),
+        ("sglang:tiny@{url}", "cannot load its tokenizer"),
+    ],
+)
+def test_wrong_words_for_an_engine_are_explained(serve, tmp_path, words, reason):
+    server = serve(root=str(tmp_path / "nothing"))
+    with pytest.raises(ConfigError, match=reason):
+        served_policy(words.format(url=server.url), SAMPLING)
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"engine": "vlm@http://a"}, "write vllm@URL"),
+        ({"engine": "vllm@{url}"}, "takes LoRA adapters only"),
+        ({"engine": "vllm@{url}", "model": "scratch"}, "no engine serves a scratch model"),
+    ],
+)
+def test_wrong_settings_for_an_engine_are_explained(serve, values, reason):
+    server = serve()
+    values = {key: value.format(url=server.url) for key, value in values.items()}
+    run = merge_settings([Layer("test", {"model": "some/model", **values})]).run
+    local = TransformersPolicy(tiny_model(), byte_tokenizer())
+    with pytest.raises(ConfigError, match=reason):
+        with_engine(local, run)
+    assert with_engine(local, merge_settings([]).run) is local
+
+
+def test_art_trainer_train_trains_over_an_engine_and_evaluates_alike_before_and_after(
+    serve, folder, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    server = serve(root=folder)
+    settings = {
+        "env": ENV, "model": folder, "lora": 2, "max_steps": 1, "groups_per_step": 2, "num_generations": 2,
+        "eval_episodes": 2, "engine": f"vllm@{server.url}", "engine_weights_dir": "weights",
+        "max_completion_length": 4, "importance_sampling_correction": True, "output_dir": "out",
+        "temperature": 0.7, "eval_temperature": 0.3,
+    }  # fmt: skip
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(settings))
+    result = CliRunner().invoke(app, ["train", "--config", "run.yaml"])
+    assert result.exit_code == 0, result.output
+    loads = server.paths("/v1/load_lora_adapter")
+    assert [load["lora_name"].split("-")[1] for load in loads] == ["v0", "v1"]
+    assert [str(path) for path in (tmp_path / "weights").iterdir()] == [loads[-1]["lora_path"]]
+    temperatures = [request["temperature"] for request in server.paths("/v1/completions")]
+    assert [each for each, _ in itertools.groupby(temperatures)] == [1.0, 0.3, 0.7, 0.3]  # one to check it
+    assert RunFolder(tmp_path / "out").evaluation("after") is not None

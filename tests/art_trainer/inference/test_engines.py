@@ -1,0 +1,325 @@
+"""The wire: what is sent to vLLM and SGLang, what is made of their answers, and of their faults."""
+
+import asyncio
+import contextlib
+import dataclasses
+import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+
+from art_trainer.errors import ConfigError, EngineError, EngineRequestError
+from art_trainer.inference.engines.clients import Completion, CompletionRequest, SGLangEngine, VLLMEngine
+from art_trainer.inference.engines.http import BackgroundLoop
+from art_trainer.inference.sampling import SamplingParams
+from art_trainer.models.weights_io import save_weights
+from tests.art_trainer.engine_server import HANG, EngineServer
+from tests.art_trainer.models.test_weights_io import adapter
+from tests.art_trainer.tiny_models import full_logprobs, tiny_model
+
+# Raised between two libraries: PEFT reads a property that Transformers has renamed.
+pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
+
+ENGINES = [VLLMEngine, SGLangEngine]
+PATHS = {VLLMEngine: "/v1/completions", SGLangEngine: "/generate"}
+REQUEST = CompletionRequest((5, 6, 7, 8), SamplingParams(max_new_tokens=6), (3, 4), seed=11)
+LONG = dataclasses.replace(REQUEST, stop_token_ids=())
+
+
+@pytest.fixture(scope="module")
+def base():
+    return tiny_model()
+
+
+@pytest.fixture
+def serve(base):
+    with contextlib.ExitStack() as servers:
+        yield lambda **options: servers.enter_context(contextlib.closing(EngineServer(base, **options)))
+
+
+@pytest.fixture(params=ENGINES)
+def kind(request):
+    return request.param
+
+
+def run(engine, work):
+    async def both():
+        try:
+            return await work
+        finally:
+            await engine.aclose()
+
+    return asyncio.run(both())
+
+
+def ask(engine, request=REQUEST):
+    return run(engine, engine.complete(request))
+
+
+def test_a_stop_token_is_kept_as_the_last_one(serve, kind):
+    server = serve()
+    everything = ask(kind(server.url), LONG)
+    stopped = ask(kind(server.url), dataclasses.replace(LONG, stop_token_ids=tuple(range(300))))
+    assert (len(everything.token_ids), everything.finish) == (6, "length")
+    assert (stopped.token_ids, stopped.finish) == (everything.token_ids[:1], "stop")
+
+
+SHARED_FIELDS = {
+    "temperature": 0.7, "top_p": 0.9, "top_k": 5, "min_p": 0.01, "repetition_penalty": 1.1,
+    "presence_penalty": 0.0, "frequency_penalty": 0.0, "stop_token_ids": [4], "stop": ["\n"],
+}  # fmt: skip
+
+
+def test_every_number_that_changes_the_distribution_is_sent(serve, kind):
+    server = serve()
+    sampling = SamplingParams(0.7, 0.9, 5, 0.01, 1.1, max_new_tokens=3, stop_strings=("\n",))
+    ask(kind(server.url + "/v1/", api_key="a-key"), CompletionRequest((1, 2), sampling, (4,), seed=9))
+    if kind is VLLMEngine:
+        wanted = {
+            **SHARED_FIELDS, "model": "tiny", "prompt": [1, 2], "max_tokens": 3, "seed": 9, "logprobs": 0,
+            "include_stop_str_in_output": True, "return_token_ids": True,
+        }  # fmt: skip
+    else:
+        params = {
+            **SHARED_FIELDS, "max_new_tokens": 3, "no_stop_trim": True, "skip_special_tokens": False,
+            "sampling_seed": 9,
+        }  # fmt: skip
+        wanted = {"input_ids": [1, 2], "sampling_params": params, "return_logprob": True}
+    assert server.paths(PATHS[kind]) == [wanted]
+    assert {headers["Authorization"] for headers in server.headers} == {"Bearer a-key"}
+    ask(SGLangEngine(server.url))
+    assert server.paths("/generate")[-1]["sampling_params"]["top_k"] == -1
+
+
+# Faults of the moment: asked again, a bounded number of times.
+
+
+def test_retry_after_is_waited_for_in_seconds_or_until_a_date(serve, kind):
+    server = serve()
+    soon = format_datetime(datetime.now(UTC) + timedelta(seconds=-5), usegmt=True)
+    server.faults[PATHS[kind]] = [
+        (429, {"Retry-After": "0.15"}, "wait"),
+        (503, {"Retry-After": soon}, "wait"),
+    ]
+    began = time.monotonic()
+    ask(kind(server.url, backoff=600.0))
+    assert 0.15 <= time.monotonic() - began < 60
+
+
+@pytest.mark.parametrize(("status", "tries"), [(429, 3), (500, 3), (503, 3), (400, 1), (401, 1), (404, 1)])
+def test_what_may_pass_is_retried_within_the_limit_and_a_refusal_is_not(serve, kind, status, tries):
+    server = serve()
+    server.faults[PATHS[kind]] = [(status, {"Retry-After": "soon"}, {"error": {"message": "no luck"}})] * 9
+    with pytest.raises(EngineRequestError, match=f"answered {status}: no luck") as caught:
+        ask(kind(server.url, backoff=0.001, max_retries=2))
+    assert caught.value.status == status
+    assert len(server.paths(PATHS[kind])) == tries
+    server.faults[PATHS[kind]] = [(503, {}, {"message": "not now"})] * 2
+    assert ask(kind(server.url, backoff=0.001, max_retries=2)).token_ids
+
+
+def test_a_server_that_is_gone_is_an_error(serve, kind):
+    server = serve()
+    server.close()
+    with pytest.raises(EngineRequestError, match="no answer from http://127"):
+        ask(kind(server.url, max_retries=1, backoff=0.001))
+
+
+BODIES = ["{broken", "[]", "null", '"text"', b"\xff{}"]
+
+
+@pytest.mark.parametrize("fault", [HANG, *((200, {}, body) for body in BODIES)])
+def test_no_answer_or_one_that_is_no_json_object_is_said_in_words(serve, kind, fault):
+    server = serve()
+    server.faults[PATHS[kind]] = [fault]
+    with pytest.raises(EngineRequestError, match="Timeout" if fault is HANG else "answered with"):
+        ask(kind(server.url, timeout=0.1 if fault is HANG else 60, max_retries=0))
+
+
+# Answers without what training needs.
+
+
+def pop(name):
+    return lambda part: part.pop(name)
+
+
+def put(**values):
+    return lambda part: part.update(values)
+
+
+def odd_logprob(c):
+    c["logprobs"]["token_logprobs"][2] = None
+
+
+VLLM_FAULTS = [
+    (pop("token_ids"), "return_token_ids needs vLLM 0.10.2"),
+    (put(token_ids=None), "return_token_ids needs vLLM 0.10.2"),
+    (put(logprobs=None), "answered without log-probs"),
+    (lambda c: c["logprobs"]["token_logprobs"].pop(), "6 token ids with 5 log-probs"),
+    (odd_logprob, "None as the log-prob"),
+    (put(token_ids=[], logprobs={"token_logprobs": []}), "sent 0 tokens"),
+    (put(token_ids=["a"] * 6), "invalid token ids"),
+    (put(prompt_token_ids=[1, 5, 6, 7, 8]), "read another prompt"),
+    (put(finish_reason="abort"), "because of 'abort'"),
+]
+SGLANG_FAULTS = [
+    (pop("output_token_logprobs"), "without output_token_logprobs"),
+    (put(output_token_logprobs=[[-1.0]] * 6), "without output_token_logprobs"),
+    (lambda m: m["output_token_logprobs"].pop(), "sampled 6 tokens, but sent 5"),
+    (put(output_token_logprobs=[[float("nan"), 5, None]] * 6), "nan as the log-prob"),
+    (put(prompt_tokens=5), "read another prompt"),
+    (put(finish_reason={"type": "abort"}), "because of 'abort'"),
+]
+FAULTS = [(VLLMEngine, *fault) for fault in VLLM_FAULTS] + [(SGLangEngine, *fault) for fault in SGLANG_FAULTS]
+
+
+@pytest.mark.parametrize(("engine", "change", "words"), FAULTS)
+def test_a_server_without_what_training_needs_is_told_what_to_set(serve, engine, change, words):
+    def edit(path, answer):
+        if path == PATHS[engine]:
+            change(answer["choices"][0] if engine is VLLMEngine else answer["meta_info"])
+        return answer
+
+    server = serve()
+    server.edit = edit
+    with pytest.raises(EngineError, match=words):
+        ask(engine(server.url), LONG)
+
+
+@pytest.mark.parametrize("body", [{}, {"choices": []}, {"meta_info": 3}, {"choices": [{}], "meta_info": {}}])
+def test_another_kind_of_server_is_found_out(serve, kind, body):
+    server = serve()
+    server.faults[PATHS[kind]] = [(200, {}, body)]
+    with pytest.raises(EngineError, match="is this server"):
+        ask(kind(server.url))
+
+
+# Weights.
+
+
+def loaded(engine, weights):
+    async def work():
+        await engine.load(weights)
+        return await engine.complete(LONG)
+
+    return run(engine, work())
+
+
+def test_an_adapter_that_is_loaded_already_or_lost_does_not_matter(serve, kind, tmp_path):
+    server = serve()
+    saved, other = (save_weights(adapter(seed=seed), tmp_path, seed) for seed in range(2))
+    first = loaded(kind(server.url), saved)
+    engine = kind(server.url)
+
+    async def work():
+        await engine.load(saved)
+        await engine.load(saved)
+        assert await engine.complete(LONG) == first
+        server.adapters.clear()
+        await engine.load(other)
+
+    run(engine, work())
+    assert list(server.adapters) == [other.name]
+
+
+def test_whole_models_go_to_sglang_and_not_to_vllm(serve, base, tmp_path):
+    server = serve()
+    saved = save_weights(tiny_model(seed=3), tmp_path, 1)
+    found = loaded(SGLangEngine(server.url), saved)
+    wanted = full_logprobs(tiny_model(seed=3), (5, 6, 7, 8, *found.token_ids))[3:]
+    assert found.logprobs == pytest.approx(wanted.tolist(), abs=1e-4)
+    assert (found.weights, server.weight_version) == (saved.name, saved.name)
+    with pytest.raises(EngineError, match="LoRA adapters"):
+        loaded(VLLMEngine(server.url), saved)
+
+
+def test_sglang_that_goes_back_to_other_weights_is_found_out(serve, tmp_path):
+    server = serve()
+    engine = SGLangEngine(server.url)
+
+    async def work():
+        await engine.load(save_weights(tiny_model(seed=3), tmp_path, 1))
+        server.weight_version = "default"
+        await engine.complete(LONG)
+
+    with pytest.raises(EngineError, match="sampled with weights 'default', not 'art-v1-"):
+        run(engine, work())
+
+
+def test_a_failed_update_of_whole_weights_says_why(serve, tmp_path):
+    server = serve()
+    server.faults["/update_weights_from_disk"] = [(200, {}, {"success": False, "message": "other shapes"})]
+    with pytest.raises(EngineError, match="other shapes"):
+        loaded(SGLangEngine(server.url), save_weights(tiny_model(seed=3), tmp_path, 1))
+
+
+# Which log-probs a server reports.
+
+
+def check(engine, *temperatures):
+    async def work():
+        for temperature in temperatures:
+            await engine.check(SamplingParams(temperature=temperature), (5, 6, 7, 8))
+
+    run(engine, work())
+
+
+def test_raw_log_probs_are_found_out_if_they_matter(serve, kind):
+    server = serve(raw_logprobs=True)
+    words = "--logprobs-mode processed_logprobs" if kind is VLLMEngine else "SGLANG_RETURN_ORIGINAL_LOGPROB"
+    with pytest.raises(EngineError, match=words):
+        check(kind(server.url), 0.5)
+    check(kind(server.url), 1.0, 0.0)
+    processing = serve()
+    check(kind(processing.url), 0.5, 2.0)
+    assert len(processing.paths(PATHS[kind])) == (1 if kind is VLLMEngine else 2)
+
+
+# Parts.
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "words"),
+    [
+        ("localhost:8000", {}, "is not a server's address"),
+        ("http://a", {"max_concurrency": 0}, "max_concurrency"),
+        ("http://a", {"max_retries": -1}, "max_retries"),
+    ],
+)
+def test_wrong_arguments_are_refused_in_words(kind, url, options, words):
+    with pytest.raises(ConfigError, match=words):
+        kind(url, **options)
+
+
+def test_requests_run_at_one_time_within_the_limit(serve, kind):
+    server = serve()
+    engine = kind(server.url, "tiny", max_concurrency=3)
+
+    async def work():
+        return await asyncio.gather(*(engine.complete(REQUEST) for _ in range(9)))
+
+    found = run(engine, work())
+    assert all(isinstance(each, Completion) and each == found[0] for each in found)
+    assert 2 <= server.most_busy <= 3
+
+
+def test_a_background_loop_ends_what_it_began():
+    loop = BackgroundLoop("test")
+    ended = []
+
+    async def endless():
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append("cancelled")
+
+    async def answer():
+        return 42
+
+    future = loop.start(endless())
+    assert loop.run(answer()) == 42
+    loop.close()
+    loop.close()
+    assert ended == ["cancelled"]
+    assert future.cancelled()

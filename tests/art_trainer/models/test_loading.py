@@ -1,0 +1,51 @@
+"""Loading tokenizers as they were saved, and the number of CPU threads."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer, LlamaConfig, Qwen2Config, Qwen3Config
+
+from art_trainer.models import art_tiny
+from art_trainer.models.loading import default_threads, load_tokenizer
+
+TEXT = "Guess 3  LOW\n\n12 higher?"
+
+
+@pytest.mark.parametrize("config", [Qwen2Config, Qwen3Config, LlamaConfig])
+def test_a_saved_tokenizer_makes_the_same_tokens(tmp_path: Path, config: type) -> None:
+    saved = AutoTokenizer.from_pretrained(art_tiny.path())
+    saved.save_pretrained(tmp_path)
+    config().save_pretrained(tmp_path)
+    assert load_tokenizer(tmp_path)(TEXT)["input_ids"] == saved(TEXT)["input_ids"]
+
+
+def test_what_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises((OSError, ValueError)):
+        load_tokenizer(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("weights", "cores", "environment", "threads"),
+    [
+        (1_000_000, 8, {}, 2),
+        (1_000_000, 1, {}, 1),
+        (500_000_000, 8, {}, 8),
+        (500_000_000, 8, {"OMP_NUM_THREADS": "3"}, 3),
+        (500_000_000, 8, {"OMP_NUM_THREADS": "many"}, 8),
+        # What torchrun sets.
+        (500_000_000, 8, {"OMP_NUM_THREADS": "1", "LOCAL_WORLD_SIZE": "2"}, 4),
+        (1_000_000, 2, {"OMP_NUM_THREADS": "1", "LOCAL_WORLD_SIZE": "4"}, 1),
+    ],
+)
+def test_the_number_follows_from_size_cores_and_what_was_said(
+    monkeypatch: pytest.MonkeyPatch, weights: int, cores: int, environment: dict[str, str], threads: int
+) -> None:
+    for name in ("OMP_NUM_THREADS", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)), raising=False)
+    assert default_threads(weights) == threads

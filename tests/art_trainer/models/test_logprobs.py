@@ -1,0 +1,186 @@
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from peft import PromptTuningConfig, get_peft_model
+
+from art_trainer.errors import UnsupportedModelError
+from art_trainer.models import logprobs as scoring
+from art_trainer.models.logprobs import Scorer, token_logprobs_and_entropies
+from art_trainer.models.packing import TokenRow, pack
+from art_trainer.types import Group
+from tests.art_trainer.made_episodes import made_groups
+from tests.art_trainer.models.test_prefix_tree import FAMILIES, numbers_of, same
+from tests.art_trainer.tiny_models import full_logprobs, tiny_model
+
+CPU = torch.device("cpu")
+# PEFT asks Transformers by a name that Transformers has renamed.
+peft = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+
+
+def rows_of(groups: Sequence[Group]) -> list[TokenRow]:
+    return [
+        TokenRow.from_history(history, advantages_T=np.full(9, float(i - j)), weight=1.0 + i, group=i)
+        for i, group in enumerate(groups)
+        for j, episode in enumerate(group.episodes)
+        for history in episode.histories
+    ]
+
+
+def predicting_positions(rows: Sequence[TokenRow]) -> int:
+    """How many different beginnings of a group's histories a sampled token follows."""
+    beginnings = {(row.group, *row.token_ids[:place].tolist()) for row in rows for place in row.targets}
+    return len(beginnings)
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "mistral-sliding"])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_logprobs_are_those_of_the_models_own_forward(family: str, temperature: float) -> None:
+    model = tiny_model(family)
+    rows = rows_of(made_groups(model))
+    scorer = Scorer(model, temperature=temperature)
+    assert scorer.shares_prefixes == (family in FAMILIES)
+    with torch.no_grad():
+        for batch in pack(rows, 10_000, share=scorer.shares_prefixes, device=CPU):
+            logprobs, _ = scorer.score(batch)
+            wanted = [
+                full_logprobs(model, tuple(row.token_ids.tolist()), temperature)[row.targets - 1]
+                for row in batch.rows
+            ]
+            assert logprobs.numpy() == pytest.approx(np.concatenate(wanted), abs=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_last_layer_is_computed_where_it_is_looked_at_and_changes_nothing(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny_model(family)
+    rows = rows_of(made_groups(model))
+    assert Scorer(model).prunes
+    fed: list[int] = []
+    hook = model.model.layers[-1].mlp.register_forward_hook(lambda *call: fed.append(call[2].shape[1]))
+    found = numbers_of(model, rows, share=True)
+    hook.remove()
+    assert fed[-1] == predicting_positions(rows)
+    monkeypatch.setattr(scoring, "can_prune", lambda decoder: False)
+    same(found, numbers_of(model, rows, share=True))
+
+
+def test_a_layer_put_together_otherwise_or_replaced_is_not_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model()
+    layer = model.model.layers[-1]
+    layer.forward = layer.forward  # as libraries that move weights do
+    assert not Scorer(model).prunes
+    del layer.forward
+    assert Scorer(model).prunes
+    usual = type(layer).forward
+    # As in models that add the feed-forward part beside the attention.
+    monkeypatch.setattr(
+        type(layer), "forward", lambda self, x, **given: usual(self, x, **given) + self.mlp(x)
+    )
+    assert not Scorer(model).prunes
+
+
+def test_logits_in_chunks_give_the_same_and_remember_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model()
+    rows = rows_of(made_groups(model))
+    whole = numbers_of(model, rows, share=False)
+    monkeypatch.setattr(scoring, "LOGITS_PER_CHUNK", 300 * 7)
+    kept: list[int] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
+        same(numbers_of(model, rows, share=False), whole)
+    assert sum(size == 300 * 7 for size in kept) <= 2 * len(rows) * 3  # only while one chunk is recomputed
+
+
+def test_the_head_runs_only_where_a_sampled_token_is_predicted() -> None:
+    model = tiny_model()
+    rows = rows_of(made_groups(model))
+    scorer = Scorer(model)
+    seen: list[int] = []
+    hook = model.lm_head.register_forward_hook(lambda *call: seen.append(call[2].shape[0]))
+    for batch in pack(rows, 10_000, share=True, device=CPU):
+        scorer.score(batch)
+    hook.remove()
+    assert sum(seen) == predicting_positions(rows) < sum(row.targets.size for row in rows)
+
+
+def test_a_head_with_scaled_logits_is_noticed() -> None:
+    class Scaled(type(tiny_model())):  # type: ignore[misc]
+        def forward(self, *args: object, **kwargs: object) -> object:
+            output = super().forward(*args, **kwargs)
+            output.logits = output.logits / 3
+            return output
+
+    model = tiny_model()
+    rows = rows_of(made_groups(model))
+    model.__class__ = Scaled
+    scorer = Scorer(model)
+    batch = next(pack(rows[:1], 10_000, share=False, device=CPU))
+    with torch.no_grad():
+        logprobs = scorer.score(batch)[0].numpy()
+    ids = tuple(rows[0].token_ids.tolist())
+    assert logprobs == pytest.approx(full_logprobs(model, ids)[rows[0].targets - 1], abs=1e-5)
+
+
+def test_entropy_gradient_is_there_only_where_asked_for() -> None:
+    model = tiny_model()
+    batch = next(pack(rows_of(made_groups(model)), 10_000, share=False, device=CPU))
+    scorer = Scorer(model)
+    assert not scorer.score(batch)[1].requires_grad
+    _, entropies = scorer.score(batch, entropy_gradient=True)
+    entropies.sum().backward()
+    assert model.lm_head.weight.grad.abs().sum() > 0
+
+
+@peft
+def test_virtual_prompt_tokens_are_refused() -> None:
+    config = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
+    adapted = get_peft_model(tiny_model(), config)
+    with pytest.raises(UnsupportedModelError, match="virtual tokens before the prompt"):
+        Scorer(adapted)
+
+
+PREDICTORS = torch.tensor([0, 0, 3, 2, 0])
+TARGETS = torch.tensor([4, 1, 6, 0, 4])
+
+
+def made_logits() -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(5, 7, generator=generator, dtype=torch.float64, requires_grad=True)
+
+
+def test_they_are_those_of_the_log_softmax() -> None:
+    logits = made_logits()
+    logprobs, spread = token_logprobs_and_entropies(logits, PREDICTORS, TARGETS)
+    wanted = logits.log_softmax(-1)
+    assert torch.allclose(logprobs, wanted[PREDICTORS, TARGETS], atol=1e-12)
+    assert torch.allclose(spread, -(wanted.exp() * wanted).sum(-1), atol=1e-12)
+
+
+@pytest.mark.parametrize("which", [(1.0, 0.0), (0.0, 1.0), (0.7, -0.3)])
+def test_their_gradients_are_those_of_autograd(which: tuple[float, float]) -> None:
+    def gradient(own: bool) -> torch.Tensor:
+        logits = made_logits()
+        logprobs, spread = token_logprobs_and_entropies(logits, PREDICTORS, TARGETS)
+        if not own:
+            every = logits.log_softmax(-1)
+            logprobs, spread = every[PREDICTORS, TARGETS], -(every.exp() * every).sum(-1)
+        parts = [(logprobs, which[0]), (spread, which[1])]
+        factors = [torch.arange(1.0, 6.0, dtype=torch.float64) * weight for _, weight in parts]
+        used = [(x, f) for (x, weight), f in zip(parts, factors, strict=True) if weight]
+        torch.autograd.backward([x for x, _ in used], [f for _, f in used])
+        assert logits.grad is not None
+        return logits.grad
+
+    assert (gradient(own=True) - gradient(own=False)).abs().max() < 1e-12
+
+
+def test_a_probability_of_nothing_has_no_gradient() -> None:
+    logits = torch.tensor([[0.0, 200.0, -200.0]], requires_grad=True)
+    logprobs, spread = token_logprobs_and_entropies(logits, torch.tensor([0]), torch.tensor([1]))
+    (logprobs.sum() + spread.sum()).backward()
+    assert logprobs.tolist() == [0.0]
+    assert spread.tolist() == [0.0]
+    assert logits.grad is not None
+    assert logits.grad.abs().max() == 0

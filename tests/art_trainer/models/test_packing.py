@@ -1,0 +1,110 @@
+"""Histories become rows, and rows batches: each sampled token once, within the budget, at about one cost."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from art_trainer.models import packing
+from art_trainer.models.packing import PackedGroup, TokenRow, balance_batches, pack
+from art_trainer.models.prefix_tree import build_tree
+from art_trainer.types import Span, TokenHistory
+from tests.art_trainer.made_episodes import made_groups
+from tests.art_trainer.models.test_logprobs import rows_of
+from tests.art_trainer.models.test_prefix_tree import random_rows
+from tests.art_trainer.tiny_models import tiny_model
+
+CPU = torch.device("cpu")
+
+
+def row_of(*spans: Span, advantages: Sequence[float] = (1.0,)) -> TokenRow:
+    return TokenRow.from_history(TokenHistory(spans), advantages_T=np.array(advantages), weight=0.1, group=0)
+
+
+def test_a_row_begins_after_its_first_token_and_ends_with_its_last_sampled_one() -> None:
+    row = row_of(Span((1, 2)), Span((3, 4), 0, (-1.0, -2.0)), Span((5, 6, 7)))
+    assert (row.token_ids.tolist(), row.targets.tolist()) == ([1, 2, 3, 4], [2, 3])
+    assert row.old_logprobs.tolist() == [-1.0, -2.0]
+    first = row_of(Span((3, 4), 0, (-1.0, -2.0)))  # nothing predicts its first token
+    assert (first.targets.tolist(), first.old_logprobs.tolist(), first.advantages.size) == ([1], [-2.0], 1)
+    assert list(pack([row_of(Span((1, 2)))], 100, share=True, device=CPU)) == []
+
+
+def test_each_token_has_the_advantage_of_its_turn() -> None:
+    spans = (Span((1,)), Span((2, 3), 0, (-1.0, -1.0)), Span((4,)), Span((5,), 2, (-1.0,)))
+    row = row_of(*spans, advantages=[0.5, 9.0, -2.0])
+    (batch,) = pack([row], 100, share=False, device=CPU)
+    assert row.advantages.tolist() == batch.advantages_N.tolist() == [0.5, 0.5, -2.0]
+
+
+def test_all_sampled_tokens_are_packed_once_and_batches_keep_to_the_limit() -> None:
+    rows = rows_of(made_groups(tiny_model(), groups=6, size=5))
+    limit = 300
+    for share in (False, True):
+        batches = list(pack(rows, limit, share=share, device=CPU))
+        packed = [id(row) for batch in batches for row in batch.rows]
+        assert sorted(packed) == sorted(map(id, rows))
+        assert all(batch.ids_BQ.numel() <= limit for batch in batches)
+
+
+def test_padding_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "MAX_PADDING", 10)
+    rows = rows_of(made_groups(tiny_model(), groups=6, size=5))
+    for batch in pack(rows, 10_000, share=False, device=CPU):
+        assert batch.ids_BQ.numel() - sum(int(row.targets[-1]) for row in batch.rows) <= 10
+
+
+def made_row(length: int, group: int, rng: np.random.Generator) -> TokenRow:
+    zeros = np.zeros(1, np.float32)
+    return TokenRow(rng.integers(300, size=length + 1), np.asarray([length]), zeros, zeros, 1.0, group)
+
+
+def grown(length: int) -> PackedGroup:
+    row = made_row(length, 0, np.random.default_rng(length))
+    return PackedGroup((row,), build_tree([row.token_ids[:length]]))
+
+
+@given(st.lists(st.integers(1, 120), min_size=1, max_size=30), st.integers(100, 400))
+@settings(max_examples=60)
+def test_trees_are_spread_evenly_over_as_few_batches_as_hold_them(lengths: list[int], limit: int) -> None:
+    batches = balance_batches([grown(length) for length in lengths], limit)
+    sizes = [[piece.tokens for piece in batch] for batch in batches]
+    assert sorted(size for batch in sizes for size in batch) == sorted(lengths)
+    assert all(sum(batch) <= limit or len(batch) == 1 for batch in sizes)
+    # A batch more than the average fills is needed only where two together are too large for one.
+    assert len(batches) <= 2 * -(-sum(lengths) // limit)
+    if all(sum(batch) < limit - max(lengths) for batch in sizes):  # no batch was closed to any piece
+        costs = [sum(piece.cost for piece in batch) for batch in batches]
+        assert max(costs) - min(costs) <= max(grown(length).cost for length in lengths)
+
+
+def test_a_long_history_counts_for_more_than_its_tokens() -> None:
+    batches = balance_batches([grown(4000), *(grown(100) for _ in range(50))], 6500)
+    assert sorted(len(batch) for batch in batches) == [1, 50]
+
+
+@pytest.mark.parametrize("limit", [25, 60, 10_000])
+def test_a_trees_places_lead_to_its_rows_tokens(limit: int) -> None:
+    rows = random_rows(np.random.default_rng(4), size=30)
+    packed: list[TokenRow] = []
+    for batch in pack(rows, limit, share=True, device=CPU):
+        packed += batch.rows
+        assert batch.positions_Q is not None
+        found = batch.positions_Q[batch.positions_U][batch.predictors_N] + 1
+        assert found.tolist() == np.concatenate([row.targets for row in batch.rows]).tolist()
+        assert batch.predictors_N[batch.some_N_U].tolist() == list(range(len(batch.positions_U)))
+        assert len(batch.rows) == 1 or batch.ids_BQ.numel() <= limit
+    assert sorted(map(id, packed)) == sorted(map(id, rows))
+
+
+def test_several_groups_share_a_batch_and_no_token() -> None:
+    rng = np.random.default_rng(0)
+    rows = [made_row(50, 0, rng)]
+    rows += [dataclasses.replace(rows[0], group=group) for group in (0, 0, 1)]
+    (batch,) = pack(rows, 1000, share=True, device=CPU)
+    assert batch.ids_BQ.numel() == 100  # group 0 once, group 1 once: they are not told apart by their tokens
+    assert len(batch.positions_U) == 2

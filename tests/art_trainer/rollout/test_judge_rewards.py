@@ -1,0 +1,175 @@
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from art_gym.wrappers.judging import Attempt, JudgeFailedError, JudgingError, Rubric, Score
+from art_trainer.config import GRPOConfig
+from art_trainer.errors import ConfigError
+from art_trainer.inference.scripted_policy import ScriptedPolicy
+from art_trainer.rollout.episodes import group_specs, rollout_groups
+from art_trainer.rollout.judge_rewards import JudgeRewards, RewardMix, attempt_of, with_scores
+from art_trainer.tracking.episode_store import read_step
+from art_trainer.training.metrics import batch_metrics
+from art_trainer.training.trainer import GRPOTrainer
+from art_trainer.types import Ending, Episode, Group, Turn
+from tests.art_trainer.guess import GuessEnv, guess_policy
+from tests.art_trainer.toy_envs import Echo
+
+
+def made_group(rewards: Sequence[float], task: int = 0) -> Group:
+    def episode(reward: float) -> Episode:
+        turns = (
+            Turn("look", "a wall", 0.1, {"looked": 0.1}),
+            Turn("go", "the end", reward, {"arrived": reward}, call={"name": "go", "arguments": {}}),
+        )
+        return Episode(
+            "toy", f"task-{task}", task, "Go.", turns, (), Ending.TERMINATED, True, facts={"expected": "end"}
+        )
+
+    return Group(tuple(map(episode, rewards)))
+
+
+def by_reward(group: Sequence[Attempt], rubric: Rubric | None = None) -> Mapping[str, Score]:
+    """Ranks by the last step's reward, in an order of its own."""
+    ranked = sorted(group, key=lambda attempt: attempt.steps[-1].reward)
+    return {a.id: Score(place / len(ranked), f"place {place}") for place, a in enumerate(ranked)}
+
+
+class TestMix:
+    def test_reads_names_and_weights(self) -> None:
+        assert RewardMix.parse("env", ()).weights == {"env": 1.0}
+        assert RewardMix.parse("0.7*ruler + 0.3*env", ("ruler",)).weights == {"ruler": 0.7, "env": 0.3}
+        assert RewardMix.parse("rubric+env", ("rubric",)).judges == ("rubric",)
+
+    @pytest.mark.parametrize("text", ["rular", "", "0.5*", "-1*ruler", "nan*ruler", "much*ruler", "env+env"])
+    def test_refuses_other_words(self, text: str) -> None:
+        with pytest.raises(ConfigError):
+            RewardMix.parse(text, ("ruler", "rubric"))
+
+
+class TestScores:
+    def test_a_judge_alone_pays_with_the_last_turn_and_the_env_stays_beside_it(self) -> None:
+        group = with_scores(
+            made_group([1.0, 0.0]), {"ruler": [Score(0.9, "good"), Score(0.2)]}, RewardMix({"ruler": 1.0})
+        )
+        first = group.episodes[0]
+        assert [turn.reward for turn in first.turns] == [0.0, 0.9]
+        assert first.score_terms == {"ruler": 0.9}
+        assert first.independent_reward == pytest.approx(1.1)
+        assert first.judgements["ruler"].explanation == "good"
+        assert group.rewards == (0.9, 0.2)
+
+    def test_a_mix_weighs_every_turn_and_its_terms_sum_to_the_reward(self) -> None:
+        mix = RewardMix({"ruler": 0.7, "env": 0.3})
+        episode = with_scores(made_group([1.0]), {"ruler": [Score(0.5)]}, mix).episodes[0]
+        assert [turn.reward for turn in episode.turns] == pytest.approx([0.03, 0.3 + 0.35])
+        for turn in episode.turns:
+            assert sum(turn.score_terms.values()) == pytest.approx(turn.reward)
+
+    def test_an_attempt_is_what_the_episode_was(self) -> None:
+        attempt = attempt_of(made_group([1.0]).episodes[0], "a")
+        assert (attempt.id, attempt.task, attempt.ending, attempt.success) == ("a", "Go.", "terminated", True)
+        assert [step.reply for step in attempt.steps] == ["look", "go"]
+        assert attempt.facts == {"expected": "end"}
+
+
+def judged(judge: Any, *groups: Group) -> list[Group]:
+    """What a judge makes of groups."""
+    with closing(JudgeRewards(RewardMix({"ruler": 1.0}), {"ruler": judge})) as rewards:
+        for index, group in enumerate(groups):
+            rewards.submit(index, group)
+        found = rewards.collect()
+        assert rewards.collect() == []
+        return found
+
+
+class TestJudgeRewards:
+    def test_groups_come_back_by_index_however_long_each_takes(self) -> None:
+        first_may_go = threading.Event()
+
+        def slow_first(group: Sequence[Attempt], rubric: Rubric | None = None) -> Mapping[str, Score]:
+            if group[0].steps[-1].reward == 0.0:
+                assert first_may_go.wait(10)
+            else:
+                first_may_go.set()
+            return by_reward(group)
+
+        found = judged(slow_first, made_group([0.0, 0.5], task=0), made_group([0.7, 0.6], task=1))
+        assert [group.rewards for group in found] == [(0.0, 0.5), (0.5, 0.0)]
+
+    def test_a_failed_judge_leaves_the_group_out_and_is_counted(self) -> None:
+        def moody(group: Sequence[Attempt], rubric: Rubric | None = None) -> Mapping[str, Score]:
+            if group[0].steps[-1].reward == 0.0:
+                raise JudgeFailedError("timeout", "no answer within 60 s")
+            return by_reward(group)
+
+        failed, scored = judged(moody, made_group([0.0, 0.5], task=0), made_group([0.7, 0.6], task=1))
+        assert not failed.whole
+        assert {episode.error for episode in failed.episodes} == {"ruler: no answer within 60 s"}
+        assert scored.whole
+        metrics = batch_metrics([failed, scored])
+        assert metrics["unjudged_groups/timeout"] == 1
+        assert metrics["failed_groups"] == 1
+        # The mean is over the scored group alone; nothing counts as 0.
+        assert metrics["reward"] == pytest.approx(0.25)
+        assert metrics["independent_reward"] == pytest.approx(0.75)
+
+    def test_a_judge_that_scores_others_than_it_was_given_has_failed(self) -> None:
+        (group,) = judged(lambda group, rubric=None: {"nobody": Score(1.0)}, made_group([0.0, 0.5]))
+        assert group.episodes[0].unjudged == "malformed"
+
+    def test_a_group_with_a_failed_member_is_not_judged(self) -> None:
+        members = made_group([0.0, 0.5]).episodes
+        group = Group((members[0], replace(members[1], ending=Ending.ENV_ERROR)))
+        asked: list[int] = []
+        assert not judged(lambda group, rubric=None: asked.append(1), group)[0].whole
+        assert asked == []
+
+    def test_a_judge_set_up_wrongly_is_an_error(self) -> None:
+        def wrong(group: Sequence[Attempt], rubric: Rubric | None = None) -> Mapping[str, Score]:
+            raise JudgingError("no function for criterion `x`")
+
+        with pytest.raises(JudgingError, match="no function"):
+            judged(wrong, made_group([0.0, 0.5]))
+
+
+def test_each_group_is_told_of_once_and_with_its_place() -> None:
+    told: dict[int, Group] = {}
+    groups = rollout_groups(
+        ScriptedPolicy("scripted"),
+        Echo,
+        group_specs([5, 6, 7], 2),
+        on_group=lambda i, group: told.update({i: group}),
+    )
+    assert [told[i] for i in range(3)] == groups
+    assert all(episode.facts == {} and episode.tools for group in groups for episode in group.episodes)
+
+
+def test_a_trainer_learns_from_what_the_judge_says(tmp_path: Path) -> None:
+    """The judge likes what the environment does not: long games. The policy follows the judge."""
+
+    def likes_length(group: Sequence[Attempt], rubric: Rubric | None = None) -> Mapping[str, Score]:
+        return {attempt.id: Score(min(1.0, len(attempt.steps) / 5)) for attempt in group}
+
+    policy = guess_policy()
+    reward = JudgeRewards(RewardMix({"ruler": 1.0}), {"ruler": likes_length})
+    config = GRPOConfig(
+        output_dir=str(tmp_path), max_steps=12, learning_rate=3e-3, groups_per_step=8, num_generations=8,
+        max_completion_length=1, seed=1,
+    )  # fmt: skip
+    trainer = GRPOTrainer(policy, GuessEnv, config, reward=reward)
+    trainer.train()
+    trainer.close()
+    reward.close()
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert lines[-1]["turns"] > lines[0]["turns"] + 0.5
+    assert lines[-1]["reward"] == pytest.approx(lines[-1]["score/ruler"])
+    assert lines[-1]["independent_reward"] != pytest.approx(lines[-1]["reward"])
+    shown = read_step(tmp_path, 12).groups[0].episodes[0]
+    assert shown.judgements["ruler"].score == shown.turns[-1].score_terms["ruler"]

@@ -1,0 +1,377 @@
+"""An agent's attempts as groups, and as the rollout backend of a trainer without an environment."""
+
+import asyncio
+import json
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import numpy as np
+import openai
+import pytest
+
+from art_trainer.config import GRPOConfig
+from art_trainer.errors import ConfigError
+from art_trainer.inference.transformers_policy import TransformersPolicy
+from art_trainer.rollout.backend import SelfContainedBackend
+from art_trainer.serving.agents import AgentBackend, AgentLimits, AgentServer, run_agents
+from art_trainer.tracking.episode_schema import episode_from_json, episode_to_json
+from art_trainer.tracking.run_dir import list_checkpoints
+from art_trainer.training.trainer import GRPOTrainer
+from art_trainer.types import Ending, Episode, Group, GroupSpec, Timings
+from tests.art_trainer.guess import GuessEnv
+from tests.art_trainer.serving.helpers import tiny_policy, user
+from tests.art_trainer.tiny_models import full_logprobs
+from tests.art_trainer.waiting import until
+
+TASKS, HELD_OUT = ["a", "b", "c"], [{"id": "held", "words": "d"}, "e"]
+ONE = GroupSpec(0, 1, (0,))
+SETTINGS: dict[str, Any] = {
+    "learning_rate": 1e-2,
+    "lr_scheduler_type": "constant",
+    "scale_rewards": "group",
+    "groups_per_step": 2,
+    "num_generations": 8,
+    "max_completion_length": 4,
+    "max_steps": 4,
+    "eval_episodes": 4,
+}
+
+
+class Asker:
+    """An agent over plain HTTP; its reward is the share of capital letters."""
+
+    __name__ = "asker"
+
+    def __init__(self, turns: int = 1) -> None:
+        self.http = httpx.Client(timeout=60)
+        self.turns = turns
+        self.tasks: list[Any] = []
+        self.watch: Callable[[], float] = lambda: 0.0
+        self.watched: list[float] = []
+
+    def __call__(self, base_url: str, api_key: str, task: Any) -> float:
+        self.tasks.append(task)
+        if task == "fails":
+            raise KeyError("no such thing")
+        messages, share = [user(f"Capitals, please: {task}")], 0.0
+        for _ in range(self.turns):
+            self.watched.append(self.watch())
+            reply = self.ask(base_url, api_key, messages)
+            words = reply["content"] or " "
+            share += sum("A" <= letter <= "Z" for letter in words) / len(words)
+            messages += [reply, user("More.")]
+        return share / self.turns
+
+    def ask(self, base_url: str, api_key: str, messages: list[Any]) -> dict[str, Any]:
+        headers = {"authorization": f"Bearer {api_key}"}
+        answer = self.http.post(f"{base_url}/chat/completions", json={"messages": messages}, headers=headers)
+        assert answer.status_code == 200, answer.text
+        reply: dict[str, Any] = answer.json()["choices"][0]["message"]
+        return reply
+
+
+@pytest.fixture
+def asker() -> Iterator[Asker]:
+    agent = Asker()
+    yield agent
+    agent.http.close()
+
+
+@pytest.fixture
+def twice(asker: Asker) -> Asker:
+    asker.turns = 2
+    return asker
+
+
+@pytest.fixture
+def make_backend(asker: Asker) -> Iterator[Callable[..., AgentBackend]]:
+    made = []
+
+    def make(policy: TransformersPolicy, tasks: Sequence[Any] = TASKS, **options: Any) -> AgentBackend:
+        made.append(AgentBackend(asker, tasks, policy, **{"eval_tasks": HELD_OUT, **options}))
+        return made[-1]
+
+    yield make
+    for backend in made:
+        backend.close()
+
+
+@pytest.fixture
+def make_trainer(make_backend: Any, tmp_path: Path) -> Iterator[Callable[..., GRPOTrainer]]:
+    made = []
+
+    def make(**settings: Any) -> GRPOTrainer:
+        policy = tiny_policy()
+        config = GRPOConfig(output_dir=str(tmp_path / "run"), **{**SETTINGS, **settings})
+        made.append(GRPOTrainer(policy, None, config, backend=make_backend(policy)))
+        return made[-1]
+
+    yield make
+    for trainer in made:
+        trainer.close()
+
+
+def tokens_of(groups: list[Group]) -> list[Any]:
+    return [[[h.token_ids for h in e.histories] for e in group.episodes] for group in groups]
+
+
+def only(groups: list[Group]) -> Episode:
+    ((episode,),) = (group.episodes for group in groups)
+    return episode
+
+
+def play(agent: Any, policy: TransformersPolicy | None = None, **limits: Any) -> Episode:
+    """One attempt at one task."""
+    return only(run_agents(agent, ["x"], policy or tiny_policy(), attempts=1, limits=AgentLimits(**limits)))
+
+
+def test_groups_are_attempts_at_the_task_that_their_seed_picks(make_backend: Any, twice: Asker) -> None:
+    backend = make_backend(tiny_policy(), [{"id": "a"}, "b", "c"])
+    assert isinstance(backend, SelfContainedBackend)
+    wanted = [GroupSpec(7, 3, (1, 0)), GroupSpec(7, 2, (1, 1)), GroupSpec(3, 1, (1, 2))]
+    ended: list[Episode] = []
+    whole: dict[int, Group] = {}
+    groups = backend.collect(wanted, on_episode=ended.append, on_group=whole.__setitem__)
+    assert [group.task_id for group in groups] == ["task-1", "task-1", "a"]
+    assert [[e.seed for e in group.episodes] for group in groups] == [[7] * 3, [7] * 2, [3]]
+    assert [whole[place] for place in range(3)] == groups
+    assert sorted(map(id, ended)) == sorted(id(e) for group in groups for e in group.episodes)
+    for episode in ended:
+        assert (episode.env_id, episode.ending) == ("asker", Ending.TERMINATED)
+        assert [turn.observation for turn in episode.turns] == ["More.", ""]
+        assert episode.turns[0].reward == 0
+        assert episode.facts == {"outcome": "rewarded"}
+        assert len(episode.histories) == 1
+        assert episode_from_json(episode_to_json(episode)) == episode
+    assert len({tokens for group in tokens_of(groups) for (tokens,) in group}) == 6
+    # Played alone and again, a group is the same.
+    again = backend.collect(wanted[1:2], on_episode=ended.append)
+    assert tokens_of(again) == tokens_of(groups[1:2])
+
+
+def test_equal_seeds_give_equal_episodes_however_they_are_scheduled(twice: Asker) -> None:
+    policy = tiny_policy()
+    played = [
+        run_agents(
+            twice, ["a", "b"], policy, attempts=3, seed=seed, limits=AgentLimits(max_concurrent=workers)
+        )
+        for workers, seed in ((1, 4), (6, 4), (6, 5))
+    ]
+    assert tokens_of(played[0]) == tokens_of(played[1])
+    assert tokens_of(played[0]) != tokens_of(played[2])
+
+
+def test_recorded_log_probs_are_the_models_own(twice: Asker) -> None:
+    policy = tiny_policy(temperature=0.7)
+    for group in run_agents(twice, ["a", "b"], policy, attempts=4):
+        for episode in group.episodes:
+            (history,) = episode.histories
+            expected = full_logprobs(policy.model, history.token_ids, temperature=0.7)
+            sampled = np.array(history.action_mask)[1:]
+            assert np.abs(expected[sampled] - history.logprobs).max() < 1e-4
+
+
+def test_new_weights_are_used_and_named_from_the_next_request_on(make_backend: Any, twice: Asker) -> None:
+    policy, timings = tiny_policy(), Timings()
+    backend = make_backend(policy)
+    before = backend.collect([ONE], on_episode=lambda _: None)
+    policy.sampling = replace(policy.sampling, temperature=0.0)
+    policy.version = 9
+    twice.watch = lambda: time.sleep(0.05) or 0.0  # type: ignore[func-returns-value]
+    groups = backend.collect([ONE], on_episode=lambda _: None, timings=timings)
+    after = only(groups)
+    assert {span.policy_version for span in only(before).histories[0].spans} == {0}
+    assert {span.policy_version for span in after.histories[0].spans} == {9}
+    assert set(after.histories[0].logprobs) == {0.0}
+    (timing,) = timings.of(groups)
+    assert timing is not None
+    first, last = timing.turns
+    assert first.reply_seconds is not None
+    assert first.action_seconds is not None
+    assert first.reply_seconds > 0
+    assert 0.05 <= first.action_seconds < 60, "from a reply to the request that continues it"
+    assert last.action_seconds is None
+
+
+def test_an_agent_may_be_a_coroutine_with_several_conversations_at_once() -> None:
+    async def agent(base_url: str, api_key: str, task: str) -> float:
+        async with openai.AsyncOpenAI(base_url=base_url, api_key=api_key) as client:
+            create = client.chat.completions.create
+            answers = await asyncio.gather(*(create(model="m", messages=[user(part)]) for part in "ab"))
+        return float(len(answers))
+
+    episode = play(agent)
+    assert (episode.reward, len(episode.turns), len(episode.histories)) == (2.0, 2, 2)
+
+
+def test_a_reward_may_be_posted_by_another_program() -> None:
+    program = (
+        "import json, os, sys, urllib.request as u\n"
+        "base, key = os.environ['OPENAI_BASE_URL'], os.environ['OPENAI_API_KEY']\n"
+        "def post(url, body):\n"
+        "    head = {'authorization': 'Bearer ' + key, 'content-type': 'application/json'}\n"
+        "    return json.load(u.urlopen(u.Request(url, json.dumps(body).encode(), head)))\n"
+        "post(base + '/chat/completions', {'messages': [{'role': 'user', 'content': sys.argv[1]}]})\n"
+        "post(base.removesuffix('/v1') + '/reward', {'reward': 0.25, 'success': True, 'metrics': {'n': 1}})\n"
+    )
+
+    async def agent(base_url: str, api_key: str, task: str) -> None:
+        environment = {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": api_key}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-S", "-c", program, task, env=environment
+        )
+        assert await process.wait() == 0
+
+    episode = play(agent)
+    assert (episode.reward, episode.success, episode.metrics) == (0.25, True, {"n": 1.0})
+    assert episode.observation == "x"
+
+
+def test_a_failing_agent_is_recorded_and_drops_its_group(
+    asker: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck, now = threading.Event(), [0.0]
+    threads: list[threading.Thread] = []
+    clock = SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0], perf_counter=lambda: now[0])
+    monkeypatch.setattr("art_trainer.serving.agents.rollouts.time", clock)
+    wanted = {
+        "fine": ("rewarded", "None"),
+        "crashes": ("crashed", "KeyError: 'no such thing'"),
+        "exits": ("crashed", "SystemExit: done"),
+        "cancels": ("crashed", "CancelledError"),
+        "hangs": ("timed_out", "time limit"),
+        "nothing": ("no_reward", "None"),
+        "nan": ("crashed", "nan"),
+        "words": ("crashed", "'good'"),
+        "silent": ("no_replies", "no reply"),
+    }
+    raised = {
+        "crashes": KeyError("no such thing"),
+        "exits": SystemExit("done"),
+        "cancels": asyncio.CancelledError(),
+    }
+    returned = {"nan": math.nan, "words": "good", "fine": 1}
+
+    def agent(base_url: str, api_key: str, task: str) -> Any:
+        threads.append(threading.current_thread())
+        if task == "silent":
+            return 1.0
+        asker.ask(base_url, api_key, [user(task)])
+        if task in raised:
+            raise raised[task]
+        if task == "hangs":
+            until(lambda: [thread.is_alive() for thread in threads].count(False) == len(wanted) - 1)
+            now[0] = 1e9  # the time of all is over
+            stuck.wait(60)
+        return returned.get(task)
+
+    try:
+        groups = run_agents(agent, list(wanted), tiny_policy(), attempts=1)
+    finally:
+        stuck.set()
+    for (task, (outcome, error)), group in zip(wanted.items(), groups, strict=True):
+        episode = only([group])
+        assert episode.facts["outcome"] == outcome
+        assert error in str(episode.error)
+        assert group.whole == (task == "fine")
+
+
+def test_an_agent_left_behind_gets_no_more_replies() -> None:
+    seen: list[int] = []
+    late, asked_late = threading.Event(), threading.Event()
+
+    def agent(base_url: str, api_key: str, task: str) -> None:
+        late.wait(60)
+        headers = {"authorization": f"Bearer {api_key}"}
+        answer = httpx.post(f"{base_url}/chat/completions", json={"messages": [user("x")]}, headers=headers)
+        seen.append(answer.status_code)
+        asked_late.set()
+
+    policy = tiny_policy()
+    with AgentServer(policy) as server:
+        limits = AgentLimits(timeout=0.1)
+        episode = only(run_agents(agent, ["x"], policy, attempts=1, limits=limits, server=server))
+        late.set()
+        assert asked_late.wait(60)
+    assert episode.facts["outcome"] == "timed_out"
+    assert seen == [401]
+
+
+def test_an_attempt_that_fills_its_context_is_trained_on_with_reward_0() -> None:
+    def agent(base_url: str, api_key: str, task: str) -> float:
+        with openai.OpenAI(base_url=base_url, api_key=api_key) as client:
+            messages: list[Any] = [user(task)]
+            while True:
+                reply = client.chat.completions.create(model="m", messages=messages).choices[0].message
+                messages += [{"role": "assistant", "content": reply.content}, user("on " * 10)]
+
+    episode = play(agent, tiny_policy(max_context=200))
+    assert episode.ending is Ending.CONTEXT_FULL
+    assert not episode.failed
+    assert episode.reward == 0
+    assert 1 < len(episode.turns) < 5
+    assert len(episode.histories[0].token_ids) <= 200
+
+
+@pytest.mark.parametrize("limits", [{"timeout": 0}, {"max_concurrent": 0}])
+def test_limits_that_allow_nothing_are_refused(limits: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=min(limits)):
+        AgentLimits(**limits)
+
+
+def test_a_trainer_without_an_environment_learns_and_is_evaluated_on_tasks_held_out(
+    make_trainer: Any, asker: Asker
+) -> None:
+    trainer = make_trainer(max_steps=8, num_generations=16, eval_steps=4, save_steps=4)
+    trainer.train()
+    log = [json.loads(line) for line in (trainer.log.path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in log if "eval_reward" in line] == [0, 4, 8]
+    assert log[1]["reward"] < 0.2
+    assert log[-1]["reward"] > 0.5
+    assert log[-1]["eval_reward"] > 0.5
+    assert [path.name for path in list_checkpoints(trainer.log.checkpoints)] == ["step-000004", "step-000008"]
+    assert {str(task) for task in asker.tasks} == {str(task) for task in [*TASKS, *HELD_OUT]}
+    assert sum(task in HELD_OUT for task in asker.tasks) == 3 * SETTINGS["eval_episodes"]
+
+
+def test_evaluations_are_greedy_and_disturb_nothing(make_trainer: Any, asker: Asker) -> None:
+    trainer = make_trainer()
+    asker.watch = lambda: trainer.policy.sampling.temperature
+    assert trainer.evaluate() == trainer.evaluate()
+    assert asker.watched == [0.0] * 2 * SETTINGS["eval_episodes"]
+    trainer.collect_episodes()
+    assert asker.watched[-1] == 1.0
+    result = trainer.backend.evaluate(episodes=3, seed=5)
+    assert [one.task_id for one in result.results] == ["held", "task-1", "held"]
+    assert (result.env_id, result.policy) == ("asker", "tiny")
+
+
+def test_failed_attempts_are_counted_in_an_evaluation(make_backend: Any) -> None:
+    backend = make_backend(tiny_policy(), eval_tasks=["fails", "b"])
+    result = backend.evaluate(episodes=4, seed=0)
+    assert (result.faults, len(result.counted)) == (2, 2)
+
+
+def test_settings_of_environments_are_refused(make_backend: Any, tmp_path: Path) -> None:
+    policy = tiny_policy()
+    backend, config = make_backend(policy), GRPOConfig(output_dir=str(tmp_path))
+    for options, changes, field in (
+        ({}, {}, "env is None"),
+        ({"backend": backend}, {"train_split": "train"}, "train_split"),
+        ({"backend": backend}, {"advantage_estimator": "gigpo"}, "step_states"),
+        ({"backend": backend, "eval_env": GuessEnv}, {}, "eval_env"),
+    ):
+        with pytest.raises(ConfigError, match=field):
+            GRPOTrainer(policy, None, replace(config, **changes), **options)
+    with pytest.raises(ConfigError, match="tasks is empty"):
+        make_backend(policy, [])
+    with pytest.raises(ConfigError, match="eval_tasks"):
+        make_backend(policy, eval_tasks=[]).evaluate(episodes=1, seed=0)

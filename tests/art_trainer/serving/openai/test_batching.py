@@ -1,0 +1,268 @@
+"""Many clients share a batch, and new weights come between requests, never within one."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+
+from art_trainer.inference.generation import RecomputeDecoder, SlotDecoder
+from art_trainer.inference.sampling import SamplingParams
+from art_trainer.inference.transformers_policy import TransformersPolicy
+from art_trainer.serving.openai import ServedPolicy
+from tests.art_trainer.serving import helpers
+from tests.art_trainer.serving.helpers import (
+    content,
+    count_steps,
+    served_client,
+    tiny_policy,
+    user,
+)
+from tests.art_trainer.tiny_models import CHATML, byte_tokenizer, full_logprobs, tiny_model
+from tests.art_trainer.waiting import until
+
+IDS = {"return_token_ids": True}
+WAYS: list[dict[str, Any]] = [{}, {"temperature": 0}, {"temperature": 0.6, "top_p": 0.8}, {"max_tokens": 7}]
+
+
+def chat(client: openai.OpenAI, messages: Any = "hello", **options: Any) -> Any:
+    return helpers.chat(client, messages, **{"logprobs": True, "extra_body": IDS, **options})
+
+
+def logprobs(answer: Any) -> list[float]:
+    return [entry.logprob for entry in answer.choices[0].logprobs.content]
+
+
+def own_logprobs(model: torch.nn.Module, answer: Any) -> np.ndarray:
+    """The log-probs that a model has for the tokens of an answer."""
+    dumped = answer.model_dump()
+    token_ids = dumped["choices"][0]["token_ids"]
+    return full_logprobs(model, (*dumped["prompt_token_ids"], *token_ids))[-len(token_ids) :]
+
+
+def change(model: torch.nn.Module) -> None:
+    """Another version of the weights, which says other things."""
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.requires_grad:
+                weight.mul_(1.5)
+
+
+@dataclass
+class Pause:
+    """Stops the decoder after a number of tokens of a reply until it is told to go on."""
+
+    monkeypatch: pytest.MonkeyPatch
+    tokens: int
+    reached: threading.Event = field(default_factory=threading.Event)
+    go_on: threading.Event = field(default_factory=threading.Event)
+
+    def start(self) -> None:
+        step = SlotDecoder.step
+
+        def pausing(decoder: SlotDecoder, sequences: Any) -> None:
+            step(decoder, sequences)
+            if len(sequences[0].logprobs) == self.tokens:
+                self.reached.set()
+                self.go_on.wait(60)
+
+        self.monkeypatch.setattr(SlotDecoder, "step", pausing)
+
+
+def test_many_clients_share_a_batch_and_get_what_each_gets_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = count_steps(monkeypatch)
+    start = SlotDecoder.start
+    hold = threading.Event()
+
+    def held(self: SlotDecoder, sequences: Any) -> None:
+        hold.wait(60)
+        start(self, sequences)
+
+    with served_client(tiny_policy(max_new_tokens=20)) as (served, client):
+
+        def ask(who: int) -> Any:
+            return chat(client, f"I am {who}", seed=who, **WAYS[who % 4])
+
+        alone = [ask(who) for who in range(16)]
+        alone_steps = len(steps)
+        steps.clear()
+        monkeypatch.setattr(SlotDecoder, "start", held)
+        with ThreadPoolExecutor(17) as pool:
+            first = pool.submit(ask, 0)
+            until(lambda: served.scheduler._busy)
+            asked = [pool.submit(ask, who) for who in range(16)]
+            until(lambda: served.scheduler.waiting == 16)
+            hold.set()
+            together = [future.result() for future in asked]
+        assert content(first.result()) == content(alone[0])
+    for left, right in zip(alone, together, strict=True):
+        assert content(left) == content(right)
+        assert np.allclose(logprobs(left), logprobs(right), atol=1e-5)
+    assert alone_steps > 200
+    assert len(steps) <= 20
+    assert max(steps) >= 16
+
+
+def test_replies_beyond_the_batch_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = count_steps(monkeypatch)
+    with served_client(tiny_policy(max_batch=3)) as (_, client):
+        many = chat(client, seed=2, n=7)
+        one = chat(client, seed=2)
+    assert len({choice.message.content for choice in many.choices}) == 7
+    assert content(many) == content(one)
+    assert max(steps) == 3
+
+
+def test_models_whose_cache_is_not_kept_are_sampled_in_as_many_ways() -> None:
+    policy = TransformersPolicy(
+        tiny_model("mistral-sliding"),
+        byte_tokenizer(CHATML),
+        sampling=SamplingParams(max_new_tokens=9),
+        name="tiny",
+    )
+    with served_client(policy) as (served, client), ThreadPoolExecutor(4) as pool:
+        alone = [chat(client, seed=who, **WAYS[who]) for who in range(4)]
+        together = list(pool.map(lambda who: chat(client, seed=who, **WAYS[who]), range(4)))
+        assert isinstance(served.scheduler._decoder, RecomputeDecoder)
+    assert [content(answer) for answer in together] == [content(answer) for answer in alone]
+    for answer in (alone[0], alone[1]):
+        assert np.allclose(logprobs(answer), own_logprobs(policy.model, answer), atol=1e-4)
+
+
+def test_a_conversation_that_goes_on_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    start = SlotDecoder.start
+
+    def counting(self: SlotDecoder, sequences: Any) -> None:
+        read.extend(len(s.tokens) - s.cached for s in sequences)
+        start(self, sequences)
+
+    monkeypatch.setattr(SlotDecoder, "start", counting)
+    messages = [user("a long question, " * 8)]
+    with served_client() as (served, client):
+        words = []
+        for turn in range(3):
+            words.append(content(chat(client, messages, seed=turn)))
+            messages += [{"role": "assistant", "content": "as you say"}, user("and then?")]
+        chat(client, "something else altogether", seed=0)
+        before = read.copy()
+        served.update(0)  # what is kept belongs to the old weights, whatever their number
+        again = [content(chat(client, messages[: 1 + 2 * turn], seed=turn)) for turn in range(3)]
+    assert words == again
+    assert before[0] > 140
+    assert max(before[1:3]) < 60
+    assert read[len(before)] == before[0]
+
+
+@pytest.mark.parametrize("past", [0, 1])
+def test_versions_are_served_by_name_until_newer_ones_replace_them(past: int) -> None:
+    policy = tiny_policy()
+    with served_client(policy, past_versions=past) as (served, client):
+        replies = {0: content(chat(client, seed=1))}
+        for version in (1, 2):
+            change(policy.model)
+            assert content(chat(client, seed=1)) == replies[version - 1], "not before the update"
+            served.update(version)
+            newest = chat(client, seed=1)
+            replies[version] = content(newest)
+            assert newest.model == f"tiny@{version}"
+            assert np.allclose(logprobs(newest), own_logprobs(policy.model, newest), atol=1e-4)
+            names = [f"tiny@{one}" for one in range(version, version - past - 1, -1)]
+            assert [model.id for model in client.models.list()] == ["tiny", *names]
+            for name in names:
+                answer = chat(client, seed=1, model=name)
+                assert (answer.model, content(answer)) == (name, replies[int(name[-1])])
+        assert len(set(replies.values())) == 3
+        for stream in (False, True):
+            with pytest.raises(openai.NotFoundError, match="version 0 is not loaded") as gone:
+                chat(client, model="tiny@0", stream=stream)
+            assert gone.value.code == "model_not_found"
+        change(policy.model)
+        served.update(2)  # other weights with the same number replace the old ones
+        assert served.versions == [2, 1][: past + 1]
+        assert content(chat(client, seed=1)) != replies[2]
+
+
+def test_a_request_finishes_with_its_weights_and_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five replies of one request, two at a time, while the weights change."""
+    policy = tiny_policy(max_new_tokens=60, max_batch=2)
+    pause = Pause(monkeypatch, tokens=10)
+    with served_client(policy) as (served, client), ThreadPoolExecutor(3) as pool:
+        before = [choice.message.content for choice in chat(client, seed=1, n=5).choices]
+        pause.start()
+        first = pool.submit(chat, client, seed=1, n=5)
+        assert pause.reached.wait(60)
+        change(policy.model)
+        updating = pool.submit(served.update, 1)
+        until(lambda: served.scheduler._paused)
+        pinned = pool.submit(chat, client, seed=1, model="tiny@0")
+        until(lambda: served.scheduler.waiting >= 1)
+        assert not updating.done()
+        pause.go_on.set()
+        late = chat(client, seed=1)
+        updating.result()
+        assert [choice.message.content for choice in first.result().choices] == before
+        with pytest.raises(openai.NotFoundError, match="version 0 is not loaded"):
+            pinned.result()
+    assert (first.result().model, late.model) == ("tiny@0", "tiny@1")
+    assert np.allclose(logprobs(late), own_logprobs(policy.model, late), atol=1e-4)
+
+
+def test_with_past_versions_an_update_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = tiny_policy()
+    pause = Pause(monkeypatch, tokens=3)
+    with served_client(policy, past_versions=1) as (served, client), ThreadPoolExecutor(1) as pool:
+        alone = content(chat(client, seed=1))
+        pause.start()
+        started = pool.submit(chat, client, seed=1)
+        assert pause.reached.wait(60)
+        change(policy.model)
+        served.update(1)
+        assert not started.done()
+        pause.go_on.set()
+        new = chat(client, seed=1)
+        assert (started.result().model, content(started.result())) == ("tiny@0", alone)
+        assert (new.model, content(new) == alone) == ("tiny@1", False)
+
+
+# PEFT reads a property that Transformers has renamed.
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
+def test_frozen_weights_are_shared_and_only_adapters_are_copied() -> None:
+    base = tiny_policy()
+    model = get_peft_model(base.model, LoraConfig(r=2, init_lora_weights=False))
+    policy = TransformersPolicy(model, base.tokenizer, sampling=base.sampling, name="tiny")
+    with served_client(policy, past_versions=2) as (served, client):
+        copies = [dict(one.policy.model.named_parameters()) for one in served._schedulers]
+        for name, weight in model.named_parameters():
+            assert all((own[name] is weight) == ("lora" not in name) for own in copies)
+        old = chat(client, seed=1)
+        change(model)
+        served.update(3)
+        new = chat(client, seed=1)
+    assert content(old) != content(new)
+    assert new.model == "tiny@3"
+    assert np.allclose(logprobs(new), own_logprobs(model.eval(), new), atol=1e-4)
+
+
+def test_a_closed_policy_says_that_it_shuts_down() -> None:
+    with served_client() as (served, client):
+        served.close()
+        with pytest.raises(openai.InternalServerError, match="shutting down") as closed:
+            chat(client)
+        with pytest.raises(RuntimeError, match="closed"):
+            served.update(1)
+    assert closed.value.status_code == 503
+
+
+def test_another_model_cannot_take_the_place_of_the_one_that_is_served() -> None:
+    policy = tiny_policy()
+    with ServedPolicy(policy) as served:
+        policy.model.lm_head = torch.nn.Linear(48, 7, bias=False)
+        with pytest.raises(RuntimeError, match="serve it anew"):
+            served.update(1)
+        assert served.versions == [0]

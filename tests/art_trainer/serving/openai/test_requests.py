@@ -1,0 +1,186 @@
+"""Requests of OpenAI's API: each wrong or unsupported field is refused by name."""
+
+from typing import Any
+
+import pytest
+
+from art_trainer.inference.sampling import SamplingParams
+from art_trainer.serving.agents.recording import fingerprint
+from art_trainer.serving.agents.server import AgentChatRequest
+from art_trainer.serving.http.middleware import ApiError
+from art_trainer.serving.openai.chat_completions import ChatRequest
+from art_trainer.serving.openai.completions import DEFAULT_TOKENS, CompletionRequest
+from art_trainer.serving.openai.requests import ChatMessage, GenerationRequest, parse
+from tests.art_trainer.serving.helpers import user
+
+BODIES: dict[type[GenerationRequest], dict[str, Any]] = {
+    ChatRequest: {"model": "tiny", "messages": [user("x")]},
+    AgentChatRequest: {"model": "tiny", "messages": [user("x")]},
+    CompletionRequest: {"model": "tiny", "prompt": "x"},
+}
+CHATS = (ChatRequest, AgentChatRequest)
+EVERY = (*CHATS, CompletionRequest)
+
+
+def part(**fields: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": [fields]}]}
+
+
+def called(*calls: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "assistant", "content": "", "tool_calls": list(calls)}]}
+
+
+REFUSED: list[tuple[tuple[type[GenerationRequest], ...], dict[str, Any], str]] = [
+    (CHATS, {"messages": []}, "messages"),
+    (CHATS, {"messages": "hello"}, "messages"),
+    (CHATS, {"messages": ["hello"]}, "messages[0]"),
+    (CHATS, {"messages": [user("x"), {"role": "bot", "content": "x"}]}, "messages[1].role"),
+    (CHATS, {"messages": [{"role": "user", "content": 3}]}, "messages[0].content"),
+    (CHATS, part(type="image_url", image_url={}), "messages[0].content"),
+    (CHATS, called({"id": "x"}), "messages[0].tool_calls[0].function"),
+    (CHATS, {"messages": [{"role": "assistant", "tool_calls": "f()"}]}, "messages[0].tool_calls"),
+    (CHATS, {"tool_choice": "required"}, "tool_choice"),
+    (CHATS, {"tools": [{"type": "function"}]}, "tools[0]"),
+    (CHATS, {"functions": [{"name": "f"}]}, "functions"),
+    (CHATS, {"audio": {"voice": "x"}}, "audio"),
+    (CHATS, {"top_logprobs": 2}, "top_logprobs"),
+    (CHATS, {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    (CHATS, {"logprobs": 1}, "logprobs"),
+    (CHATS, {"stop": ["a"] * 5}, "stop"),
+    (CHATS, {"max_completion_tokens": 0}, "max_completion_tokens"),
+    ((AgentChatRequest,), {"n": 2}, "n"),
+    ((AgentChatRequest,), {"logprobs": True, "top_logprobs": 2}, "top_logprobs"),
+    ((CompletionRequest,), {"suffix": "end"}, "suffix"),
+    ((CompletionRequest,), {"best_of": 2}, "best_of"),
+    ((CompletionRequest,), {"prompt": None}, "prompt"),
+    ((CompletionRequest,), {"prompt": []}, "prompt"),
+    ((CompletionRequest,), {"prompt": [[]]}, "prompt"),
+    ((CompletionRequest,), {"prompt": [1, "a"]}, "prompt"),
+    ((CompletionRequest,), {"prompt": [True]}, "prompt"),
+    ((CompletionRequest,), {"prompt": ["x"] * 300}, "prompt"),
+    ((CompletionRequest,), {"prompt": ["x"] * 100, "n": 100}, "n"),
+    ((CompletionRequest,), {"logprobs": True}, "logprobs"),
+    ((CompletionRequest,), {"logprobs": 21}, "logprobs"),
+    ((CompletionRequest,), {"stop_token_ids": ["a"]}, "stop_token_ids[0]"),
+    (EVERY, {"echo": True}, "echo"),
+    (EVERY, {"response_format": {"type": "json_object"}}, "response_format"),
+    (EVERY, {"logit_bias": {"3": 1}}, "logit_bias"),
+    (EVERY, {"frequency_penalty": 1}, "frequency_penalty"),
+    (EVERY, {"min_tokens": 3}, "min_tokens"),
+    (EVERY, {"no_such_field": 1}, "no_such_field"),
+    (EVERY, {"stream_options": {"x": 1}}, "stream_options.x"),
+    (EVERY, {"n": 0}, "n"),
+    (EVERY, {"n": 1000}, "n"),
+    (EVERY, {"max_tokens": 0}, "max_tokens"),
+    (EVERY, {"max_tokens": True}, "max_tokens"),
+    (EVERY, {"temperature": -1}, "temperature"),
+    (EVERY, {"temperature": 1e-30}, "temperature"),
+    (EVERY, {"temperature": "hot"}, "temperature"),
+    (EVERY, {"top_p": 0}, "top_p"),
+    (EVERY, {"min_p": 2}, "min_p"),
+    (EVERY, {"top_k": -2}, "top_k"),
+    (EVERY, {"repetition_penalty": 0}, "repetition_penalty"),
+    (EVERY, {"stop": ["a" * 2000]}, "stop[0]"),
+    (EVERY, {"stop": [""]}, "stop[0]"),
+    (EVERY, {"stream": 1}, "stream"),
+    (EVERY, {"seed": 1.5}, "seed"),
+]
+
+
+@pytest.mark.parametrize(("models", "fields", "param"), REFUSED, ids=[str(one[1])[:40] for one in REFUSED])
+def test_a_wrong_field_is_refused_by_name(
+    models: tuple[type[GenerationRequest], ...], fields: dict[str, Any], param: str
+) -> None:
+    for model in models:
+        with pytest.raises(ApiError) as refused:
+            parse(model, BODIES[model] | fields)
+        assert (refused.value.param, refused.value.status) == (param, 400)
+        assert param in str(refused.value)
+        assert len(str(refused.value)) < 300
+
+
+@pytest.mark.parametrize("model", EVERY)
+def test_values_that_change_nothing_and_labels_are_accepted(model: type[GenerationRequest]) -> None:
+    neutral = {
+        "frequency_penalty": 0.0,
+        "presence_penalty": None,
+        "logit_bias": {},
+        "user": "u",
+        "seed": None,
+    }
+    plain, labelled = parse(model, BODIES[model]), parse(model, BODIES[model] | neutral)
+    assert plain == labelled
+
+
+def test_sampling_fields_replace_the_defaults() -> None:
+    defaults = SamplingParams(temperature=0.7, top_k=5, max_new_tokens=9)
+    given = parse(ChatRequest, BODIES[ChatRequest] | {"top_k": -1, "min_p": 0.1, "temperature": 0})
+    assert given.generation(defaults).sampling == SamplingParams(
+        temperature=0, top_k=0, min_p=0.1, max_new_tokens=9
+    )
+    assert parse(ChatRequest, BODIES[ChatRequest]).generation(defaults).sampling == defaults
+
+
+def test_lengths_and_log_probs_are_counted_as_each_api_does() -> None:
+    chat = parse(ChatRequest, BODIES[ChatRequest] | {"max_completion_tokens": 3, "logprobs": True})
+    asked = chat.generation(SamplingParams())
+    assert (asked.max_length, asked.top_logprobs) == (3, 0)
+    text = parse(CompletionRequest, BODIES[CompletionRequest])
+    asked = text.generation(SamplingParams())
+    assert (asked.max_length, asked.top_logprobs) == (DEFAULT_TOKENS, None)
+
+
+def assistant(content: object, *arguments: object, call_id: str = "a") -> dict[str, Any]:
+    calls = [
+        {"id": call_id, "type": "function", "function": {"name": "f", "arguments": a}} for a in arguments
+    ]
+    return {"role": "assistant", "content": content} | ({"tool_calls": calls} if calls else {})
+
+
+def print_of(message: dict[str, Any]) -> str:
+    return fingerprint(ChatMessage.model_validate(message))
+
+
+@pytest.mark.parametrize(
+    ("again", "same"),
+    [
+        (assistant("words", '{"a":1,"b":[2]}'), True),
+        (assistant("words", '{"b": [2], "a": 1}', call_id="other"), True),
+        (assistant("words", {"b": [2], "a": 1}), True),
+        (
+            assistant([{"type": "text", "text": "wor"}, {"type": "text", "text": "ds"}], '{"a":1,"b":[2]}'),
+            True,
+        ),
+        (
+            assistant(" words\n", '{"a":1,"b":[2]}') | {"refusal": None, "annotations": [], "name": "bob"},
+            True,
+        ),
+        (assistant("word", '{"a": 1, "b": [2]}'), False),
+        (assistant("words", '{"a": 2}'), False),
+        (assistant("words"), False),
+        (assistant("words", '{"a": 1, "b": [2]}', '{"a": 1, "b": [2]}'), False),
+        ({"role": "user", "content": "words"}, False),
+    ],
+)
+def test_fingerprints_are_equal_for_all_ways_of_writing_a_message(again: dict[str, Any], same: bool) -> None:
+    assert (print_of(again) == print_of(assistant("words", '{"a": 1, "b": [2]}'))) is same
+
+
+def template_arguments(arguments: str) -> Any:
+    message = ChatMessage.model_validate(assistant("", arguments))
+    (call,) = message.for_template()["tool_calls"]
+    return call["function"]["arguments"]
+
+
+@pytest.mark.parametrize(
+    "arguments", ['{"x": ' + "9" * 5_000 + "}", '{"x": ' * 50_000, "{", "NaN", "[1]"], ids=len
+)
+def test_arguments_that_are_not_a_json_object_stay_text(arguments: str) -> None:
+    assert template_arguments(arguments) == arguments
+    assert (
+        print_of(assistant("", arguments)) != print_of(assistant(None, "{}")) == print_of(assistant("", ""))
+    )
+
+
+def test_arguments_reach_the_template_as_an_object() -> None:
+    assert template_arguments('{"a": 1}') == {"a": 1}

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.art_trainer.tracking.sinks.services import KINDS, HttpService, Service
+
+CLIENT = httpx2.Client
+
+
+@pytest.fixture
+def make_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Service]:
+    """Make a service by its sink's name, in folders of this test alone."""
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL", "WANDB_DIR", "MLFLOW_TRACKING_URI"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("ENDPOINT", "HEADERS", "TIMEOUT", "CERTIFICATE"):
+        monkeypatch.delenv(f"OTEL_EXPORTER_OTLP_{name}", raising=False)
+        monkeypatch.delenv(f"OTEL_EXPORTER_OTLP_TRACES_{name}", raising=False)
+    for name, value in {
+        "HOME": str(tmp_path),
+        "WANDB_DATA_DIR": str(tmp_path / "data"),
+        "WANDB_CACHE_DIR": str(tmp_path / "cache"),
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_ALLOW_FILE_STORE": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
+
+    def make(name: str) -> Service:
+        if name == "trackio":
+            sqlite_storage = pytest.importorskip("trackio.sqlite_storage")
+            # trackio reads TRACKIO_DIR once, when it is imported.
+            monkeypatch.setattr(sqlite_storage, "TRACKIO_DIR", tmp_path / "trackio")
+        service = KINDS[name](name, tmp_path)
+        if isinstance(service, HttpService):
+            transport = httpx2.MockTransport(service.receiver)
+            monkeypatch.setattr(httpx2, "Client", partial(CLIENT, transport=transport))
+        return service
+
+    return make

@@ -1,0 +1,399 @@
+"""Delivery: a sink's failures never reach training, and no event is lost, doubled or out of order."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from art_trainer.tracking.episode_store import read_step
+from art_trainer.tracking.sinks import backfill
+from art_trainer.tracking.sinks.backfill import SinkProgress, describe_run, events_after
+from art_trainer.tracking.sinks.base import (
+    START,
+    CheckpointSaved,
+    Cursor,
+    EpisodesPlayed,
+    Event,
+    EventRefusedError,
+    SinkError,
+    SinkUnavailableError,
+    StepDone,
+)
+from art_trainer.tracking.sinks.delivery import SinkDispatcher, is_refusal, sync_run
+from art_trainer.types import Group
+from tests.art_trainer.tracking.sinks.sink_runs import QUICK, MadeRun, MemorySink, all_cursors
+
+POISON = Cursor(2, 1)
+
+
+def progress(run: MadeRun) -> SinkProgress:
+    return SinkProgress.load(run.folder, "memory")
+
+
+def synced(run: MadeRun, sink: MemorySink | None = None) -> MemorySink:
+    """Send a sink what it missed, without a failure."""
+    sink = sink or MemorySink()
+    assert sync_run(run.folder, sink)[0].failures == 0
+    return sink
+
+
+def dispatched(run: MadeRun, sink: MemorySink) -> SinkDispatcher:
+    dispatcher = SinkDispatcher(run.info, [sink], close_seconds=60.0, **QUICK)
+    run.begin(dispatcher)
+    return dispatcher
+
+
+def test_every_event_arrives_once_and_in_order(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run, sink = MadeRun(tmp_path / "run"), MemorySink()
+    status = run.deliver(sink, capacity=100)
+    assert sink.cursors == all_cursors(6)
+    assert [dict(event.metrics) for event in sink.events if isinstance(event, StepDone)] == run.metrics()
+    assert (status.complete, status.delivered, status.failures, status.backfills) == (True, 14, 0, 0)
+    assert (sink.closed, caplog.messages) == ("finished", [])
+    assert progress(run) == SinkProgress(Cursor(6, 2), {"destination": "here", "seen": 14})
+    read = list(events_after(run.folder))
+
+    def played(events: list[Event]) -> list[Event]:
+        return [event for event in events if not isinstance(event, CheckpointSaved)]
+
+    assert played(read) == played(sink.events)
+    saved = [(event.step, event.aliases) for event in read if isinstance(event, CheckpointSaved)]
+    assert saved == [(3, ()), (6, ("latest",))]
+
+
+def test_a_sink_that_raises_gets_the_event_again_and_is_reported_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = MemorySink(fail=(3, 4, 9))
+    status = MadeRun(tmp_path / "run").deliver(sink)
+    assert sink.cursors == all_cursors(6)
+    assert (status.failures, status.complete, status.problem) == (3, True, "out of paper")
+    assert sum("out of paper" in message for message in caplog.messages) == 1
+
+
+def test_a_sink_that_cannot_open_at_first_gets_everything_later(tmp_path: Path) -> None:
+    run, sink = MadeRun(tmp_path / "run"), MemorySink(open_faults=[ConnectionError("nobody there")] * 2)
+    status = run.deliver(sink)
+    assert sink.cursors == all_cursors(6)
+    assert (status.complete, status.failures) == (True, 2)
+
+
+def test_a_dead_sink_keeps_everything_for_a_later_sync(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = MadeRun(tmp_path / "run")
+    dead = MemorySink(fail=range(5, 10_000))
+    assert not run.deliver(dead).complete
+    assert dead.cursors == all_cursors(6)[:4]
+    assert f"art-trainer sync {run.folder} --to memory" in caplog.messages[-1]
+    later = MemorySink()
+    status, outcome = sync_run(run.folder, later)
+    assert later.cursors == all_cursors(6)[4:]
+    assert later.resumed == {"destination": "here", "seen": 4}
+    assert (outcome, later.closed, status.complete) == ("finished", "finished", True)
+    assert synced(run).events == []
+
+
+def test_a_sink_that_hangs_delays_neither_training_nor_its_end(tmp_path: Path) -> None:
+    run, stuck = MadeRun(tmp_path / "run", steps=30), MemorySink()
+    stuck.gate.clear()
+    status = run.deliver(stuck, capacity=4, close_seconds=0.2)
+    assert (status.complete, status.problem) == (False, "it did not end within 0 s")
+    assert synced(run).cursors == all_cursors(30)
+    # When the one that hung wakes up, it takes no more and does not move the cursor back.
+    stuck.gate.set()
+    for thread in threading.enumerate():
+        if thread.name == "sink-memory":
+            thread.join(60)
+    assert len(stuck.events) <= 1
+    assert progress(run).cursor == Cursor(30, 2)
+
+
+def test_a_slow_sink_with_a_small_queue_reads_the_rest_from_the_folder(tmp_path: Path) -> None:
+    sink = MemorySink(wait=0.002)
+    status = MadeRun(tmp_path / "run", steps=40).deliver(sink, capacity=3)
+    assert sink.cursors == all_cursors(40)
+    assert (status.backfills > 0, status.complete, status.failures) == (True, True, 0)
+
+
+def test_an_unavailable_sink_is_left_out_without_its_key_being_shown(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = MadeRun(tmp_path / "run")
+    status = run.deliver(
+        MemorySink(open_faults=[SinkUnavailableError("the key sk-verysecretkey0 was refused")])
+    )
+    assert (status.complete, status.failures) == (False, 1)
+    assert "was refused" in caplog.messages[0]
+    assert "verysecret" not in f"{caplog.text}{status}"
+    assert synced(run).cursors == all_cursors(6)
+
+
+def test_a_new_process_continues_where_the_sink_was(tmp_path: Path) -> None:
+    run = MadeRun(tmp_path / "run", steps=9)
+    first, second = MemorySink(), MemorySink()
+    run.deliver(first, last=5, outcome="interrupted")
+    assert first.closed == "interrupted"
+    # Killed after step 5, and the newest checkpoint is of step 3: steps 4 and 5 are repeated.
+    run.deliver(second, first=4)
+    assert first.cursors + second.cursors == all_cursors(9)
+    assert second.resumed == {"destination": "here", "seen": len(first.events)}
+
+
+def test_a_new_run_another_destination_and_a_damaged_file_mean_everything_again(tmp_path: Path) -> None:
+    run = MadeRun(tmp_path / "run")
+    run.deliver(MemorySink())
+    again = MemorySink()
+    MadeRun(tmp_path / "run", seed=1).deliver(again)
+    assert (again.resumed, again.cursors) == (None, all_cursors(6))
+    assert synced(run, MemorySink(destination="there")).cursors == all_cursors(6)
+    (run.folder / "sinks" / "memory.json").write_text('{"cursor": [1')
+    assert synced(run).cursors == all_cursors(6)
+
+
+def test_a_new_run_whose_sink_never_opened_is_sent_whole_later(tmp_path: Path) -> None:
+    MadeRun(tmp_path / "run").deliver(MemorySink())
+    run = MadeRun(tmp_path / "run", seed=1)
+    run.deliver(MemorySink(open_faults=itertools.repeat(ConnectionError("nobody there"))))
+    assert synced(run).cursors == all_cursors(6)
+
+
+def test_pruned_checkpoints_are_passed_over(tmp_path: Path) -> None:
+    run, sink = MadeRun(tmp_path / "run"), MemorySink(refused={Cursor(3, 2): FileNotFoundError()})
+    sink.gate.clear()
+    dispatcher = dispatched(run, sink)
+    run.play(dispatcher)
+    shutil.rmtree(run.folder / "checkpoints" / "step-000003")
+    sink.gate.set()
+    dispatcher.on_end("finished")
+    assert sink.cursors == [cursor for cursor in all_cursors(6) if cursor != (3, 2)]
+    assert dispatcher.statuses[0].complete
+
+
+def test_a_full_disk_for_the_cursor_is_a_failure_of_the_sink_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = MadeRun(tmp_path / "run")
+    run.begin()
+    (tmp_path / "run" / "sinks").write_text("a file where the folder should be")
+    assert not run.deliver(MemorySink()).complete
+    assert caplog.messages[0].startswith("sinks/run.json could not be written")
+    assert len(run.metrics()) == 6
+
+
+def test_a_sink_that_fails_to_close_is_reported(tmp_path: Path) -> None:
+    status = MadeRun(tmp_path / "run").deliver(MemorySink(close_fault=TimeoutError("still uploading")))
+    assert (status.complete, status.failures, status.problem) == (False, 1, "still uploading")
+
+
+def test_a_trained_run_without_sinks_can_be_sent_whole(
+    trained_run_copy: Callable[[Path], Path], tmp_path: Path
+) -> None:
+    sink = MemorySink()
+    status, outcome = sync_run(trained_run_copy(tmp_path), sink)
+    assert (status.complete, outcome) == (True, "finished")
+    played = [event for event in sink.events if isinstance(event, EpisodesPlayed)]
+    assert [(event.step, len(event.episodes)) for event in played] == [(step, 32) for step in range(1, 7)]
+    assert [cursor.step for cursor in sink.cursors if cursor.kind == 2] == [3, 6]
+
+
+def test_sync_needs_a_run_and_sinks_are_not_told_its_secrets(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="holds no run"):
+        sync_run(tmp_path, MemorySink())
+    settings = {"judge_args": {"api_key": "sk-1234567890", "temperature": 0}, "env": "e", "model": "a/b"}
+    run = describe_run(tmp_path / "run", settings)
+    assert run.config["judge_args"] == {"temperature": 0}
+    assert (run.name, run.env_id, run.tags) == ("run", "e", ("ART", "GRPO", "b"))
+
+
+@settings(max_examples=25, deadline=None)
+@given(faults=st.sets(st.integers(1, 40), max_size=15), capacity=st.integers(1, 8), stops=st.integers(1, 12))
+def test_whatever_fails_run_and_sync_together_deliver_each_event_once(
+    tmp_path_factory: pytest.TempPathFactory, faults: set[int], capacity: int, stops: int
+) -> None:
+    run = MadeRun(tmp_path_factory.mktemp("runs") / "run", steps=12)
+    sink = MemorySink(fail=faults)
+    run.deliver(sink, last=stops, outcome="interrupted", capacity=capacity, first_pause=0.001)
+    assert sink.cursors + synced(run).cursors == [c for c in all_cursors(12) if c.step <= stops]
+
+
+@pytest.mark.parametrize("fault", [EventRefusedError, ValueError, TypeError, KeyError])
+def test_an_event_that_is_refused_becomes_a_dead_letter(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: Callable[[str], Exception]
+) -> None:
+    run, sink = MadeRun(tmp_path / "run"), MemorySink(refused={POISON: fault("HTTP 400: no `x`")})
+    status = run.deliver(sink)
+    assert sink.cursors == [cursor for cursor in all_cursors(6) if cursor != POISON]
+    assert sink.tried == [POISON]
+    assert (status.complete, status.dead_letters, sink.closed) == (False, 1, "finished")
+    assert str(status.problem).startswith("refused the episodes of step 2: ")
+    assert caplog.messages[0].startswith("memory: refused the episodes of step 2")
+    assert caplog.messages[-1].endswith(f"art-trainer sync {run.folder} --to memory")
+    assert "HTTP 400" in progress(run).dead_letters[POISON]
+
+
+def test_a_sync_sends_exactly_the_dead_letters(tmp_path: Path) -> None:
+    run, no = MadeRun(tmp_path / "run"), EventRefusedError("no")
+    run.deliver(MemorySink(refused={POISON: no, Cursor(4, 0): no}))
+    still = MemorySink(refused={POISON: no})
+    status, _ = sync_run(run.folder, still)
+    assert (still.cursors, still.tried) == ([(4, 0)], [POISON])
+    assert (status.complete, status.dead_letters, status.delivered) == (False, 1, 1)
+    down = MemorySink(fail=range(1, 100), fault=ConnectionError("nobody there"))
+    assert not sync_run(run.folder, down)[0].complete
+    assert synced(run).cursors == [POISON]
+    assert (synced(run).events, progress(run).dead_letters) == ([], {})
+
+
+def test_a_resumed_run_keeps_dead_letters_and_a_pruned_checkpoint_is_forgotten(tmp_path: Path) -> None:
+    run, no = MadeRun(tmp_path / "run"), EventRefusedError("no")
+    run.deliver(MemorySink(refused={Cursor(3, 2): no}))
+    sink = MemorySink(refused={Cursor(3, 2): no})
+    assert run.deliver(sink, first=7, last=8).dead_letters == 1
+    assert (sink.cursors, sink.tried) == ([(7, 0), (7, 1), (8, 0), (8, 1)], [])
+    shutil.rmtree(run.folder / "checkpoints" / "step-000003")
+    assert synced(run).events == []
+    assert progress(run).dead_letters == {}
+
+
+@pytest.mark.parametrize(
+    ("fault", "is_one"),
+    [
+        (EventRefusedError("no"), True),
+        (UnicodeEncodeError("utf-8", "\ud83d", 0, 1, "surrogates"), True),
+        (SinkError("HTTP 500"), False),
+        (OSError(28, "no space left on device"), False),
+        (json.JSONDecodeError("garbage", "<html>", 0), False),
+        (TimeoutError(), False),
+    ],
+)
+def test_what_counts_as_a_refusal(fault: Exception, is_one: bool) -> None:
+    assert is_refusal(fault) is is_one
+
+
+@contextmanager
+def _ctrl_c_at(instruction: int) -> Iterator[Callable[[], int]]:
+    """Raise ``KeyboardInterrupt`` before one of this thread's instructions within what tells the sinks.
+
+    Yields a function that returns how many instructions there were so far.
+    """
+    done = 0
+    traced = ("sinks/delivery.py", "sinks/base.py", "threading.py", "queue.py")
+
+    def within(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal done
+        if not frame.f_code.co_filename.endswith(traced):
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            done += 1
+            if done == instruction:
+                raise KeyboardInterrupt
+        return within
+
+    before = sys.gettrace()
+    sys.settrace(within)
+    try:
+        yield lambda: done
+    finally:
+        sys.settrace(before)
+
+
+Played = tuple[MadeRun, list[tuple[dict[str, float], list[Group]]]]
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """A run, and what is told of each of its steps."""
+    run = MadeRun(tmp_path_factory.mktemp("runs") / "run", steps=3)
+    run.begin()
+    run.play()
+    return run, [(line, list(read_step(run.folder, int(line["step"])).groups)) for line in run.metrics()]
+
+
+@pytest.mark.parametrize(("save", "every"), [(True, 5), (False, 11)])
+def test_ctrl_c_at_any_instruction_loses_no_event_and_blocks_no_sink(
+    played: Played, save: bool, every: int
+) -> None:
+    run, steps = played
+    for instruction in itertools.count(1, every):
+        sink = MemorySink()
+        dispatcher = SinkDispatcher(run.info, [sink], close_seconds=60.0, **QUICK)
+        dispatcher.on_begin(0)
+        for step in steps[:-1]:
+            dispatcher.on_logged(*step)
+        try:
+            with _ctrl_c_at(instruction) as count:
+                dispatcher.on_logged(*steps[-1])
+        except KeyboardInterrupt:
+            pass
+        if save:  # as a trainer does before it ends
+            dispatcher.on_checkpoint(3, run.log.checkpoints / "step-000003")
+        dispatcher.on_end("interrupted")
+        assert sink.cursors == all_cursors(3), f"at instruction {instruction}"
+        assert dispatcher.statuses[0].complete
+        if count() < instruction:
+            break
+    assert instruction > 50
+
+
+def test_a_step_that_was_written_but_not_told_is_read_from_the_folder(tmp_path: Path) -> None:
+    run, sink = MadeRun(tmp_path / "run"), MemorySink()
+    dispatcher = dispatched(run, sink)
+    run.play(dispatcher, last=2)
+    run.play(None, first=3, last=3)  # Ctrl-C came before on_logged; its checkpoint is told of all the same
+    dispatcher.on_checkpoint(3, run.log.checkpoints / "step-000003", ("best", "latest"))
+    run.play(None, first=4, last=4)  # and here it ended the run
+    dispatcher.on_end("interrupted")
+    assert sink.cursors == [cursor for cursor in all_cursors(6) if cursor.step <= 4]
+    saved = [event.aliases for event in sink.events if isinstance(event, CheckpointSaved)]
+    assert saved == [("best", "latest")]
+    assert synced(run).events == []
+
+
+_READS = ("list_checkpoints", "RunFolder", "recorded_steps", "iter_steps")
+"""What the reader of a folder calls, each of which sees the folder at a moment of its own."""
+
+
+@settings(max_examples=40, deadline=None)
+@given(pauses=st.lists(st.integers(0, 5), min_size=5, max_size=5), begun=st.integers(0, 8))
+def test_a_run_that_grows_while_it_is_read_is_read_without_gaps(
+    tmp_path_factory: pytest.TempPathFactory, pauses: list[int], begun: int
+) -> None:
+    run = MadeRun(tmp_path_factory.mktemp("runs") / "run", steps=12)
+    run.begin()
+    writes, coming = run.writes(), iter(pauses)
+
+    def write(count: int) -> None:
+        for _ in range(count):
+            next(writes, None)
+
+    def at_its_moment(read: Callable[..., Any]) -> Callable[..., Any]:
+        def reads(*arguments: Any) -> Any:
+            write(next(coming, 0))
+            return read(*arguments)
+
+        return reads
+
+    write(begun)
+    there = len(list(events_after(run.folder)))
+    with pytest.MonkeyPatch.context() as patch:
+        for name in _READS:
+            patch.setattr(backfill, name, at_its_moment(getattr(backfill, name)))
+        first = [Cursor.of(event) for event in events_after(run.folder)]
+    write(1000)
+    rest = [Cursor.of(event) for event in events_after(run.folder, first[-1] if first else START)]
+    assert first + rest == all_cursors(12)
+    assert len(first) >= there

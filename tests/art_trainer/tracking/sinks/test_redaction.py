@@ -1,0 +1,69 @@
+"""No secret gets through, and little else is masked."""
+
+import json
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from art_trainer.tracking.sinks.redaction import Redactor, is_secret_name, redact
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("GET with Authorization: Bearer abc.def-123 failed", "GET with Authorization: *** failed"),
+        ("{'authorization': 'Basic cGs6c2s=', 'x': 1}", "{'authorization': '***', 'x': 1}"),
+        ("sent Bearer eyJhbGciOi.J9 to", "sent Bearer *** to"),
+        ("headers Basic%20cGs6c2tsZg==", "headers Basic%20***"),
+        ("https://me:pass word@host/x", "https://me:pass word@host/x"),  # no address has a space
+        ("https://me:p4ss@host/x?y=1", "https://***@host/x?y=1"),
+        ("key sk-proj-abcdefgh12345 is wrong", "key *** is wrong"),
+        ("pk-lf-1234567890 and opk_1234567890", "*** and ***"),
+        ('{"api_key": "abc", "n": 3}', '{"api_key": "***", "n": 3}'),
+        ("?access_token=abc&page=2", "?access_token=***&page=2"),
+        ("basic authentication is a bearer standard", "basic authentication is a bearer standard"),
+        ("step 3: loss 0.5, a task-specific risk", "step 3: loss 0.5, a task-specific risk"),
+    ],
+)
+def test_what_looks_like_a_secret_is_masked(words, shown):
+    assert Redactor()(words) == shown
+
+
+@pytest.mark.parametrize(
+    "name", ["WANDB_API_KEY", "LANGFUSE_PUBLIC_KEY", "MY_OWN_TOKEN", "db_password", "AWS_SECRET_ACCESS_KEY"]
+)
+def test_values_of_secret_variables_are_masked(name, monkeypatch):
+    monkeypatch.setenv(name, "hunter2-hunter2")
+    assert is_secret_name(name)
+    assert redact("say hunter2-hunter2!") == "say ***!"
+
+
+@pytest.mark.parametrize("name", ["ART_SERVER_PORT", "LANGFUSE_HOST", "KEYBOARD", "TOKENIZERS_PARALLELISM"])
+def test_other_variables_are_not(name, monkeypatch):
+    monkeypatch.setenv(name, "plain-value")
+    assert not is_secret_name(name)
+    assert redact("a plain-value") == "a plain-value"
+
+
+def test_each_header_of_the_variable_is_masked(monkeypatch):
+    redactor = Redactor()  # the environment is read at each call
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=first%2Fvalue,x-team=second-value")
+    assert redactor("first/value, second-value") == "***, ***"
+
+
+def test_a_short_value_is_not_taken_for_a_secret(monkeypatch):
+    monkeypatch.setenv("A_KEY", "1")
+    assert Redactor(["on", ""])("based on 1") == "based on 1"
+
+
+@given(st.text(min_size=6).filter(lambda s: len(s.strip()) >= 6 and "*" not in s), st.text(), st.text())
+def test_a_given_secret_never_gets_through(secret, before, after):
+    redactor = Redactor([secret])
+    shown = [secret.strip(), quote(secret.strip(), safe=""), json.dumps(secret.strip())[1:-1]]
+    for form in shown:
+        masked = redactor(f"{before} {form} {after}")
+        around = redactor(before) + redactor(after)
+        assert form not in masked or form in around
+    assert secret.strip() not in repr(redactor)

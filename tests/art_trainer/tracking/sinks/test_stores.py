@@ -1,0 +1,77 @@
+"""What TensorBoard, MLflow and trackio have beside metrics and episodes; a full disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from art_trainer.tracking.sinks.backfill import events_after
+from art_trainer.tracking.sinks.base import EpisodesPlayed
+from art_trainer.tracking.sinks.delivery import sync_run
+from tests.art_trainer.tracking.full_disk import full_disk
+from tests.art_trainer.tracking.sinks.services import Mlflow, Service, TensorBoard
+from tests.art_trainer.tracking.sinks.sink_runs import MadeRun
+
+MakeService = Callable[[str], Service]
+
+
+@pytest.mark.filterwarnings("ignore:.*filesystem tracking backend.*:FutureWarning")
+def test_mlflow_has_parameters_tags_and_status(make_service: MakeService, tmp_path: Path) -> None:
+    service, run = make_service("mlflow"), MadeRun(tmp_path / "run")
+    assert isinstance(service, Mlflow)
+    run.deliver(service.sink(), last=3, outcome="interrupted")
+    client, run_id = service.client(run)
+    assert client.get_run(run_id).info.status == "KILLED"
+    run.deliver(service.sink(), first=4)
+    kept = client.get_run(run_id)
+    assert kept.info.status == "FINISHED"
+    assert client.get_experiment(kept.info.experiment_id).name == "art-tests"
+    assert kept.data.params == {name: str(value) for name, value in run.info.config.items()}
+    assert {"GRPO", "ART", "art-tiny", "checkpoint.latest"} <= kept.data.tags.keys()
+    assert kept.data.tags["checkpoint.latest"].endswith("step-000006")
+
+
+def test_trackio_stores_once_what_comes_twice(make_service: MakeService, tmp_path: Path) -> None:
+    service, run = make_service("trackio"), MadeRun(tmp_path / "run", steps=2)
+    from trackio.sqlite_storage import SQLiteStorage
+
+    run.begin()
+    run.play()
+    sink = service.sink()
+    sink.open(run.info, resume=None)
+    for event in (*events_after(run.folder), *events_after(run.folder)):
+        sink.deliver(event)
+    assert len(SQLiteStorage.get_logs("art-tests", "run")) == 4
+    config: Any = SQLiteStorage.get_run_config("art-tests", "run")
+    assert (config["learning_rate"], config["tags"]) == (0.001, ["ART", "GRPO", "art-tiny"])
+
+
+def test_tensorboard_shows_settings_and_first_episodes_as_text(
+    make_service: MakeService, tmp_path: Path
+) -> None:
+    service, run = make_service("tensorboard"), MadeRun(tmp_path / "run", steps=2)
+    assert isinstance(service, TensorBoard)
+    run.deliver(service.sink())
+    read = service.read(run)
+    (settings,) = read.Tensors("settings/text_summary")
+    assert b'"learning_rate": 0.001' in settings.tensor_proto.string_val[0]
+    shown = [event.tensor_proto.string_val[0].decode() for event in read.Tensors("episode/text_summary")]
+    played = [event for event in events_after(run.folder) if isinstance(event, EpisodesPlayed)]
+    for text, event in zip(shown, played, strict=True):
+        assert event.episodes[0].turns[-1].reply in text
+
+
+def test_a_full_disk_loses_nothing(make_service: MakeService, tmp_path: Path) -> None:
+    service, run = make_service("tensorboard"), MadeRun(tmp_path / "run", steps=30)
+    assert isinstance(service, TensorBoard)
+    run.begin()
+    run.play()
+    with full_disk(8_000):
+        status, _ = sync_run(run.folder, service.sink())
+    assert (status.complete, status.delivered > 5) == (False, True)
+    assert "No space left" in str(status.problem)
+    assert sync_run(run.folder, service.sink())[0].complete
+    assert sorted(service.metrics(run)) == list(range(1, 31))

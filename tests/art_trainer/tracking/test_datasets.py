@@ -1,0 +1,172 @@
+"""Rows for other trainers: who is chosen, what a row says, and that TRL takes it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from art_trainer.errors import ConfigError
+from art_trainer.tracking.datasets import dpo_rows, export_data, selected_groups, sft_row
+from art_trainer.tracking.episode_store import append_episodes
+from art_trainer.types import Ending, Episode, Group, Turn
+from tests.art_trainer.tiny_models import byte_tokenizer
+
+TOOLS = tuple(
+    {"type": "function", "function": {"name": name, "parameters": {"properties": properties}}}
+    for name, properties in (("say", {"word": {"type": "string"}}), ("stop", {}))
+)
+
+
+def attempt(reward: float, *replies: str, task: int = 0, **changes: Any) -> Episode:
+    """An attempt that said these words and was answered by them."""
+    turns = [Turn(reply, f"heard {reply}", 0.0) for reply in replies]
+    if turns:
+        turns[-1] = replace(turns[-1], reward=reward)
+    episode = Episode(
+        "e", f"task-{task}", task, "Be brief.\n\nGo!", tuple(turns), (), Ending.TERMINATED, tools=TOOLS
+    )
+    return replace(episode, **changes)
+
+
+def recorded(folder: Path, *groups: Group, steps: int = 1) -> Path:
+    for step in range(1, steps + 1):
+        append_episodes(folder, step, groups)
+    return folder
+
+
+def rewards(run: Path, **selection: Any) -> list[float]:
+    found = selected_groups(run, **selection)
+    return [group.episodes[member].reward for group, members in found for member in members]
+
+
+class TestSelection:
+    def test_by_reward_and_step(self, tmp_path: Path) -> None:
+        first = Group((attempt(0.1, "a"), attempt(0.9, "b"), attempt(0.5, "c")))
+        run = recorded(
+            tmp_path, first, Group((attempt(0.7, "d", task=1), attempt(0.3, "e", task=1))), steps=2
+        )
+        assert rewards(run) == [0.1, 0.9, 0.5, 0.7, 0.3]
+        assert rewards(run, min_reward=0.5) == [0.9, 0.5, 0.7]
+        assert rewards(run, min_reward=0.6, duplicates=True) == [0.9, 0.7] * 2
+        assert rewards(run, min_reward=0.6, duplicates=True, steps=range(2, 9)) == [0.9, 0.7]
+        assert rewards(run, min_reward=2.0) == []
+
+    def test_faults_and_silence_teach_nothing(self, tmp_path: Path) -> None:
+        broken = attempt(1.0, "a", ending=Ending.ENV_ERROR, error="x")
+        run = recorded(tmp_path, Group((broken, attempt(1.0), attempt(0.2, "b"))))
+        assert rewards(run) == [0.2]
+
+
+class TestRows:
+    def test_a_conversation_ends_with_the_last_reply(self) -> None:
+        row = sft_row(attempt(1.0, "a", "b"), system="Be brief.")
+        assert row["messages"] == [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Go!"},
+            {"role": "assistant", "content": "a"},
+            {"role": "user", "content": "heard a"},
+            {"role": "assistant", "content": "b"},
+        ]
+        assert json.loads(row["tools"]) == list(TOOLS)
+        assert "tools" not in sft_row(attempt(1.0, "a", tools=()))
+
+    def test_a_pair_parts_where_the_replies_do(self) -> None:
+        group = Group((attempt(0.0, "a", "x", "z"), attempt(1.0, "a", "y")))
+        (row,) = dpo_rows(group, (0, 1))
+        assert [message["content"] for message in row["prompt"]] == ["Be brief.\n\nGo!", "a", "heard a"]
+        assert row["chosen"] == [{"role": "assistant", "content": "y"}]
+        assert row["rejected"] == [{"role": "assistant", "content": "x"}]
+
+    def test_the_best_is_paired_with_the_worst(self) -> None:
+        group = Group(tuple(attempt(value, f"r{value}") for value in (0.5, 1.0, 0.0, 0.6, 0.55)))
+        rows = list(dpo_rows(group, range(5)))
+        assert [(row["chosen"][0]["content"], row["rejected"][0]["content"]) for row in rows] == [
+            ("r1.0", "r0.0"), ("r0.6", "r0.5"),
+        ]  # fmt: skip
+        assert len(list(dpo_rows(group, range(5), min_gap=0.5))) == 1
+        assert list(dpo_rows(group, (0,))) == []
+
+    def test_no_pair_without_a_gap_or_a_parting(self) -> None:
+        assert list(dpo_rows(Group((attempt(1.0, "a"), attempt(1.0, "b"))), (0, 1))) == []
+        assert list(dpo_rows(Group((attempt(1.0, "a"), attempt(0.0, "a"))), (0, 1))) == []
+        luck = attempt(0.0, "a", "c")
+        luck = replace(luck, turns=(replace(luck.turns[0], observation="bad luck"), luck.turns[1]))
+        assert list(dpo_rows(Group((attempt(1.0, "a", "b"), luck)), (0, 1))) == []
+        failed = attempt(0.0, "b", ending=Ending.POLICY_ERROR)
+        assert list(dpo_rows(Group((attempt(1.0, "a"), failed)), (0, 1))) == []
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """A run of 12 tasks, each done well once and badly once."""
+    groups = [
+        Group((attempt(1.0, "hello", f"good {k}", task=k), attempt(0.0, "hello", f"bad {k}", task=k)))
+        for k in range(12)
+    ]
+    (tmp_path / "run").mkdir()
+    return recorded(tmp_path / "run", *groups)
+
+
+class TestFiles:
+    @pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+    def test_trl_takes_conversations_and_pairs(self, mixed: Path, tmp_path: Path, ending: str) -> None:
+        from trl.data_utils import apply_chat_template, is_conversational
+
+        tokenizer: Any = byte_tokenizer()
+        file = tmp_path / f"out.{ending}"
+        assert export_data(mixed, file, "sft", min_reward=1.0, system="Be brief.") == 12
+        rows = loaded(file, tmp_path)
+        assert all(is_conversational(row) for row in rows)
+        assert json.loads(rows[0]["tools"]) == list(TOOLS)
+        said = apply_chat_template(rows[3], tokenizer, tools=json.loads(rows[3]["tools"]))["text"]
+        assert said.endswith("<|im_start|>assistant\ngood 3<|im_end|>\n")
+        assert said.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nGo!")
+        assert export_data(mixed, file, "dpo") == 12
+        rows = loaded(file, tmp_path)
+        assert all(is_conversational(row) for row in rows)
+        said = apply_chat_template(rows[5], tokenizer)
+        assert said["prompt"].endswith("heard hello<|im_end|>\n<|im_start|>assistant\n")
+        assert (said["chosen"], said["rejected"]) == ("good 5<|im_end|>\n", "bad 5<|im_end|>\n")
+
+    def test_openpipe_rows_have_metadata_of_strings(self, mixed: Path, tmp_path: Path) -> None:
+        assert export_data(mixed, tmp_path / "op.jsonl", "openpipe") == 24
+        first = json.loads((tmp_path / "op.jsonl").read_text().splitlines()[0])
+        assert first["messages"][-1] == {"role": "assistant", "content": "good 0"}
+        assert first["metadata"] == {
+            "env_id": "e", "task_id": "task-0", "seed": "0", "ending": "terminated", "reward": "1.0",
+        }  # fmt: skip
+        assert first["tools"] == list(TOOLS)
+
+    def test_what_was_there_stays_until_all_is_written(self, mixed: Path, tmp_path: Path) -> None:
+        file = tmp_path / "out.jsonl"
+        file.write_text("before")
+        data = bytearray((mixed / "episodes.jsonl.zst").read_bytes())
+        data[-1] ^= 1
+        (mixed / "episodes.jsonl.zst").write_bytes(bytes(data))
+        with pytest.raises(ValueError, match="is damaged"):
+            export_data(mixed, file, "sft")
+        assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["out.jsonl"]
+        assert file.read_text() == "before"
+
+    @pytest.mark.parametrize(
+        ("name", "options", "words"),
+        [
+            ("a.csv", {"data_format": "sft"}, "unknown file type .*a.csv: use .jsonl or .parquet"),
+            ("a.parquet", {"data_format": "openpipe"}, "OpenPipe takes .jsonl files"),
+        ],
+    )
+    def test_says_what_would_be_right(
+        self, name: str, options: dict[str, Any], words: str, mixed: Path, tmp_path: Path
+    ) -> None:
+        with pytest.raises(ConfigError, match=words):
+            export_data(mixed, tmp_path / name, **options)
+
+
+def loaded(file: Path, tmp_path: Path) -> list[dict[str, Any]]:
+    """The rows as the ``datasets`` library reads them."""
+    from datasets import Dataset
+
+    read: Any = Dataset.from_json if file.suffix == ".jsonl" else Dataset.from_parquet
+    return list(read(str(file), cache_dir=str(tmp_path / "cache")))

@@ -1,0 +1,175 @@
+"""A run's updates, done again from the disk, give the numbers it logged; a change in the records does not."""
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from art_trainer.errors import RecordError, ReplayError
+from art_trainer.models.weights_io import weights_digest
+from art_trainer.tracking.episode_store import FILE
+from art_trainer.tracking.frame_file import read_frames
+from art_trainer.tracking.run_dir import checkpoint_path
+from art_trainer.training.replay import replay
+from tests.art_trainer.guess import GuessEnv
+from tests.art_trainer.tracking.recorded_runs import builder, policy_of, record_run, rewrite
+from tests.art_trainer.training.test_trainer import Doomed
+
+KINDS: dict[str, dict[str, Any]] = {
+    "grpo": {},
+    "gigpo": {"advantage_estimator": "gigpo", "step_states": "observation"},
+    "gae": {"advantage_estimator": "gae", "scale_rewards": "batch"},
+    "with a reference": {"beta": 0.05},
+    "two passes": {"num_iterations": 2, "steps_per_generation": 3},
+    "filtered sampling": {"top_k": 5},
+    "dynamic sampling": {
+        "dynamic_sampling": True, "max_resampled_groups": 4, "drop_zero_variance_groups": True,
+        "make_env": lambda: Doomed(GuessEnv()), "seed": 3,
+    },
+    "lora": {"lora": True, "beta": 0.05},
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_numbers_are_those_logged(kind: str, tmp_path: Path) -> None:
+    settings = KINDS[kind]
+    trainer = record_run(tmp_path, 3, save_at=(2,), **settings)
+    build = builder(lora=settings.get("lora", False))
+    told = []
+    early = replay(tmp_path, 2, build=build, on_step=told.append)
+    assert early.start is None
+    assert [done.step for done in told] == [1, 2]
+    late = replay(tmp_path, 3, build=build)
+    assert late.start == checkpoint_path(tmp_path / "checkpoints", 2)
+    for result in (early, late):
+        assert result.equal, [done.differences for done in result.steps]
+        names = {number.name for number in result.steps[-1].numbers}
+        assert {"loss", "policy_loss", "kl", "grad_norm", "entropy", "reward", "learning_rate"} <= names
+        assert any(number.name == "grad_norm" and number.logged > 0 for number in result.steps[-1].numbers)
+    assert late.weights == weights_digest(trainer.policy.model)
+
+
+def test_replaced_groups_are_recorded_and_count_in_the_metrics(tmp_path: Path) -> None:
+    record_run(tmp_path, 1, **KINDS["dynamic sampling"])
+    first = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])
+    assert first["resampled_groups"] > 0
+    rewrite(tmp_path / FILE, 1, lambda line: line.update(replaced=True, group=9))
+    names = [number.name for number in replay(tmp_path, 1, build=builder()).steps[0].differences]
+    assert "loss" in names
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished")
+    record_run(folder, 3)
+    return folder
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    """A run of three steps without checkpoints, to spoil."""
+    for name in (FILE, "metrics.jsonl", "run.yaml"):
+        (tmp_path / name).write_bytes((finished / name).read_bytes())
+    return tmp_path
+
+
+def _sampled(line: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = next(span for span in line["histories"][0] if span["turn"] is not None)
+    return found
+
+
+def _other_token(line: dict[str, Any]) -> None:
+    _sampled(line)["tokens"][0] ^= 1
+
+
+def _one_bit_of_a_log_prob(line: dict[str, Any]) -> None:
+    span = _sampled(line)
+    values = np.frombuffer(base64.b64decode(span["logprobs"]), "<u4").copy()
+    values[0] ^= 1 << 12
+    span["logprobs"] = base64.b64encode(values.tobytes()).decode()
+
+
+def _other_reward(line: dict[str, Any]) -> None:
+    line["turns"][-1]["reward"] += 0.25
+
+
+@pytest.mark.parametrize("change", [_other_token, _one_bit_of_a_log_prob, _other_reward])
+def test_a_careful_forgery_shows_in_the_loss_of_its_step(change: Any, run: Path) -> None:
+    rewrite(run / FILE, 2, change)
+    result = replay(run, 3, build=builder())
+    assert not result.equal
+    different = [done.step for done in result.steps if done.differences]
+    assert different[0] == 2
+    assert {"loss", "grad_norm", "kl"} & {number.name for number in result.steps[1].differences}
+
+
+def test_a_careless_one_is_refused_and_its_step_named(run: Path) -> None:
+    frame = next(frame for frame in read_frames(run / FILE) if frame.header.get("step") == 2)
+    data = bytearray((run / FILE).read_bytes())
+    data[frame.end - 20] ^= 1
+    (run / FILE).write_bytes(bytes(data))
+    with pytest.raises(RecordError, match=r"episodes.jsonl.zst, step 2 at byte \d+ is damaged: its sha256"):
+        replay(run, 3, build=builder())
+    assert replay(run, 1, build=builder()).equal
+
+
+def test_a_changed_log_shows_as_well_and_a_tolerance_forgives_the_last_digits(run: Path) -> None:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines[0]["loss"] *= 1 + 1e-9
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (number,) = replay(run, 1, build=builder()).steps[0].differences
+    assert number.name == "loss"
+    assert replay(run, 1, build=builder(), tolerance=1e-6).equal
+
+
+def test_another_start_is_noticed_before_anything_is_computed(run: Path) -> None:
+    with pytest.raises(ReplayError, match="the model that the run began with cannot be made again"):
+        replay(run, 1, build=lambda checkpoint: policy_of(seed=1).model)
+
+
+def test_each_step_is_done_with_the_settings_of_its_time(tmp_path: Path) -> None:
+    settings = {"beta": 0.05, "advantage_estimator": "gae"}
+    record_run(tmp_path, 2, save_at=(2,), **settings)
+    record_run(tmp_path, 4, resume=True, learning_rate=5e-3, entropy_coef=0.0, max_steps=20, **settings)
+    (tmp_path / "checkpoints" / "step-000002").rename(tmp_path / "elsewhere")
+    result = replay(tmp_path, 4, build=builder())
+    assert result.start is None
+    assert result.equal, [done.differences for done in result.steps]
+    rates = [
+        next(number.replayed for number in done.numbers if number.name == "learning_rate")
+        for done in result.steps
+    ]
+    assert rates == pytest.approx([2e-3, 2e-3 * 0.9, 5e-3 * 0.9, 5e-3 * 0.85])
+
+
+def test_says_what_is_missing(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(ReplayError, match="no line of step 7 to compare with: it has 3 steps, up to 3"):
+        replay(run, 7, build=builder())
+    with pytest.raises(ReplayError, match="has no recorded settings"):
+        replay(tmp_path / "nowhere", 1, build=builder())
+    part = tmp_path / "part"
+    record_run(part, 1, limit=2)
+    with pytest.raises(ReplayError, match="kept only a part of the episodes of step 1"):
+        replay(part, 1, build=builder())
+
+
+def test_the_digest_of_weights_knows_names_values_and_types() -> None:
+    def digest(change: Any = lambda model: None) -> str:
+        model = torch.nn.Linear(3, 2)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.fill_(0.5)
+        change(model)
+        return weights_digest(model)
+
+    def one_bit(model: torch.nn.Linear) -> None:
+        model.weight.data[1, 2] = np.nextafter(np.float32(0.5), np.float32(1)).item()
+
+    assert digest() == digest()
+    changed = [digest(), digest(one_bit), digest(lambda m: m.double()), digest(lambda m: m.bfloat16())]
+    assert len(set(changed)) == 4

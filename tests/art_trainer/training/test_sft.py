@@ -1,0 +1,132 @@
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from art_trainer.errors import DivergedError
+from art_trainer.inference.sampling import SamplingParams
+from art_trainer.rollout.evaluate import evaluate
+from art_trainer.training.sft import ImitationConfig, collect_demonstrations, imitate, warm_start
+from art_trainer.types import Episode, EpisodeSpec
+from tests.art_trainer.guess import GuessEnv, guess_policy, seeds
+from tests.art_trainer.updates import weights_of
+
+
+def starts(count: int) -> list[EpisodeSpec]:
+    return [EpisodeSpec(seed, group=i, rng_seed=i) for i, seed in enumerate(seeds(count))]
+
+
+def talk(episode: Episode) -> list[dict[str, str]]:
+    """The episode's messages."""
+    messages = [{"role": "user", "content": episode.observation}]
+    for turn in episode.turns:
+        messages.append({"role": "assistant", "content": turn.reply})
+        messages.append({"role": "user", "content": turn.observation})
+    return messages
+
+
+def test_demonstrations_are_what_the_policy_would_have_read_and_sampled() -> None:
+    policy = guess_policy()
+    for episode in collect_demonstrations(policy, GuessEnv, "bisect", starts(8)):
+        (history,) = episode.histories
+        assert episode.success
+        assert list(history.token_ids) == policy.format.encode(policy.format.render(talk(episode)[:-1]))
+        sampled = [(span.turn, list(span.token_ids)) for span in history.spans if span.turn is not None]
+        assert sampled == [(n, policy.format.reply(turn.reply)) for n, turn in enumerate(episode.turns)]
+
+
+def test_with_a_window_each_demonstrated_turn_is_a_history_of_its_own() -> None:
+    policy = guess_policy(history_window=1)
+    for episode in collect_demonstrations(policy, GuessEnv, "bisect", starts(6)):
+        assert [history.turns[0] for history in episode.histories] == list(range(len(episode.turns)))
+        for history, message in zip(episode.histories, talk(episode)[::2], strict=False):
+            assert list(history.spans[0].token_ids) == policy.format.prompt([message])
+
+
+def test_a_disturbed_player_is_still_written_down() -> None:
+    policy = guess_policy(history_window=1)
+    episodes = collect_demonstrations(policy, GuessEnv, "oracle", starts(40), noise=1.0)
+    replies = strayed = 0
+    for episode in episodes:
+        hidden = episode.task_id.removeprefix("number-")
+        assert len(episode.histories) == len(episode.turns)
+        for turn, history in zip(episode.turns, episode.histories, strict=True):
+            prompt, reply = history.spans
+            assert list(reply.token_ids) == policy.format.reply(hidden)
+            assert prompt.turn is None
+            replies += 1
+            strayed += turn.reply != hidden
+    # Each episode draws its share of random replies from 0 to 1; one in 16 random guesses is right.
+    assert 0.3 < strayed / replies < 0.8
+
+
+def test_after_a_stray_reply_the_context_shows_what_was_played() -> None:
+    policy = guess_policy()
+    episodes = collect_demonstrations(policy, GuessEnv, "oracle", starts(40), noise=1.0)
+    longest = max(episodes, key=lambda episode: len(episode.turns))
+    assert len(longest.turns) == len(longest.histories) > 1
+    for turn, history in enumerate(longest.histories):
+        assert list(history.spans[0].token_ids) == policy.format.prompt(talk(longest)[: 2 * turn + 1])
+
+
+def test_only_the_episodes_asked_for_are_kept() -> None:
+    def found(keep: Any) -> int:
+        return len(collect_demonstrations(guess_policy(), GuessEnv, "bisect", starts(20), keep=keep))
+
+    assert 0 < found(lambda episode: len(episode.turns) <= 2) < 20
+    with pytest.raises(ValueError, match="noise"):
+        collect_demonstrations(guess_policy(), GuessEnv, "bisect", starts(1), noise=1.5)
+
+
+def test_a_player_that_fails_shows_nothing() -> None:
+    assert collect_demonstrations(guess_policy(), GuessEnv, "broken", starts(3)) == []
+
+
+def test_imitation_reports_its_steps() -> None:
+    policy = guess_policy(hidden=16)
+    shown = collect_demonstrations(policy, GuessEnv, "bisect", starts(24))
+    steps: list[dict[str, float]] = []
+    config = ImitationConfig(epochs=6, batch_size=12, learning_rate=1e-2)
+    losses = imitate(policy, shown, config, rng=np.random.default_rng(0), on_step=steps.append)
+    assert [step["loss"] for step in steps] == losses
+    assert [(step["step"], step["steps"]) for step in steps] == [(n, 12) for n in range(1, 13)]
+    assert steps[-1]["learning_rate"] < steps[0]["learning_rate"] / 4
+    assert policy.version == 1
+
+
+def test_episodes_without_tokens_are_refused() -> None:
+    with pytest.raises(ValueError, match="none of the 0 episodes has a sampled token"):
+        imitate(guess_policy(hidden=16), [], rng=np.random.default_rng(0))
+
+
+def test_weights_that_are_no_numbers_end_it() -> None:
+    policy = guess_policy(hidden=16)
+    shown = collect_demonstrations(policy, GuessEnv, "bisect", starts(4))
+    next(policy.model.parameters()).data.fill_(float("nan"))
+    with pytest.raises(DivergedError, match="lower learning_rate"):
+        imitate(policy, shown, ImitationConfig(epochs=20), rng=np.random.default_rng(0))
+
+
+TEACHING = ImitationConfig(epochs=20, batch_size=24, learning_rate=1e-2)
+
+
+def test_a_warm_start_teaches_what_the_player_does() -> None:
+    policy = guess_policy(hidden=32)
+    shown, losses = warm_start(policy, GuessEnv, "bisect", episodes=48, seed=0, config=TEACHING)
+    assert len(shown) == 48
+    assert 0.5 < np.mean([episode.reward for episode in shown]) < 1
+    assert losses[-1] < losses[0] / 4
+    policy.sampling = SamplingParams(temperature=0.0, max_new_tokens=2)
+    result = evaluate(policy, GuessEnv, episodes=32, seed=1)
+    assert result.success is not None
+    assert result.success.value >= 0.6
+
+
+def test_the_same_seed_gives_the_same_weights() -> None:
+    weights = []
+    for _ in range(2):
+        policy = guess_policy(hidden=16)
+        warm_start(policy, GuessEnv, "oracle", episodes=6, noise=0.5, seed=5, config=TEACHING)
+        weights.append(weights_of(policy.model))
+    assert torch.equal(*weights)

@@ -1,0 +1,258 @@
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+import torch
+
+from art_trainer.config import GRPOConfig
+from art_trainer.errors import ConfigError
+from art_trainer.signals import Interruptible, sigterm_as_sigint
+from art_trainer.tracking.episode_store import iter_steps
+from art_trainer.tracking.run_dir import RunFolder, list_checkpoints
+from art_trainer.training.replay import replay
+from art_trainer.training.trainer import GRPOTrainer
+from art_trainer.types import Episode
+from tests.art_trainer.guess import GuessEnv, guess_policy
+from tests.art_trainer.updates import logged_metrics, untimed, weights_of
+
+SETTINGS: dict[str, Any] = {
+    "learning_rate": 2e-3,
+    "lr_final_ratio": 0.1,
+    "groups_per_step": 4,
+    "num_generations": 4,
+    "max_completion_length": 1,
+    "eval_episodes": 8,
+    "max_steps": 3,
+}
+Make = Callable[..., GRPOTrainer]
+
+
+class Watcher:
+    """Records steps and episodes, and does something at one of them."""
+
+    def __init__(self, at_step: Mapping[int, Any] | None = None, at_episode: Any = None) -> None:
+        self.steps: list[dict[str, float]] = []
+        self.episodes = 0
+        self._at_step = at_step or {}
+        self._at_episode = at_episode or {}
+
+    def on_step(self, metrics: Mapping[str, float]) -> None:
+        self.steps.append(dict(metrics))
+        self._at_step.get(len(self.steps), lambda: None)()
+
+    def on_episode(self, episode: Episode) -> None:
+        self.episodes += 1
+        self._at_episode.get(self.episodes, lambda: None)()
+
+
+class Doomed(gym.Wrapper):  # type: ignore[type-arg]
+    """Pays nothing in tasks of odd seeds, whatever is done."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.flat = bool((seed or 0) % 2)
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: str) -> Any:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return observation, 0.0 if self.flat else reward, terminated, truncated, info
+
+
+@pytest.fixture
+def make_trainer(tmp_path: Path) -> Iterator[Make]:
+    made = []
+
+    def make(
+        folder: str, *callbacks: Watcher, policy_seed: int = 0, env: Any = GuessEnv, **settings: Any
+    ) -> GRPOTrainer:
+        config = GRPOConfig(output_dir=str(tmp_path / folder), **{**SETTINGS, **settings})
+        made.append(GRPOTrainer(guess_policy(policy_seed, hidden=16), env, config, callbacks=callbacks))
+        return made[-1]
+
+    yield make
+    for trainer in made:
+        trainer.close()
+
+
+def lines(trainer: GRPOTrainer) -> list[dict[str, float]]:
+    return logged_metrics(trainer.log.path)
+
+
+def same_weights(one: GRPOTrainer, other: GRPOTrainer) -> bool:
+    return torch.equal(weights_of(one.policy.model), weights_of(other.policy.model))
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_the_loop_written_out_is_train(make_trainer: Make) -> None:
+    watcher = Watcher()
+    whole, parts = make_trainer("whole", watcher), make_trainer("parts")
+    whole.train()
+    while parts.step < parts.config.max_steps:
+        metrics = parts.update_policy(parts.collect_episodes())
+    assert same_weights(whole, parts)
+    assert lines(whole)[-1] == untimed(metrics)
+    assert {"policy_loss", "kl", "reward", "entropy", "grad_norm", "learning_rate", "success"} <= set(metrics)
+    assert metrics["tokens_per_second"] > 0
+    assert parts.policy.version == 3
+    assert [step["step"] for step in watcher.steps] == [1, 2, 3]
+    assert watcher.episodes == 3 * 16
+
+
+def test_the_seed_decides_which_tasks_are_played(make_trainer: Make) -> None:
+    first, again, other = make_trainer("a"), make_trainer("b"), make_trainer("c", seed=7)
+    assert first.collect_episodes() == again.collect_episodes()
+    assert [g.task_id for g in first.collect_episodes()] != [g.task_id for g in other.collect_episodes()]
+
+
+def test_stopping_and_resuming_gives_the_numbers_of_never_stopping(make_trainer: Make) -> None:
+    settings = {"max_steps": 6, "steps_per_generation": 2}
+    straight = make_trainer("straight", **settings)
+    straight.train()
+    stopped = make_trainer("stopped", Watcher({3: interrupt}), **settings)
+    with pytest.raises(KeyboardInterrupt):
+        stopped.train()
+    (saved,) = list_checkpoints(stopped.log.checkpoints)
+    resumed = make_trainer("stopped", policy_seed=9, **settings)
+    resumed.load_checkpoint(saved)
+    assert resumed.step == 3
+    with (resumed.log.path / "metrics.jsonl").open("a") as stream:
+        stream.write('{"step": 4, "rew')  # a killed run's last line
+    resumed.train()
+    assert same_weights(straight, resumed)
+    assert lines(straight) == lines(resumed)
+
+
+def test_a_run_interrupted_while_it_collects_loses_only_that_batch(make_trainer: Make) -> None:
+    straight = make_trainer("straight")
+    straight.train()
+    stopped = make_trainer("stopped", Watcher(at_episode={20: interrupt}))
+    with pytest.raises(KeyboardInterrupt):
+        stopped.train()
+    assert stopped.step == 1
+    stopped.train()  # the same trainer can go on
+    assert same_weights(straight, stopped)
+
+
+def test_a_run_leaves_settings_metrics_episodes_and_checkpoints(make_trainer: Make) -> None:
+    trainer = make_trainer("run", save_steps=1, save_total_limit=2, logging_steps=2)
+    trainer.train()
+    folder = trainer.log.path
+    assert GRPOConfig.from_mapping(RunFolder(folder).settings()) == trainer.config
+    assert [path.name for path in list_checkpoints(folder / "checkpoints")] == ["step-000002", "step-000003"]
+    # Of every step, also of those whose metrics are not logged.
+    records = list(iter_steps(folder))
+    assert [(r.step, r.left_out, len(r.groups)) for r in records] == [(n, 0, 4) for n in (1, 2, 3)]
+    episode = records[0].groups[0].episodes[0]
+    assert episode.observation == "GUESS"
+    assert episode.sampled_tokens == len(episode.turns) > 0
+
+
+def test_evaluations_come_when_asked_for_and_change_nothing(make_trainer: Make) -> None:
+    plain, watched = make_trainer("plain"), make_trainer("watched", eval_steps=2)
+    plain.train()
+    watched.train()
+    assert same_weights(plain, watched)
+    assert [line["step"] for line in lines(watched) if "eval_reward" in line] == [0, 2, 3]
+    assert watched.evaluate() == watched.evaluate()
+    assert watched.policy.sampling.temperature == 1.0
+
+
+def test_it_trains_beside_a_running_event_loop_and_can_be_stopped(make_trainer: Make) -> None:
+    trainer = make_trainer("run", max_steps=1000)
+    ticks = 0
+
+    async def main() -> None:
+        nonlocal ticks
+        training = asyncio.create_task(asyncio.to_thread(trainer.train))
+        while trainer.step < 2:
+            await asyncio.sleep(0.01)
+            ticks += 1
+        trainer.stop()
+        await training
+
+    asyncio.run(main())
+    assert ticks > 0
+    assert 2 <= trainer.step < 1000
+    assert len(list_checkpoints(trainer.log.checkpoints)) == 1
+
+
+def test_an_environment_may_be_an_id_or_made_by_gym(make_trainer: Make) -> None:
+    for env in ("toy/Guess-v0", gym.make("toy/Guess-v0")):
+        trainer = make_trainer("run", env=env)
+        assert trainer.collect_episodes()[0].episodes[0].env_id == "toy/Guess-v0"
+    with pytest.raises(TypeError, match="pass a callable that makes one, or the id"):
+        make_trainer("run", env=GuessEnv())
+    with pytest.raises(ConfigError, match="no split 'train'"):
+        make_trainer("run", train_split="train")
+
+
+def test_groups_without_signal_are_replaced_counted_resumed_and_replayed(make_trainer: Make) -> None:
+    def run(folder: str, stop: int, resume: GRPOTrainer | None = None) -> GRPOTrainer:
+        settings = {"groups_per_step": 6, "max_steps": stop, "max_resampled_groups": 20, "seed": 3}
+        trainer = make_trainer(folder, env=lambda: Doomed(GuessEnv()), dynamic_sampling=True, **settings)
+        if resume is not None:
+            trainer.load_checkpoint(list_checkpoints(resume.log.checkpoints)[-1])
+        trainer.train()
+        return trainer
+
+    whole = run("whole", 2)
+    assert all(line["resampled_groups"] >= 1 for line in lines(whole))
+    # The mean is over all that was played, not over the chosen.
+    assert lines(whole)[0]["frac_reward_zero_std"] > 0
+    assert same_weights(run("rest", 2, resume=run("half", 1)), whole)
+    assert replay(whole.log.path, 2, build=lambda checkpoint: guess_policy(0, hidden=16).model).equal
+
+
+@pytest.mark.e2e
+def test_reward_rises_from_random_weights(tmp_path: Path) -> None:
+    watcher = Watcher()
+    config = GRPOConfig(
+        output_dir=str(tmp_path), max_steps=24, groups_per_step=32, num_generations=8, steps_per_generation=4,
+        learning_rate=2e-3, entropy_coef=0.01, max_completion_length=1,
+    )  # fmt: skip
+    GRPOTrainer(guess_policy(), GuessEnv, config, callbacks=[watcher]).train()
+    rewards = [metrics["reward"] for metrics in watcher.steps]
+    invalid = [metrics["invalid_actions"] for metrics in watcher.steps]
+    assert sum(rewards[-5:]) > 1.4 * sum(rewards[:5])
+    assert invalid[0] > 0.2
+    assert max(invalid[-5:]) < 0.1
+
+
+def test_a_second_interrupt_is_not_deferred_and_a_second_sigterm_is() -> None:
+    def act(number: signal.Signals) -> None:
+        with sigterm_as_sigint(), Interruptible() as interruptible, interruptible.defer_sigint():
+            for time in ("first", "second"):
+                signal.raise_signal(number)
+                reached.append(f"after the {time}")
+
+    for number, wanted in (
+        (signal.SIGINT, ["after the first"]),
+        (signal.SIGTERM, ["after the first", "after the second"]),  # a launcher hands it on again
+    ):
+        reached: list[str] = []
+        with pytest.raises(KeyboardInterrupt):
+            act(number)
+        assert reached == wanted
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_in_another_thread_signals_are_left_alone() -> None:
+    found: list[Any] = []
+
+    def run() -> None:
+        with Interruptible() as interruptible, interruptible.defer_sigint():
+            found.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert found == [signal.default_int_handler]

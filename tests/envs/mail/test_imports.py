@@ -1,0 +1,526 @@
+import base64
+import bz2
+import gzip
+import json
+import lzma
+import mailbox
+import random
+import tarfile
+import time
+import tomllib
+from datetime import UTC, datetime
+from email.message import EmailMessage
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from art_gym.envs.mail.importers.jsonl import parse_json
+from art_gym.envs.mail.importers.load import ImportReport, detect_format, import_mail
+from art_gym.envs.mail.importers.parse import (
+    MAX_BODY,
+    NotMailError,
+    parse_addresses,
+    parse_date,
+    parse_message,
+)
+from art_gym.envs.mail.importers.text import decode, decode_header, html_to_text, transfer_decode, unbase64
+from art_gym.envs.mail.message import Address, Message
+from art_gym.envs.mail.store.store import MailStore, query_words
+
+DATA = Path(__file__).resolve().parents[4] / "shared" / "data" / "email"
+HEADER = b"From: Ann <ann@x.org>\nTo: bob@x.org\nSubject: Hi\nDate: Mon, 1 Jan 2024 10:00:00 +0100\n"
+
+
+def data_file(name: str) -> Path:
+    if not (DATA / name).exists():
+        pytest.skip(f"the data file {name} is not on this machine")
+    return DATA / name
+
+
+def read(data: bytes) -> Message:
+    return parse_message(data).message
+
+
+def mail(number: int, text: str = "") -> EmailMessage:
+    message = EmailMessage()
+    message["From"] = "Ann Berg <ann@x.org>"
+    message["To"] = "bob@x.org, Cem <cem@x.org>"
+    message["Subject"] = f"Message {number}"
+    message["Date"] = f"Mon, 1 Jan 2024 {10 + number // 60}:{number % 60:02}:00 +0000"
+    message["Message-ID"] = f"<{number}@x.org>"
+    message.set_content(text or f"Body of number{number}\n\nFrom here on it is only text.\n")
+    return message
+
+
+def imported(source: Path, out: Path, **how: str) -> tuple[ImportReport, MailStore]:
+    """Import a source; every message read is imported, a copy or skipped."""
+    report = import_mail(source, out, **how)
+    assert report.read == report.imported + report.duplicates + report.reasons.total()
+    return report, MailStore(out)
+
+
+TEXTS = tomllib.loads(Path(__file__).with_name("parsing.toml").read_text("utf-8"))
+
+
+# Text
+
+
+@pytest.mark.parametrize(
+    ("data", "charset", "expected"),
+    [
+        ("é".encode(), "utf-8", "é"),
+        ("é".encode(), None, "é"),
+        ("é".encode("latin-1"), None, "é"),
+        ("é".encode(), "us-ascii", "é"),
+        ("é".encode(), "x-no-such-charset", "é"),
+        ("“é”".encode("cp1252"), "x-unknown", "“é”"),
+        ("日本".encode("shift_jis"), "Shift_JIS", "日本"),
+        ("日本".encode("iso-2022-jp"), '"ISO-2022-JP"', "日本"),
+        (b"abc", "base64", "abc"),
+        (b"a\\u00e9", "unicode_escape", "a\\u00e9"),
+        (b"abc", "undefined", "abc"),
+        (b"abc", "a\0b", "abc"),
+        (b"\x83\xff\xfe", "shift_jis", "\ufffd"),
+    ],
+)
+def test_charsets(data: bytes, charset: str | None, expected: str) -> None:
+    assert decode(data, charset).startswith(expected)
+
+
+@pytest.mark.parametrize(("value", "expected"), TEXTS["headers"])
+def test_encoded_headers(value: str, expected: str) -> None:
+    assert decode_header(value) == expected
+
+
+def test_base64_with_any_padding() -> None:
+    for size in range(1, 12):
+        data = bytes(range(65, 65 + size))
+        code = base64.b64encode(data)
+        assert unbase64(code) == unbase64(code.rstrip(b"=")) == unbase64(b"!" + code + b"\n*") == data
+    assert unbase64(b"QUJDR") == b"ABC"
+    assert transfer_decode(b"a=E9=\nb", " Quoted-Printable ") == b"a\xe9b"
+    assert transfer_decode(b"abc", "no-such-thing") == b"abc"
+
+
+@pytest.mark.parametrize(("markup", "expected"), TEXTS["html"])
+def test_html(markup: str, expected: str) -> None:
+    assert html_to_text(markup) == expected
+
+
+@pytest.mark.parametrize(
+    "unit", ["<", "<!--", "<script>", "<style>", "</", "&#", "<a href=", "<head>", "&amp", "<![", "<p>"]
+)
+def test_html_takes_linear_time(unit: str) -> None:
+    started = time.process_time()
+    html_to_text(unit * (300_000 // len(unit)))
+    html_to_text("&#" + "9" * 5000 + ";")
+    # A second at most; in quadratic time it would be hours.
+    assert time.process_time() - started < 20
+
+
+# Addresses and dates
+
+
+@pytest.mark.parametrize(("value", "expected"), TEXTS["addresses"])
+def test_addresses(value: str, expected: list[list[str]]) -> None:
+    assert [[who.name, who.email] for who in parse_addresses(value)] == expected
+
+
+@pytest.mark.parametrize(("value", "expected"), TEXTS["dates"])
+def test_dates(value: str, expected: str) -> None:
+    assert parse_date(value) == (datetime.fromisoformat(expected) if expected else None)
+
+
+# Messages
+
+
+def test_a_plain_message() -> None:
+    message = read(HEADER + b"Message-ID: <1@x.org>\nCc: Cem <cem@x.org>\n\nHello\r\nthere\n")
+    assert message == Message(
+        message_id="1@x.org",
+        date=datetime(2024, 1, 1, 9, tzinfo=UTC),
+        sender=Address("Ann", "ann@x.org"),
+        to=(Address("", "bob@x.org"),),
+        cc=(Address("Cem", "cem@x.org"),),
+        subject="Hi",
+        body="Hello\nthere",
+    )
+
+
+def test_alternative_takes_the_plain_text_and_attachments_are_names() -> None:
+    message = mail(1, "the plain text")
+    message.add_alternative("<p>the html</p>", subtype="html")
+    message.add_attachment(b"\x00" * 50, maintype="image", subtype="png", filename="Übersicht.png")
+    message.add_attachment("secret text", filename="notes.txt")
+    body = read(bytes(message)).body
+    assert body.split() == "the plain text [attachment: Übersicht.png] [attachment: notes.txt]".split()
+
+
+def test_html_alone_becomes_text() -> None:
+    message = mail(1)
+    message.set_content("<html><body><p>Hello <i>Jörg</i></p></body></html>", subtype="html")
+    assert read(bytes(message)).body == "Hello Jörg"
+    kind = b'Content-Type: multipart/alternative; boundary="b"\n\n'
+    blank = kind + b"--b\n\n \n--b\nContent-Type: text/html\n\n<b>x</b>"
+    assert read(HEADER + blank).body == "x"
+
+
+def test_a_forwarded_message_is_shown_with_its_header() -> None:
+    message = mail(1, "see below")
+    message.add_attachment(mail(2, "inner words"))
+    message.get_payload(1).replace_header("Content-Disposition", "inline")  # type: ignore[union-attr]
+    body = read(bytes(message)).body
+    assert "see below" in body
+    assert "From: Ann Berg <ann@x.org>" in body
+    assert "inner words" in body
+
+
+def test_headers_that_are_broken_in_the_middle_go_on() -> None:
+    message = read(b"\n  \nSubject: a\nstray line\nFrom: ann@x.org\nX-Odd : y\n\nbody\n")
+    assert (message.subject, message.sender.email, message.body) == ("a stray line", "ann@x.org", "body")
+    assert read(b"Subject: a\nno header here\nand none here\n").body == "no header here\nand none here"
+    assert read(b"Subject: a\rFrom: ann@x.org\r\rbody").body == "body"
+
+
+def test_what_is_no_mail_says_why() -> None:
+    for data, reason in ((b"", "empty"), (b" \n ", "empty"), (b"hello\n\nworld", "no mail header")):
+        with pytest.raises(NotMailError, match=reason):
+            parse_message(data)
+
+
+def test_missing_ids_are_made_from_the_content() -> None:
+    first, again, other = (read(HEADER + body) for body in (b"\na", b"\na", b"\nb"))
+    assert first.message_id == again.message_id != other.message_id
+    assert "no Message-ID, a digest taken instead" in parse_message(HEADER + b"\na").notes
+
+
+def test_a_long_text_is_cut_and_noted() -> None:
+    parsed = parse_message(HEADER + b"\n" + b"abcdefghi\n" * 200_000)
+    assert len(parsed.message.body) < MAX_BODY + 60
+    assert "999,999 more" not in parsed.message.body
+    assert parsed.message.body.endswith("more characters left out]")
+    assert any("cut" in note for note in parsed.notes)
+
+
+def nested(depth: int, inner: bytes = b"deep words") -> bytes:
+    line = 'Content-Type: multipart/mixed; boundary="b{0}"\n\n--b{0}\n'
+    parts = [HEADER, *(line.format(level).encode() for level in range(depth))]
+    return b"".join(parts) + b"\n" + inner
+
+
+def test_parts_within_parts_are_read_to_a_depth() -> None:
+    assert read(nested(15)).body == "deep words"
+    assert "left out" in read(nested(5_000)).body
+    forwarded = HEADER + b"Content-Type: message/rfc822\n\n" * 5_000 + b"\nx"
+    assert "left out" in read(forwarded).body
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        HEADER + b'Content-Type: multipart/mixed; boundary="b"\n\n' + b"--b\n\nx\n" * 200_000,
+        HEADER + b"X: y\n" * 400_000 + b"\nbody",
+        HEADER + b"To: " + b"a@b.c, " * 300_000 + b"\n\nbody",
+        HEADER + b"Subject: " + b"=?utf-8?q?a?= " * 100_000 + b"\n\nbody",
+        HEADER + b"Content-Type: text/plain" + b"; a" * 300_000 + b"\n\nbody",
+        HEADER + b"Content-Type: text/plain; a=" + b'"\\' * 300_000 + b"\n\nbody",
+        HEADER + b"From: " + b"(" * 500_000 + b"\n\nbody",
+        HEADER + b" folded" * 3 + b"\n " * 500_000 + b"\n\nbody",
+        b" " * 2_000_000 + HEADER,
+        nested(20_000),
+    ],
+    ids=range(10),
+)
+def test_bombs_are_defused_quickly(bomb: bytes) -> None:
+    started = time.process_time()
+    try:
+        message = read(bomb)
+    except NotMailError:
+        pass
+    else:
+        assert len(message.body) <= MAX_BODY + 100
+        assert len(message.recipients) <= 2_000
+    assert time.process_time() - started < 5
+
+
+SEEDS = [
+    bytes(mail(1, "Grüße " * 5)),
+    HEADER + b"Content-Type: text/html; charset=x-odd\nContent-Transfer-Encoding: base64\n\nPGI+eDwvYj4",
+    nested(3),
+    b"Subject: =?utf-8?B?w6k=?=\nFrom: a@b.c\nContent-Type: text/plain; name*0*=utf-8''%C3; name*1*=%A9\n\nx",
+    HEADER + b"Content-Type: message/rfc822\n\nSubject: in\n\ntext",
+]
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> bytes:
+    data = bytearray(draw(st.sampled_from(SEEDS)))
+    for _ in range(draw(st.integers(1, 8))):
+        at = draw(st.integers(0, len(data)))
+        end = min(len(data), at + draw(st.integers(0, 12)))
+        data[at:end] = draw(
+            st.binary(max_size=6) | st.sampled_from([b"\n\n", b'"', b"=?", b"--b1\n", b";", b":"])
+        )
+    return bytes(data)
+
+
+@given(mutated() | st.binary(max_size=300))
+@settings(max_examples=250, deadline=None)
+def test_no_bytes_make_the_parser_raise(data: bytes) -> None:
+    try:
+        message = read(data)
+    except NotMailError:
+        return
+    assert message.message_id
+    assert "\n" not in message.subject
+    for text in (message.subject, message.body, message.sender.name):
+        assert isinstance(text, str)
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+JSON_KEYS = st.sampled_from(
+    ["message_id", "date", "from", "to", "cc", "subject", "body", "folders", "dup_ids", "x_from", "x_to"]
+)
+
+
+@given(st.dictionaries(JSON_KEYS, JSON_VALUES))
+@settings(max_examples=100, deadline=None)
+def test_no_json_makes_the_reader_raise(record: dict[str, object]) -> None:
+    try:
+        message = parse_json(json.dumps(record).encode(), "box").message
+    except NotMailError:
+        return
+    assert message.mailboxes
+
+
+def test_json_lines() -> None:
+    line = {
+        "message_id": "<1@x>",
+        "date": "2001-05-09T08:49:00+02:00",
+        "from": "carol@x.org",
+        "to": ["steve@x.org", "greg@x.org"],
+        "x_from": "Carol Moffett",
+        "x_to": "Kean, Steve </O=X/CN=K>, Greg </O=X/CN=G>",
+        "subject": "FYI",
+        "body": "text",
+        "folders": ["Kean-S/inbox", "greg-w/sent"],
+        "dup_ids": ["<2@x>"],
+    }
+    message = parse_json(json.dumps(line).encode()).message
+    assert message.date == datetime(2001, 5, 9, 6, 49, tzinfo=UTC)
+    assert message.sender == Address("Carol Moffett", "carol@x.org")
+    assert message.to == (Address("Kean, Steve", "steve@x.org"), Address("Greg", "greg@x.org"))
+    assert message.mailboxes == ("kean-s", "greg-w")
+    assert message.duplicate_ids == ("2@x",)
+    for bad, reason in (
+        (b"{", "no JSON"),
+        (b"[1]", "no JSON object"),
+        (b"{}", "without message_id"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"body": ' + b"9" * 5_000 + b"}", "no JSON"),
+    ):
+        with pytest.raises(NotMailError, match=reason):
+            parse_json(bad)
+
+
+# Sources
+
+
+def write_mbox(path: Path, count: int) -> None:
+    box = mailbox.mbox(str(path))
+    for number in range(count):
+        box.add(mailbox.mboxMessage(mail(number)))
+    box.close()
+
+
+def everything(store: MailStore) -> list[Message]:
+    return [store.message(row) for row in store.rows()]
+
+
+def test_mbox_and_its_progress(tmp_path: Path) -> None:
+    source = tmp_path / "Archive.2024.mbox"
+    write_mbox(source, 120)
+    calls: list[tuple[int, int | None]] = []
+    report = import_mail(source, tmp_path / "box.db", on_progress=lambda *call: calls.append(call))
+    assert (report.format, report.read, report.imported, report.reasons) == ("mbox", 120, 120, {})
+    messages = everything(MailStore(tmp_path / "box.db"))
+    assert (messages[3].message_id, messages[3].mailboxes) == ("3@x.org", ("archive",))
+    assert messages[3].body == "Body of number3\n\nFrom here on it is only text."
+    size = source.stat().st_size
+    assert len(calls) == 2
+    assert calls == sorted(calls)
+    assert calls[-1] == (size, size)
+
+
+def test_mbox_splits_only_at_real_from_lines(tmp_path: Path) -> None:
+    envelope = b"From a@x.org Mon Jan  1 10:00:00 2024\n"
+    source = tmp_path / "box"
+    text = (
+        envelope + b"Subject: one\n\nFrom the desk of:\nNote: hello\n\n"
+        b"From b@x.org Mon Jan  1 10:00:00 2024\nis how it began\n>From quoted\n\n"
+        + envelope + b"Subject: two\n\ntext without a blank line\n"
+        + envelope + b"Subject: three\n\nlast\n\n"
+        + envelope + b"\n"
+        + envelope + b"Subject: five\n\nfive\n"
+    )  # fmt: skip
+    source.write_bytes(b"\n" + text)
+    report, store = imported(source, tmp_path / "box.db")
+    assert [message.subject for message in everything(store)] == ["one", "two", "three", "five"]
+    assert (report.read, report.reasons) == (5, {"empty": 1})
+    body = everything(store)[0].body
+    assert "\nFrom quoted" in body
+    assert "is how it began" in body
+
+
+@pytest.mark.parametrize(("ending", "opener"), [(".gz", gzip.open), (".xz", lzma.open), (".bz2", bz2.open)])
+def test_compressed_files_and_damage_in_them(tmp_path: Path, ending: str, opener: type) -> None:
+    lines = [
+        json.dumps({"message_id": str(i), "subject": f"s{i}", "body": random.Random(i).randbytes(300).hex()})
+        for i in range(400)
+    ]
+    source = tmp_path / f"mail.jsonl{ending}"
+    with opener(source, "wt") as file:
+        file.write("\n".join(lines))
+    assert detect_format(source) == "jsonl"
+    assert imported(source, tmp_path / "whole.db")[0].imported == 400
+    data = source.read_bytes()
+    source.write_bytes(data[: len(data) // 2])
+    report, _ = imported(source, tmp_path / "half.db", format="jsonl")
+    assert any("damaged" in reason for reason in report.reasons)
+
+
+def test_maildir(tmp_path: Path) -> None:
+    root = tmp_path / "Mail"
+    box = mailbox.Maildir(root)
+    sent = box.add_folder("Lists.python")
+    for number in range(5):
+        (sent if number % 2 else box).add(mailbox.MaildirMessage(mail(number)))
+    (root / "dovecot.index").write_bytes(b"\0\1")
+    (root / "cur" / "broken").write_bytes(b"\xff\xfe\0")
+    (root / "notes.txt").write_text("mine")
+    report, store = imported(root, tmp_path / "box.db")
+    assert (report.format, report.imported) == ("maildir", 5)
+    assert report.reasons == {"no mail header": 1, "not in cur or new of a Maildir": 1}
+    assert {message.folders for message in everything(store)} == {("Mail/Lists/python",), ("Mail",)}
+    assert {message.mailboxes for message in everything(store)} == {("mail",)}
+
+
+def test_a_folder_of_eml(tmp_path: Path) -> None:
+    root = tmp_path / "export"
+    (root / "a" / "b").mkdir(parents=True)
+    (root / "one.eml").write_bytes(bytes(mail(1)))
+    (root / "a" / "b" / "TWO.EML").write_bytes(bytes(mail(2)))
+    (root / "copy.eml").write_bytes(bytes(mail(1)).replace(b"<1@", b"<9@"))
+    (root / "link.eml").symlink_to(root / "nowhere")
+    (root / "readme.md").write_text("hello")
+    report, store = imported(root, tmp_path / "box.db")
+    assert (report.read, report.imported, report.duplicates) == (5, 2, 1)
+    assert report.reasons == {"a link to nothing": 1, "no .eml file": 1}
+    assert ("readme.md", "no .eml file") in report.skipped
+    assert store.find("9@x.org") == store.find("1@x.org")
+    folders = {folder for message in everything(store) for folder in message.folders}
+    assert folders == {"export", "export/a/b"}
+    assert imported(root / "one.eml", tmp_path / "one.db")[0].format == "eml"
+
+
+def test_a_tree_as_of_the_enron_release(tmp_path: Path) -> None:
+    root = tmp_path / "maildir"
+    for number, folder in enumerate(("allen-p/inbox", "allen-p/sent", "kean-s/projects/west")):
+        (root / folder).mkdir(parents=True)
+        (root / folder / f"{number}.").write_bytes(bytes(mail(number)))
+    report, store = imported(root, tmp_path / "box.db")
+    assert (report.format, report.imported) == ("enron", 3)
+    assert store.mailboxes() == [("allen-p", 2), ("kean-s", 1)]
+    assert everything(store)[2].folders == ("kean-s/projects/west",)
+    assert imported(root / "allen-p", tmp_path / "one.db")[1].mailboxes() == [("allen-p", 2)]
+
+
+@pytest.mark.parametrize(
+    ("path", "format", "error"),
+    [
+        ("photo.jpg", None, "known: mbox"),
+        ("bad.gz", None, "cannot be read"),
+        ("empty", None, "no mail found"),
+        ("one.eml", "pst", "no format 'pst'"),
+        ("empty", "mbox", "is a folder"),
+        (".", None, "inside the folder"),
+        ("none", None, "nothing to import"),
+    ],
+)
+def test_wrong_input_is_explained(tmp_path: Path, path: str, format: str | None, error: str) -> None:
+    (tmp_path / "photo.jpg").write_bytes(b"\xff\xd8\xff")
+    (tmp_path / "bad.gz").write_bytes(b"no gzip")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "one.eml").write_bytes(bytes(mail(1)))
+    with pytest.raises((ValueError, FileNotFoundError), match=error):
+        import_mail(tmp_path / path, tmp_path / "box.db", format=format)
+    assert not (tmp_path / "box.db").exists()
+
+
+def test_an_interrupted_import_leaves_nothing(tmp_path: Path) -> None:
+    write_mbox(tmp_path / "a.mbox", 100)
+
+    def interrupt(done: int, total: int | None) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        import_mail(tmp_path / "a.mbox", tmp_path / "box.db", on_progress=interrupt)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.mbox"]
+
+
+def test_the_report_names_every_reason(tmp_path: Path) -> None:
+    lines = [json.dumps({"message_id": "1", "body": "text"}), "{", "[]", "{", ""]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    report, _ = imported(tmp_path / "a.jsonl", tmp_path / "box.db")
+    assert (report.read, report.imported, report.reasons) == (4, 1, {"no JSON": 2, "no JSON object": 1})
+    summary = report.summary()
+    assert "skipped 2: no JSON (a.jsonl, line 2, a.jsonl, line 4)" in summary
+    assert "1 imported, 0 copies of these, 3 skipped" in summary
+
+
+# Real mail
+
+
+def test_every_nasty_message_is_imported_or_listed(tmp_path: Path) -> None:
+    with tarfile.open(data_file("nasty.tar.xz")) as archive:
+        archive.extractall(tmp_path / "nasty", filter="data")
+    files = [path for path in (tmp_path / "nasty").rglob("*") if path.is_file()]
+    report, store = imported(tmp_path / "nasty", tmp_path / "box.db")
+    assert report.read == len(files) >= 120
+    assert report.imported + report.duplicates == sum(path.suffix == ".eml" for path in files)
+    assert len(store) == report.imported
+    # The same mails in one mbox are found again.
+    with (tmp_path / "all.mbox").open("wb") as file:
+        for path in sorted(files):
+            data = path.read_bytes().replace(b"\nFrom ", b"\n>From ").lstrip(b" \r\n")
+            file.write(b"From x@x.org Mon Jan  1 10:00:00 2024\n" + data + b"\n\n")
+    assert imported(tmp_path / "all.mbox", tmp_path / "again.db")[0].read >= len(files) - 2
+
+
+def test_real_mail_is_imported_whole_and_found_again(tmp_path: Path) -> None:
+    source = tmp_path / "part.jsonl"
+    with lzma.open(data_file("enron-subset.jsonl.xz"), "rt") as file:
+        lines = [line for number, line in enumerate(file) if number % 20 == 0]
+    source.write_text("".join(lines))
+    report, store = imported(source, tmp_path / "box.db")
+    assert report.imported + report.duplicates == len(lines)
+    found = tried = 0
+    for line in random.Random(5).sample(lines, 120):
+        record = json.loads(line)
+        row = store.find(record["message_id"])
+        assert row is not None
+        assert all(store.find(other) == row for other in record["dup_ids"])
+        assert store.message(row).body.split() == record["body"].split()
+        words = [word for word in query_words(record["body"]) if len(word) > 3 and word.isalpha()]
+        words.sort(key=lambda word: (store.document_frequency(word), word))
+        if len(words) >= 3:
+            tried += 1
+            found += row in [hit.row for hit in store.search(" ".join(words[:3]))]
+    assert tried > 80
+    assert found / tried > 0.9

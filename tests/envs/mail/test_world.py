@@ -1,0 +1,375 @@
+"""The generated mailbox and the questions about it; questions about any mailbox."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import fields
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from art_gym.envs.mail.collection import open_collection, read_questions, world_path
+from art_gym.envs.mail.grading import matches
+from art_gym.envs.mail.questions import Question, known_item_questions, world_questions
+from art_gym.envs.mail.questions.generated import WordIndex
+from art_gym.envs.mail.questions.request import words_of
+from art_gym.envs.mail.store.store import MailStore, MailStoreWriter
+from art_gym.envs.mail.synthetic import language
+from art_gym.envs.mail.synthetic.language import KINDS, VOCABULARY, Kind
+from art_gym.envs.mail.synthetic.world import World, generate
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return generate(5)
+
+
+@pytest.fixture(scope="module")
+def questions(world: World) -> list[Question]:
+    return world_questions(world, np.random.default_rng(1))
+
+
+@pytest.fixture(scope="module")
+def store(world: World, tmp_path_factory: pytest.TempPathFactory) -> MailStore:
+    path = tmp_path_factory.mktemp("box") / "world.db"
+    with MailStoreWriter(path) as writer:
+        for message in world.messages:
+            writer.add(message)
+    return MailStore(path)
+
+
+@pytest.fixture(scope="module")
+def rows(world: World) -> dict[str, int]:
+    return {message.message_id: row for row, message in enumerate(world.messages)}
+
+
+@pytest.fixture(scope="module")
+def index(world: World) -> WordIndex:
+    return WordIndex(world.messages)
+
+
+def texts_in(value: object) -> Iterator[str]:
+    """All strings inside a value: of dicts the keys too, of a `Kind` its fields."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Kind):
+        yield from texts_in([getattr(value, field.name) for field in fields(value)])
+    elif isinstance(value, dict):
+        yield from texts_in([*value.keys(), *value.values()])
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from texts_in(item)
+
+
+def vocabulary() -> set[str]:
+    """Every lower-case word that a generated mail, its headers or a question about it can contain."""
+    tables = ("PHRASES", "VOCABULARY", "QUESTION_PHRASES", "QUESTION_CORES", "LOOKALIKE_QUESTIONS")
+    texts = texts_in([*(getattr(language, name) for name in tables), language.REMINDERS, KINDS])
+    roles = texts_in(language.DEPARTMENTS)
+    words = set("re fwd on wrote eur euros am pm office example everyone new".split())
+    for text in (*texts, *roles):
+        words.update(re.findall(r"[a-z]+", re.sub(r"{\w+}", " ", text).lower()))
+    return words
+
+
+# --- the mailbox ---
+
+
+def test_the_same_seed_gives_the_same_mailbox_and_another_seed_another(world: World) -> None:
+    again = generate(5)
+    assert (again.messages, again.facts) == (world.messages, world.facts)
+    other = generate(8, messages=1000)
+    assert {m.body for m in other.messages}.isdisjoint(m.body for m in world.messages if len(m.body) > 300)
+
+
+def test_a_default_mailbox_is_large_ordered_and_quickly_made() -> None:
+    start = time.process_time()
+    messages = generate(3).messages
+    assert time.process_time() - start < 3
+    assert len(messages) >= 6000
+    dates = [message.date for message in messages if message.date is not None]
+    assert dates == sorted(dates)
+    assert len(dates) == len(messages)
+    assert f"{dates[0]:%F}" >= "2023-01-02"
+    assert f"{dates[-1]:%F}" <= "2024-12-22"
+
+
+def test_message_ids_are_unique_and_every_mail_lies_in_the_one_mailbox(world: World) -> None:
+    ids = [one for message in world.messages for one in message.ids]
+    assert len(set(ids)) == len(ids)
+    assert {message.mailboxes for message in world.messages} == {(world.owner,)}
+    assert sum(bool(message.duplicate_ids) for message in world.messages) > 50
+
+
+@pytest.mark.parametrize("seed", [0, 4242])
+def test_no_word_lies_outside_the_closed_vocabulary(seed: int) -> None:
+    used: set[str] = set()
+    for message in generate(seed, messages=2500).messages:
+        people = " ".join(f"{person.name} {person.email}" for person in message.people)
+        used.update(re.findall(r"[^\W\d_]+", f"{message.subject} {people} {message.body}".lower()))
+    assert used - vocabulary() == set()
+    assert len(vocabulary()) <= 2600
+    count = Counter(word.lower() for words in VOCABULARY.values() for word in words)
+    assert max(count.values()) == 1, "the pools share no word"
+
+
+def test_conversations_answer_quote_forward_and_correct(world: World) -> None:
+    topics = {topic: kind.name for kind in KINDS for topic in kind.topics}
+    for project in world.company.projects:
+        kinds = {topics[f.about["topic"]] for f in world.facts if f.about.get("project") == project.name}
+        assert len(kinds) >= 10
+    subjects = Counter(message.subject.split(":")[0] for message in world.messages)
+    assert subjects["Re"] > 1000
+    assert subjects["Fwd"] > 200
+    assert sum("\n> " in message.body for message in world.messages) > 500
+    assert sum(len(fact.said) > 1 for fact in world.facts) > 200
+    opens = Counter(message.body.split("\n")[0].split(" ")[0] for message in world.messages)
+    assert len([word for word, count in opens.items() if count > 50]) >= 8
+    assert len({message.body for message in world.messages}) > 0.98 * len(world.messages)
+
+
+def test_every_statement_of_a_fact_is_in_its_mail_and_in_the_senders_own_words(
+    world: World, rows: dict[str, int]
+) -> None:
+    owners: dict[tuple[str, ...], set[int]] = {}
+    for fact in world.facts:
+        if "thing" in fact.about:
+            owners.setdefault(tuple(fact.about.values()), set()).add(fact.thread)
+        moments = [moment for _, moment, _ in fact.said]
+        assert moments == sorted(moments)
+        for message_id, moment, value in fact.said:
+            message, note = world.messages[rows[message_id]], world.annotations[message_id]
+            assert message.date == moment
+            shown = note.sender.style.show(value, fact.value_type)
+            assert shown.lower() in message.body[: note.own].lower()
+    assert {len(threads) for threads in owners.values()} == {1}, (
+        "project, topic and thing name a conversation"
+    )
+
+
+@pytest.mark.parametrize(("seed", "messages"), [(-1, 100), (1, 0)])
+def test_wrong_arguments_are_refused(seed: int, messages: int) -> None:
+    with pytest.raises(ValueError, match="seed must be >= 0 and messages >= 1"):
+        generate(seed, messages)
+
+
+# --- the questions about it ---
+
+
+def visible(world: World, question: Question) -> int:
+    """How many messages, the first ones, can be seen when the question is asked."""
+    return bisect_right(world.messages, question.asked_on, key=lambda message: message.date)
+
+
+def of_level(questions: list[Question], level: int) -> list[Question]:
+    return [question for question in questions if question.difficulty == level]
+
+
+def test_there_are_enough_questions_of_every_kind_in_every_split(
+    world: World, questions: list[Question]
+) -> None:
+    assert world_questions(world, np.random.default_rng(1)) == questions
+    assert len(questions) >= 1500
+    assert len({question.id for question in questions}) == len(questions)
+    assert {question.difficulty for question in questions} == {1, 2, 3, 4}
+    kinds = ("known_item", "fact", "two_messages", "unanswerable")
+    found = {(question.kind, question.split) for question in questions}
+    assert found == {(kind, split) for kind in kinds for split in ("train", "validation", "test")}
+    share = Counter(question.split for question in questions)
+    assert 0.63 < share["train"] / len(questions) < 0.77
+    assert 0.14 < share["test"] / len(questions) < 0.26
+
+
+def test_gold_mails_are_visible_when_asked_and_splits_share_no_conversation(
+    world: World, questions: list[Question], rows: dict[str, int]
+) -> None:
+    split_of: dict[int, str] = {}
+    for question in questions:
+        assert all(rows[gold] < visible(world, question) for gold in question.gold_ids)
+        wanted = 0 if question.kind == "unanswerable" else 2 if question.difficulty == 4 else 1
+        assert len(set(question.gold_ids)) == wanted
+        for gold in question.gold_ids:
+            assert split_of.setdefault(world.annotations[gold].thread, question.split) == question.split
+    assert any(visible(world, question) < len(world.messages) for question in questions)
+
+
+def test_questions_stay_in_the_closed_vocabulary_and_are_phrased_in_many_ways(
+    world: World, questions: list[Question]
+) -> None:
+    texts = [text for question in questions for text in (question.text, *question.answers)]
+    assert {word for text in texts for word in words_of(text) if word.isalpha()} <= vocabulary()
+    company = world.company
+    names = {person.first.lower() for person in company.staff} | {place.lower() for place in company.places}
+    names |= {*company.matters, *"monday tuesday wednesday thursday friday".split()}
+    frames = {
+        " ".join("_" if word in names | {*question.telling} else word for word in words_of(question.text))
+        for question in of_level(questions, 1)
+    }
+    assert len(frames) >= 300
+
+
+def test_three_telling_words_of_the_sender_find_the_mail_and_two_do_not(
+    world: World, questions: list[Question], rows: dict[str, int], index: WordIndex
+) -> None:
+    known = of_level(questions, 1)
+    assert len(known) > 800
+    for question in known:
+        assert len(question.telling) == 3
+        seen, gold = (1 << visible(world, question)) - 1, rows[question.gold_ids[0]]
+        assert index.holding_all(question.telling, seen) == 1 << gold
+        for pair in combinations(question.telling, 2):
+            assert index.holding_all(pair, seen).bit_count() >= 5
+        message = world.messages[gold]
+        own = message.body[: world.annotations[message.message_id].own]
+        assert set(question.telling) <= set(words_of(f"{message.subject} {own}"))
+        words = words_of(question.text)
+        assert 14 <= len(words) <= 28
+        assert tuple(dict.fromkeys(word for word in words if word in question.telling)) == question.telling
+        noise = {word for word in words if word in world.company.matters}
+        assert not noise & set(words_of(f"{message.subject} {message.body}"))
+
+
+def test_the_store_finds_the_mail_by_its_telling_words_and_less_often_by_the_whole_question(
+    questions: list[Question], store: MailStore
+) -> None:
+    known = of_level(questions, 1)[:150]
+    found = top = 0
+    for question in known:
+        gold = store.find(question.gold_ids[0])
+        told, asked = (
+            store.search(query, mailbox=question.mailbox, until=question.asked_on, limit=5000)
+            for query in (" ".join(question.telling), question.text)
+        )
+        found += gold in [hit.row for hit in told[:5]]
+        top += max(asked, key=lambda hit: hit.score).row == gold
+    assert found >= 0.97 * len(known)
+    assert 0.25 < top / len(known) < 0.55
+
+
+def test_look_alikes_share_sender_or_conversation(world: World, questions: list[Question]) -> None:
+    second = of_level(questions, 2)
+    assert len(second) >= 200
+    acts = Counter(world.annotations[question.gold_ids[0]].act for question in second)
+    assert acts["status"] > 20
+    assert acts["reminder"] > 5
+    assert acts["open"] > 20
+
+
+def test_the_last_statement_of_a_fact_is_the_answer(world: World, questions: list[Question]) -> None:
+    corrected = 0
+    for question in (one for one in questions if one.kind == "fact"):
+        gold = question.gold_ids[0]
+        fact = next(
+            fact
+            for fact in world.facts
+            if any(one == gold for one, _, _ in fact.said) and fact.value_type == question.answer_type
+        )
+        seen = [item for item in fact.said if item[1] <= question.asked_on]
+        assert seen[-1][0] == gold
+        shown = world.annotations[gold].sender.style.show(seen[-1][2], fact.value_type)
+        assert matches(shown, question.answers, question.answer_type)
+        corrected += len(seen) > 1
+    assert corrected > 20
+
+
+def test_no_visible_mail_answers_an_unanswerable_question(
+    world: World, questions: list[Question], index: WordIndex
+) -> None:
+    nothing = [question for question in questions if question.kind == "unanswerable"]
+    assert len(nothing) > 50
+    for question in nothing:
+        seen = (1 << visible(world, question)) - 1
+        assert index.holding_all(question.telling, seen) == 0
+        assert all(index.holding_all(pair, seen) for pair in combinations(question.telling, 2))
+        assert question.answers == ()
+
+
+# --- questions about any mailbox, and as files ---
+
+
+def test_known_items_of_any_mailbox_are_found_by_their_telling_words(store: MailStore) -> None:
+    made = known_item_questions(store, np.random.default_rng(3), 120)
+    assert len({question.gold_ids for question in made}) == 120
+    assert made == known_item_questions(store, np.random.default_rng(3), 120)
+    for question in made:
+        row = store.find(question.gold_ids[0])
+        hits = store.search(" ".join(question.telling), until=question.asked_on, limit=100)
+        best = [hit.row for hit in hits if hit.matched == 3]
+        assert row in best
+        assert (len(best) == 1) == (question.difficulty == 1)
+
+
+def test_known_items_of_an_empty_mailbox_are_none(tmp_path: Path) -> None:
+    with MailStoreWriter(tmp_path / "empty.db"):
+        pass
+    assert known_item_questions(MailStore(tmp_path / "empty.db"), np.random.default_rng(0), 5) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"kind": "riddle"}, "kind must be one of"),
+        ({"colour": "red"}, "unknown field 'colour'"),
+        ({"text": None}, "field 'text' is missing"),
+    ],
+)
+def test_a_broken_question_is_refused(questions: list[Question], change: dict[str, Any], words: str) -> None:
+    item = questions[0].to_json() | change
+    with pytest.raises(ValueError, match=words):
+        Question.from_json(
+            {name: value for name, value in item.items() if value is not None or name != "text"}
+        )
+
+
+def test_questions_come_back_from_a_file(questions: list[Question], tmp_path: Path) -> None:
+    path = tmp_path / "questions.jsonl"
+    chosen = questions[::50]
+    path.write_text("\n".join(json.dumps(question.to_json()) for question in chosen) + "\n\n")
+    assert read_questions(path) == chosen
+    _, tasks = open_collection(None, path, world_seed=0, difficulty=None)
+    assert [task.id for task in tasks] == [question.id for question in chosen]
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"id": 3}', '"text"'])
+def test_a_line_that_is_no_question_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "questions.jsonl"
+    path.write_text("\n" + line)
+    with pytest.raises(ValueError, match=r"questions\.jsonl, line 2: not a question"):
+        read_questions(path)
+
+
+def test_the_world_is_made_once_and_opened_once_and_is_the_same_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, _ = open_collection(None, None, world_seed=3, difficulty=None)
+    monkeypatch.setenv("ART_GYM_CACHE", str(tmp_path))
+    path = world_path(3)
+    made = path.stat().st_mtime_ns
+    assert path.parent == tmp_path
+    assert world_path(3) == path
+    assert path.stat().st_mtime_ns == made
+    first, second = (open_collection(None, None, world_seed=3, difficulty=None) for _ in range(2))
+    assert first[0] is second[0]
+    assert first[1] is second[1]
+    assert first[0].meta["questions"] == usual.meta["questions"]
+    assert [first[0].message(row) for row in (1, 5000)] == [usual.message(row) for row in (1, 5000)]
+
+
+def test_a_cache_that_cannot_be_written_is_no_obstacle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    monkeypatch.setenv("ART_GYM_CACHE", str(blocked / "below"))
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "tmp"))
+    path = world_path(4)
+    assert path.parent == tmp_path / "tmp" / "art-gym"
+    assert path.exists()

@@ -1,0 +1,178 @@
+"""Which part of a package may import which: one way along the table, and no circle of files."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.test_imports import FOLDERS, sources
+
+ROOMS = {
+    "art_trainer": (
+        "types errors formatting signals config algorithms models inference rollout tracking analysis "
+        "training serving distributed trl cli"
+    ).split(),
+    "art_gym": (
+        "errors spaces parameters tasks tools parsing base baselines env registration catalog testing games "
+        "wrappers envs servers cli"
+    ).split(),
+    "art_gym.wrappers": (
+        "isolated_random text_adapter vector_infos history_window record_episodes minari_recording "
+        "judging reward_terms rubric_reward ruler_scoring ruler_group ruler_vector ruler_reward group_env "
+        "adapters"
+    ).split(),
+    "art_gym.wrappers.judging": (
+        "base recording cache budget prompt batching http_client llm_judge rubric_judge ensembles"
+    ).split(),
+    "art_gym.envs.mail": (
+        "message words grading store synthetic questions importers collection rewards facts baselines env"
+    ).split(),
+    "art_gym.envs.game_2048": (
+        "compiling rules options text_board rendering search players env array_env duel vector"
+    ).split(),
+    "art_gym.envs.coding": (
+        "sandbox literals drivers values problem problems judge sharing loaders rewards "
+        "statement collection baselines validate env duel"
+    ).split(),
+}
+"""The parts of a package from the ground floor up: each imports only what stands before it."""
+
+MOST_LINES = 800
+"""The longest module."""
+
+TINY = 40
+"""A module shorter than this has more than one importer, or belongs into the one that it has."""
+
+MODULES = {name: path for package in FOLDERS for name, path in sources(package)}
+
+
+def imports_of(name: str) -> Iterator[str]:
+    """The modules of ours that a module imports anywhere in it, but for types alone."""
+    path = MODULES[name]
+    tree = ast.parse(path.read_text("utf-8"))
+    for_types = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if node in for_types:
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                yield whole if whole in MODULES else node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+GRAPH = {name: {found for found in imports_of(name) if found in MODULES} - {name} for name in MODULES}
+
+
+def room(name: str, package: str) -> str:
+    """The part of its package that a module is in; empty for the package itself."""
+    return name.removeprefix(package).removeprefix(".").split(".")[0]
+
+
+def test_imports_run_one_way_along_the_rooms():
+    wrong = [
+        f"{name} imports {other}"
+        for package, rooms in ROOMS.items()
+        for name, found in GRAPH.items()
+        if name.startswith(f"{package}.") and room(name, package) in rooms
+        for other in found
+        if other.startswith(f"{package}.")
+        and room(other, package) in rooms
+        and rooms.index(room(other, package)) > rooms.index(room(name, package))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_every_module_is_in_a_room(package):
+    found = {room(name, package) for name in MODULES if f"{name}.".startswith(f"{package}.")}
+    assert found <= {"", "__main__", *ROOMS[package]}
+
+
+def circles() -> list[list[str]]:
+    """The strongly connected parts of the graph of imports with more than one module (Tarjan 1972)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        index[name] = low[name] = len(index)
+        stack.append(name)
+        for other in GRAPH[name]:
+            if other not in index:
+                visit(other)
+                low[name] = min(low[name], low[other])
+            elif other in stack:
+                low[name] = min(low[name], index[other])
+        if low[name] == index[name]:
+            part = stack[stack.index(name) :]
+            del stack[stack.index(name) :]
+            if len(part) > 1:
+                found.append(sorted(part))
+
+    for name in GRAPH:
+        if name not in index:
+            visit(name)
+    return found
+
+
+def test_no_circle_of_files():
+    inner = [part for part in circles() if not any(name in FOLDERS for name in part)]
+    assert not inner, inner
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_no_module_is_too_long(name):
+    assert MODULES[name].read_text("utf-8").count("\n") <= MOST_LINES
+
+
+def test_the_name_of_every_exception_ends_in_error():
+    wrong = [
+        f"{name}.{node.name}"
+        for name, path in MODULES.items()
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ClassDef)
+        and any(re.search(r"(Error|Exception)$", ast.unparse(base)) for base in node.bases)
+        and not re.search(r"(Error|Exception|Interrupt)$", node.name)
+    ]
+    assert not wrong, wrong
+
+
+def test_a_small_module_has_more_than_one_importer():
+    importers = {name: [other for other in GRAPH if name in GRAPH[other]] for name in GRAPH}
+    single = [
+        name
+        for name, path in MODULES.items()
+        if path.name not in ("__init__.py", "__main__.py", "main.py")
+        and path.read_text("utf-8").count("\n") < TINY
+        and len(importers[name]) == 1
+        and importers[name][0] != name.rpartition(".")[0]  # a package that loads it when it is used
+    ]
+    assert not single, single
+
+
+def calls_of_print(tree: ast.AST) -> int:
+    """How often a tree calls ``print``, but for the methods that render for a person."""
+    if isinstance(tree, ast.FunctionDef) and tree.name == "_render_human":
+        return 0
+    own = isinstance(tree, ast.Call) and ast.unparse(tree.func) in ("print", "typer.echo", "sys.stdout.write")
+    return own + sum(calls_of_print(child) for child in ast.iter_child_nodes(tree))
+
+
+def test_only_commands_print():
+    wrong = [
+        name
+        for name, path in MODULES.items()
+        if ".cli." not in name
+        and ".sandbox.child." not in name
+        and calls_of_print(ast.parse(path.read_text("utf-8")))
+    ]
+    assert not wrong, wrong

@@ -1,0 +1,578 @@
+"""The judge against a real HTTP server on loopback that speaks the wire protocol."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from art_gym.wrappers.judging import Attempt, Criterion, JudgeFailedError, JudgingError, Rubric, Step
+from art_gym.wrappers.judging.budget import JudgeBudget
+from art_gym.wrappers.judging.cache import CachedAnswer, JudgeCache
+from art_gym.wrappers.judging.http_client import Answer as ReadAnswer
+from art_gym.wrappers.judging.http_client import is_context_length_error, read_completion, retry_after
+from art_gym.wrappers.judging.llm_judge import LLMJudge
+from tests.wrappers.judging.judge_server import (
+    ERROR,
+    GROUP,
+    VALUES,
+    Answer,
+    Bench,
+    JudgeServer,
+    Reply,
+    Request,
+    answer_json,
+    attempt,
+    by_content,
+    completion,
+    edited,
+    failure,
+    first_then_good,
+    good,
+    marker,
+    says,
+    shown,
+    values,
+)
+
+NOW = 1_700_000_000.0
+
+
+# --- one question -----------------------------------------------------------------------------------------
+
+
+def test_one_request_scores_a_group(bench: Bench) -> None:
+    judge = bench.judge(temperature=0.4, max_answer_tokens=777, extra_body={"min_p": 0.1})
+    scores = judge(GROUP)
+    assert {id_: score.value for id_, score in scores.items()} == VALUES
+    assert list(scores) == ["a", "b", "c"]
+    assert scores["b"].explanation == "b did so.", "by the caller's ids, not the question's"
+    (request,) = bench.requests
+    assert bench.server.paths == ["/v1/chat/completions"]
+    assert (request["model"], request["temperature"], request["min_p"]) == ("m", 0.4, 0.1)
+    assert request["max_completion_tokens"] == 777
+    counts = judge.statistics
+    assert (counts.groups, counts.requests, counts.prompt_tokens, counts.completion_tokens) == (1, 1, 100, 20)
+    assert counts.failures == {}
+
+
+def test_scores_go_by_id_whatever_the_order_of_the_answer(bench: Bench) -> None:
+    assert values(bench.judge(edited(list.reverse))) == VALUES
+
+
+def test_the_same_attempt_twice_is_judged_once(bench: Bench) -> None:
+    judge = bench.judge()
+    scores = judge([*GROUP, replace(GROUP[1], id="d")])
+    assert scores["d"].value == scores["b"].value == 0.9
+    assert scores["d"].explanation == "b/d did so."
+    judge(GROUP)
+    assert bench.requests[0] == bench.requests[1]
+
+
+def test_another_rubric_comes_with_the_call_and_its_parts_come_back(bench: Bench) -> None:
+    def answer(number: int, request: Request) -> Reply:
+        return says(answer_json(dict.fromkeys(shown(request), 0.5), parts={"speed": 0.25, "style": 1}))
+
+    rubric = Rubric((Criterion("speed", 0.5), Criterion("style", 0.5)))
+    judge = bench.judge(answer)
+    assert judge(GROUP, rubric)["a"].parts == {"speed": 0.25, "style": 1.0}
+    assert judge(GROUP)["a"].parts == {}, "one criterion has no parts"
+
+
+def test_an_impossible_group_is_the_callers_mistake(bench: Bench) -> None:
+    judge = bench.judge()
+    for group in ([], [GROUP[0], GROUP[0]], [GROUP[0], replace(GROUP[1], task="another")]):
+        with pytest.raises(JudgingError):
+            judge(group)
+    assert bench.requests == []
+    assert judge.statistics.groups == 0
+
+
+# --- answers that cannot be used --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("bad", "problem"),
+    [
+        (edited(lambda s: s.pop()), "there is no score for"),
+        (edited(lambda s: s[0].update(score=7.5)), "not 7.5"),
+        (lambda n, r: says(good(r)[:-30], finish="length"), "be brief"),
+        (lambda n, r: says(None), "it is empty"),
+    ],
+)
+def test_a_bad_answer_is_mended_or_fails(bench: Bench, bad: Answer, problem: str) -> None:
+    judge = bench.judge(first_then_good(bad))
+    assert values(judge) == VALUES
+    first, second = bench.requests
+    assert second["messages"][:2] == first["messages"]
+    assert problem in second["messages"][3]["content"]
+    assert (judge.statistics.repairs, judge.statistics.failures) == (1, {})
+
+    fault = failure(bench.judge(bad, max_repairs=1))
+    assert (fault.reason, len(bench.requests)) == ("malformed", 2)
+    assert problem in str(fault)
+
+
+def test_a_repair_shows_the_last_answer_alone(bench: Bench) -> None:
+    failure(bench.judge(lambda number, request: says(f"answer {number} " + "x" * 5_000), max_repairs=3))
+    assert [len(request["messages"]) for request in bench.requests] == [2, 4, 4, 4]
+    last = bench.requests[-1]["messages"][2]["content"]
+    assert last.startswith("answer 2")
+    assert len(last) <= 2_000
+
+
+# --- completions, byte by byte ----------------------------------------------------------------------------
+
+
+def test_a_completion_is_read() -> None:
+    body = json.dumps(completion("héllo", usage=(7, 3))).encode()
+    assert (
+        read_completion(body) == read_completion(b"\xef\xbb\xbf" + body) == ReadAnswer("héllo", False, 7, 3)
+    )
+    cut = completion(None, usage=None, finish="length")
+    assert read_completion(json.dumps(cut).encode()) == ReadAnswer("", True)
+    assert read_completion(json.dumps(completion("\ud800")).encode()).text == "\\ud800"
+
+
+@pytest.mark.parametrize("usage", [None, 3, {}, {"prompt_tokens": "many", "completion_tokens": -1}, [1]])
+def test_odd_usage_is_no_usage(usage: object) -> None:
+    answer = read_completion(json.dumps(completion("x") | {"usage": usage}).encode())
+    assert (answer.prompt_tokens, answer.completion_tokens) == (None, None)
+
+
+def declined() -> Request:
+    body = completion(None)
+    body["choices"][0]["message"]["refusal"] = "I cannot judge."
+    return body
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"", "garbled"),
+        (b"{cut", "garbled"),
+        (b"[]", "garbled"),
+        (b"null", "garbled"),
+        (b"[" * 100_000, "garbled"),
+        ("é".encode("latin-1"), "garbled"),
+        (json.dumps(completion("x")).encode("utf-16"), "garbled"),
+        (b'{"choices": []}', "garbled"),
+        (b'{"choices": [3]}', "garbled"),
+        (b'{"choices": [{"message": "x"}]}', "garbled"),
+        (b'{"choices": [{"message": {"content": [{"type": "text"}]}}]}', "garbled"),
+        (b'{"error": {"message": "overloaded"}}', "garbled"),
+        (json.dumps(declined()).encode(), "refused"),
+        (json.dumps(completion("", finish="content_filter")).encode(), "refused"),
+    ],
+)
+def test_anything_else_is_a_failure_with_a_reason(body: bytes, reason: str) -> None:
+    with pytest.raises(JudgeFailedError) as caught:
+        read_completion(body)
+    assert caught.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "7"}, 7.0),
+        ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
+        ({"retry-after": formatdate(NOW + 30, usegmt=True)}, 30.0),
+        ({"retry-after": formatdate(NOW + 30).replace("-0000", "")}, 30.0),
+        ({"retry-after": formatdate(NOW - 30, usegmt=True)}, None),
+        ({"retry-after": "-3"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after-ms": "x", "retry-after": "2"}, 2.0),
+    ],
+)
+def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after(headers, NOW) == seconds
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "code", "expected"),
+    [
+        (400, "This model's maximum context length is 4096 tokens.", None, True),
+        (400, "nope", "context_length_exceeded", True),
+        (400, "the request exceeds the available context size", None, True),
+        (422, "prompt is too long: 210000 tokens > 200000 maximum", None, True),
+        (413, "Payload Too Large", None, True),
+        (400, "response_format is not supported", None, False),
+        (401, "the key is too long", None, False),
+        (500, "context length", None, False),
+    ],
+)
+def test_too_long_is_told_from_other_rejections(
+    status: int, message: str, code: str | None, expected: bool
+) -> None:
+    assert is_context_length_error(status, message, code) is expected
+
+
+# --- faults on the way ------------------------------------------------------------------------------------
+
+HANG = Reply(hang=True)
+STALL = Reply(completion("x" * 500), drop_after=100, stall=True)
+DRIP = Reply(drip=0.02)
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (Reply(ERROR, 429), "rate_limited"),
+        (Reply(ERROR, 500), "server_error"),
+        (Reply(b"<html>bad gateway</html>", 502), "server_error"),
+        (Reply(completion("x" * 500), drop_after=200), "connection"),
+        (Reply(completion("x"), drop_after=0), "connection"),
+        (Reply(b"<html>welcome</html>", headers={"Content-Type": "text/html"}), "garbled"),
+        (HANG, "timeout"),
+        (STALL, "timeout"),
+        (DRIP, "timeout"),
+    ],
+)
+def test_a_fault_that_passes_costs_a_retry_and_one_that_stays_fails(
+    bench: Bench, fault: Reply, reason: str
+) -> None:
+    options = {"timeout": 0.3} if fault in (HANG, STALL, DRIP) else {}
+    judge = bench.judge(first_then_good(lambda n, r: fault), **options)
+    assert values(judge) == VALUES
+    assert (judge.statistics.requests, judge.statistics.retries) == (2, 1)
+    assert 0.25 <= bench.pauses[0] <= 0.5
+
+    assert failure(bench.judge(lambda n, r: fault, max_retries=2, **options)).reason == reason
+    assert len(bench.requests) == 3
+
+
+def test_nobody_there_is_a_failure(bench: Bench) -> None:
+    judge = bench.judge(max_retries=0)
+    bench.server.close()
+    assert failure(judge).reason == "connection"
+
+
+def test_pauses_double_up_to_a_bound_and_are_spread(bench: Bench) -> None:
+    failure(bench.judge(lambda n, r: Reply(ERROR, 500), max_retries=8))
+    for number, pause in enumerate(bench.pauses):
+        longest = min(0.5 * 2**number, 16)
+        assert longest / 2 <= pause <= longest
+    assert len(set(bench.pauses)) == 8
+
+
+def test_a_server_is_left_alone_as_long_as_it_asks_but_not_for_too_long(bench: Bench) -> None:
+    waits = [{"Retry-After": "7"}, {}]
+    judge = bench.judge(lambda n, r: Reply(ERROR, 429, waits[n]) if n < 2 else by_content(n, r))
+    assert values(judge) == VALUES
+    assert 7 <= bench.pauses[0] <= 7.5
+    assert 0.5 <= bench.pauses[1] <= 1
+    assert (
+        failure(bench.judge(lambda n, r: Reply(ERROR, 429, {"Retry-After": "3600"}))).reason == "rate_limited"
+    )
+    assert len(bench.pauses) == 2
+
+
+@pytest.mark.parametrize(
+    ("reply", "advice"),
+    [
+        (Reply(ERROR, 401), "OPENAI_API_KEY"),
+        (Reply(ERROR, 403), "another api_key"),
+        (Reply(ERROR, 404), "base_url"),
+        (Reply(ERROR, 418), "no such luck"),
+        (Reply({"error": {"message": "quota", "code": "insufficient_quota"}}, 429), "no credit left"),
+        (Reply(declined()), "I cannot judge."),
+    ],
+)
+def test_a_refusal_is_not_asked_again_and_says_what_to_set(bench: Bench, reply: Reply, advice: str) -> None:
+    fault = failure(bench.judge(lambda n, r: reply))
+    assert fault.reason == "refused"
+    assert advice in str(fault)
+    assert len(bench.requests) == 1
+
+
+# --- the form of the answer -------------------------------------------------------------------------------
+
+
+def form_of(request: Request) -> str:
+    return str(request.get("response_format", {}).get("type", "text"))
+
+
+def lacking(*forms: str) -> Answer:
+    def answer(number: int, request: Request) -> Reply:
+        return Reply(ERROR, 400) if form_of(request) in forms else by_content(number, request)
+
+    return answer
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_the_strictest_form_that_the_server_has_is_found_and_remembered(bench: Bench, place: int) -> None:
+    forms = ["json_schema", "json_object", "text"]
+    judge = bench.judge(lacking(*forms[:place]))
+    assert values(judge) == values(judge.with_seed(1)) == VALUES
+    assert [form_of(request) for request in bench.requests] == [*forms[: place + 1], forms[place]]
+
+
+def test_a_server_that_rejects_every_form_does_not_count_as_lacking_them(bench: Bench) -> None:
+    judge = bench.judge(lambda n, r: Reply(ERROR, 400) if n < 3 else by_content(n, r))
+    assert failure(judge).reason == "refused"
+    judge(GROUP)
+    assert [form_of(request) for request in bench.requests[2:]] == ["text", "json_schema"]
+
+
+def test_a_form_that_is_asked_for_is_the_only_one(bench: Bench) -> None:
+    failure(bench.judge(lacking("json_schema", "json_object", "text"), structured="json_object"))
+    assert [form_of(request) for request in bench.requests] == ["json_object"]
+
+
+# --- money, disk and threads ------------------------------------------------------------------------------
+
+
+def test_judges_share_a_budget_and_retries_and_repairs_count(bench: Bench) -> None:
+    budget = JudgeBudget(max_requests=4)
+    bench.judge(budget=budget)(GROUP)
+    judge = bench.judge(lambda n, r: Reply(ERROR, 500) if n == 0 else says("?"), budget=budget)
+    assert failure(judge).reason == "budget"
+    counts = judge.statistics
+    assert (counts.requests, counts.retries, counts.repairs) == (3, 1, 2)
+
+
+def test_the_cost_is_what_the_server_counts(bench: Bench) -> None:
+    prices = {"prompt_price_per_million": 1_000.0, "completion_price_per_million": 10_000.0}
+    budget = JudgeBudget(max_cost=100.0, **prices)
+    judge = bench.judge(budget=budget)
+    judge(GROUP)
+    assert judge.statistics.cost == pytest.approx(0.1 + 0.2)
+    failure(bench.judge(lambda n, r: Reply(ERROR, 401), budget=budget))
+    assert budget.cost == pytest.approx(0.3), "a refusal costs nothing"
+    lost = bench.judge(lambda n, r: Reply(b"{cut"), budget=budget, max_retries=0)
+    failure(lost)
+    assert budget.cost > 40, "a lost request may have been billed"
+    assert lost.statistics.cost == pytest.approx(budget.cost - 0.3)
+
+
+def test_a_server_that_does_not_count_is_estimated(bench: Bench) -> None:
+    judge = bench.judge(lambda n, r: says(good(r), usage=None))
+    judge(GROUP)
+    length = sum(len(message["content"].encode()) for message in bench.requests[0]["messages"])
+    assert judge.statistics.prompt_tokens == pytest.approx(length / 3, abs=2)
+    assert judge.statistics.completion_tokens > 10
+
+
+def test_a_rerun_costs_nothing_and_gives_the_same(bench: Bench, tmp_path: Path) -> None:
+    scores = bench.judge(cache=tmp_path / "cache.db")(GROUP)
+    again = bench.judge(cache=JudgeCache(tmp_path / "cache.db"))
+    renamed = [replace(one, id=f"x{one.id}") for one in GROUP[::-1]]
+    found = values(again, [*renamed, replace(GROUP[0], id="twin")])
+    assert found == {"xa": 0.3, "xb": 0.9, "xc": 0.5, "twin": 0.3}
+    assert again(GROUP) == scores, "explanations too"
+    assert bench.requests == []
+    assert (again.statistics.cache_hits, again.statistics.cost, again.statistics.requests) == (2, 0.0, 0)
+
+
+def test_another_question_is_not_found_in_the_cache(bench: Bench, tmp_path: Path) -> None:
+    path = tmp_path / "cache.db"
+    bench.judge(cache=path)(GROUP)
+    for options in ({"temperature": 0.5}, {"max_answer_tokens": 99}, {"extra_body": {"x": 1}}, {"seed": 1}):
+        bench.judge(cache=path, **options)(GROUP)
+        assert len(bench.requests) == 1, options
+    judge = bench.judge(cache=path)
+    judge(GROUP, Rubric((Criterion("style", 1.0),)))
+    judge([replace(one, ending="truncated") for one in GROUP])
+    with LLMJudge("another", bench.server.url, cache=path) as other:
+        other(GROUP)
+    assert len(bench.requests) == 3
+
+
+def test_a_mended_answer_is_cached_and_a_failure_is_not(bench: Bench, tmp_path: Path) -> None:
+    judge = bench.judge(lambda n, r: says("?") if n < 4 else by_content(n, r), cache=tmp_path / "c.db")
+    failure(judge)
+    assert values(judge) == VALUES
+    assert values(judge) == VALUES
+    assert judge.statistics.requests == 5
+
+
+def test_a_damaged_cache_is_an_error_and_no_failure_of_the_judge(bench: Bench, tmp_path: Path) -> None:
+    class Odd(JudgeCache):
+        def get(self, key: str) -> CachedAnswer | None:
+            return CachedAnswer("answered", "?")
+
+    with pytest.raises(JudgingError, match="does not fit its question"):
+        bench.judge(cache=Odd(tmp_path / "odd.db"))(GROUP)
+    judge = bench.judge(cache=tmp_path / "c.db")
+    (tmp_path / "c.db").write_bytes(b"gone")
+    with pytest.raises(JudgingError, match=r"c\.db"):
+        judge(GROUP)
+
+
+def when_two_ask(answer: Answer) -> Answer:
+    """Answers the first request only once a second one has come."""
+    together = threading.Event()
+
+    def wait(number: int, request: Request) -> Reply:
+        if number:
+            together.set()
+        assert together.wait(60)
+        time.sleep(0.02)
+        return answer(number, request)
+
+    return wait
+
+
+def test_threads_share_a_judge_within_its_limit(bench: Bench, tmp_path: Path) -> None:
+    judge = bench.judge(when_two_ask(by_content), max_concurrency=3, cache=tmp_path / "c.db")
+    groups = [[attempt("a", n / 20), attempt("b", 1 - n / 20)] for n in range(8)] * 2
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda group: values(judge, group), groups))
+    assert found == [{one.id: marker(one.steps[0].reply) for one in group} for group in groups]
+    assert 2 <= bench.server.most_busy <= 3
+    assert judge.statistics.groups == 16
+
+
+def test_threads_that_ask_the_same_get_the_first_answer_on_disk(bench: Bench, tmp_path: Path) -> None:
+    fickle = when_two_ask(lambda n, r: says(answer_json(dict.fromkeys(shown(r), n / 10))))
+    judge = bench.judge(fickle, cache=tmp_path / "c.db")
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: tuple(values(judge).values()), range(4)))
+    assert len(set(found)) == 1
+    assert len(bench.requests) > 1
+
+
+def test_a_closed_judge_says_so(bench: Bench) -> None:
+    with bench.judge() as judge:
+        judge(GROUP)
+    with pytest.raises(JudgingError, match="closed"):
+        judge(GROUP)
+
+
+# --- orders, and groups that are too long -----------------------------------------------------------------
+
+
+def test_seeds_change_the_order_and_the_given_order_is_kept(bench: Bench) -> None:
+    judge = bench.judge()
+    for seed in range(8):
+        assert values(judge.with_seed(seed)) == VALUES
+    fixed = judge.in_given_order()
+    assert values(fixed) == values(fixed, GROUP[::-1]) == VALUES
+    orders = [tuple(marker(text) for text in shown(r).values()) for r in bench.requests]
+    assert len(set(orders[:8])) > 2
+    assert orders[8:] == [(0.3, 0.9, 0.5), (0.5, 0.9, 0.3)]
+    assert judge.statistics.requests == 10
+
+
+def small_reader(most: int, slope: float = 1.0) -> Answer:
+    """Rejects what has more characters; its scale depends on how many attempts it sees."""
+
+    def answer(number: int, request: Request) -> Reply:
+        if sum(len(message["content"]) for message in request["messages"]) > most:
+            return Reply({"error": {"message": "This model's maximum context length is 9 tokens"}}, 400)
+        texts = shown(request)
+        stretch = slope if len(texts) % 2 else 1.0
+        return says(answer_json({label: stretch * marker(text) for label, text in texts.items()}))
+
+    return answer
+
+
+def long_group(count: int, characters: int) -> list[Attempt]:
+    return [attempt(f"id{n}", round(n / (count - 1), 3), "x" * characters) for n in range(count)]
+
+
+def test_a_long_group_is_judged_in_batches_on_one_scale(bench: Bench) -> None:
+    group = long_group(12, 3_000)
+    found = values(bench.judge(small_reader(10**6, slope=0.7), max_context_tokens=13_000), group)
+    ranked = sorted(found, key=lambda id_: found[id_])
+    assert ranked == [one.id for one in group]
+    sizes = [len(shown(request)) for request in bench.requests]
+    assert len(sizes) > 2
+    assert sum(sizes) == 12 + 2 * (len(sizes) - 1), "two anchors in every later batch"
+    steps = [found[later] - found[earlier] for earlier, later in itertools.pairwise(ranked)]
+    assert max(steps) - min(steps) < 0.02, "even steps stay even across batches"
+
+
+def test_what_the_server_finds_too_long_is_halved_until_it_is_taken(bench: Bench, tmp_path: Path) -> None:
+    group = long_group(6, 9_000)
+    judge = bench.judge(small_reader(20_000), cache=tmp_path / "c.db")
+    found = values(judge, group)
+    assert sorted(found, key=lambda id_: found[id_]) == [one.id for one in group]
+    assert judge.statistics.cuts >= 1
+    assert values(bench.judge(small_reader(20_000), cache=tmp_path / "c.db"), group) == found
+    assert bench.requests == [], "rejections are remembered too"
+    assert failure(bench.judge(small_reader(100)), long_group(4, 2_000)).reason == "too_long"
+    assert len(bench.requests) < 12
+
+
+def test_an_endless_attempt_is_cut_and_judged(bench: Bench) -> None:
+    group = [*GROUP, Attempt("long", GROUP[0].task, (Step("x" * 500_000 + " quality=0.7", "over"),))]
+    assert values(bench.judge(), group) == {**VALUES, "long": 0.7}
+    assert "characters left out here" in bench.requests[0]["messages"][1]["content"]
+
+
+# --- what a user may get wrong ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"max_context_tokens": 0}, "max_context_tokens"),
+        ({"max_answer_tokens": 20_000}, "max_answer_tokens"),
+        ({"max_concurrency": 0}, "max_concurrency"),
+        ({"max_retries": -1}, "max_retries"),
+        ({"max_repairs": -1}, "max_repairs"),
+        ({"timeout": 0}, "timeout"),
+        ({"structured": "json_shema"}, "did you mean `json_schema`"),
+        ({"extra_body": {"x": object()}}, "JSON"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(JudgingError, match=named):
+        LLMJudge("m", "http://127.0.0.1:1/v1", **options)
+
+
+def test_a_missing_key_and_a_missing_package_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(JudgingError, match="OPENAI_API_KEY"):
+        LLMJudge("m")
+    monkeypatch.setitem(sys.modules, "openai", None)
+    with pytest.raises(ImportError, match=r"pip install \"art-gym\[openai\]\""):
+        LLMJudge("m", "http://127.0.0.1:1/v1")
+
+
+# --- what must hold for every group -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def content_judge() -> Iterator[tuple[LLMJudge, JudgeServer]]:
+    server = JudgeServer(by_content)
+    with LLMJudge("m", server.url) as judge:
+        yield judge, server
+    server.close()
+
+
+QUALITIES = st.lists(st.integers(0, 20).map(lambda n: n / 20), min_size=1, max_size=6)
+
+
+@settings(deadline=None, max_examples=30)
+@given(QUALITIES, st.randoms(use_true_random=False))
+def test_order_names_and_twins_change_nothing(
+    content_judge: tuple[LLMJudge, JudgeServer], qualities: list[float], random: Any
+) -> None:
+    judge, server = content_judge
+    group = [attempt(str(number), quality) for number, quality in enumerate(qualities)]
+    scores = values(judge, group)
+    assert list(scores.values()) == qualities
+    changed = [*group, replace(random.choice(group), id="twin")]
+    random.shuffle(changed)
+    names = {one.id: f"name {place}" for place, one in enumerate(changed)}
+    renamed = values(judge, [replace(one, id=names[one.id]) for one in changed])
+    assert {id_: renamed[names[id_]] for id_ in scores} == scores
+    assert server.requests[-1] == server.requests[-2]

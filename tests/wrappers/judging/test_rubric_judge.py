@@ -1,0 +1,475 @@
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from art_gym.wrappers.judging.base import Attempt, Criterion, JudgingError, Rubric, Step, judge_group
+from art_gym.wrappers.judging.rubric_judge import (
+    CLASSIC_CRITERIA,
+    CLASSIC_RUBRIC,
+    CriterionFunction,
+    RubricJudge,
+    accuracy,
+    agreement,
+    completeness,
+    efficiency,
+    user_satisfaction,
+)
+
+
+def call(name: str, observation: str = "ok", seconds: float | None = None, **arguments: Any) -> Step:
+    return Step(f"{name}(…)", observation, call={"name": name, "arguments": arguments}, seconds=seconds)
+
+
+def wrong(observation: str = "No tool.", seconds: float | None = None) -> Step:
+    return Step("?", observation, error={"kind": "no_call", "message": observation}, seconds=seconds)
+
+
+def attempt(*steps: Step, ending: str = "terminated", **facts: Any) -> Attempt:
+    return Attempt("a", "the task", tuple(steps), ending=ending, facts=facts)
+
+
+# --- agreement ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("expected", "result", "value"),
+    [
+        ("Maria Holt", " maria   HOLT\n", 1.0),
+        ("12 March", "13 March", 0.875),
+        ("paid", "unpaid", 0.8),
+        ("yes", "", 0.0),
+        ("", "", 1.0),
+        ("42", 42, 1.0),
+        (42, "42.0", 1.0),
+        (42, "forty-two", 0.0),
+        (100, 75, 0.75),
+        (-5, 5, 0.0),
+        (0, 0.0, 1.0),
+        (0, 0.1, 0.0),
+        (1e308, -1e308, 0.0),
+        (float("inf"), float("inf"), 1.0),
+        (1.0, float("nan"), 0.0),
+        (10**400, 3, 0.0),
+        (True, True, 1.0),
+        (True, 1, 0.0),
+        (1, True, 0.0),
+        ({"a": 1, "b": 2}, {"a": 1, "b": 2}, 1.0),
+        ({"a": 1, "b": 2}, {"a": 1}, 0.5),
+        ({"a": 1}, {"a": 1, "b": 2}, 0.5),
+        ({"a": {"b": "x", "c": "y"}}, {"a": {"b": "x"}}, 0.5),
+        ({}, {}, 1.0),
+        ({"a": 1}, "a", 0.0),
+        ([1, 2, 3], [1, 2], 2 / 3),
+        ([1, 2], [1, 2, 3, 4], 0.5),
+        ([1, 2], [2, 1], 0.5),
+        ([], [], 1.0),
+        ([1], "1", 0.0),
+        ([1], 1, 0.0),
+        ("text", {"a": 1}, 0.0),
+        ("text", None, 0.0),
+    ],
+)
+def test_agreement_of_what_json_can_hold(expected: Any, result: Any, value: float) -> None:
+    assert agreement(expected, result) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("expected", "result", "value"),
+    [
+        ("12 March", "13 March", 0.0),
+        ("12 March", "12 march ", 1.0),
+        (100, 99, 0.0),
+        ({"a": "x", "b": "near"}, {"a": "x", "b": "neat"}, 0.5),
+        (["x", "near"], ["x", "neat"], 0.5),
+    ],
+)
+def test_an_exact_match_gives_nothing_for_a_likeness(expected: Any, result: Any, value: float) -> None:
+    assert agreement(expected, result, exact=True) == value
+
+
+def test_long_texts_are_compared_by_words_in_linear_time() -> None:
+    same_words = "alpha beta gamma " * 20_000
+    began = time.process_time()
+    assert agreement(same_words, same_words + "delta " * 30_000) == pytest.approx(120 / 150)
+    assert agreement("ab" * 50_000, "ba" * 50_000) == 0.0
+    assert agreement("ab" * 100, "ba" * 100) > 0.9
+    assert time.process_time() - began < 2
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(json_values, json_values)
+def test_agreement_is_a_number_from_0_to_1(expected: Any, result: Any) -> None:
+    for exact in (False, True):
+        assert 0 <= agreement(expected, result, exact=exact) <= 1
+
+
+@given(json_values)
+def test_everything_but_nan_agrees_fully_with_itself(value: Any) -> None:
+    assume("nan" not in repr(value))
+    # An integer that no float can hold is the documented exception.
+    assume(not any(len(part) > 300 for part in repr(value).split()))
+    assert agreement(value, value) == pytest.approx(1.0)
+
+
+# --- accuracy -------------------------------------------------------------------------------------------
+
+
+def test_accuracy_compares_the_result_with_the_expected_one() -> None:
+    assert accuracy(attempt(call("x"), expected="red", result="Red")).value == 1
+    assert accuracy(attempt(call("x"), expected="red", result=None)).value == 0
+    assert accuracy(attempt(call("x"), expected="red")).value == 0
+    assert accuracy(attempt(expected="2024-03-12", result="2024-03-13")).value == pytest.approx(0.9)
+    assert accuracy(attempt(expected="2024-03-12", result="2024-03-13", match="exact")).value == 0
+    with pytest.raises(JudgingError, match="did you mean `exact`"):
+        accuracy(attempt(expected="red", result="red", match="exakt"))
+
+
+SEARCHED = call("search", "1 mail: 2024 | Ann | budget for Falcon | m1", query="budget")
+
+
+@pytest.mark.parametrize(
+    ("task_type", "steps", "ending", "value"),
+    [
+        ("email_search", [SEARCHED, call("select", email_id="m1")], "terminated", 1.0),
+        ("email_search", [SEARCHED, call("select", email_id="m9")], "terminated", 0.5),
+        ("email_search", [SEARCHED, call("select", "m9 is wrong", email_id="m9")], "terminated", 0.5),
+        ("email_search", [SEARCHED, call("answer", text="m1", sources=["m1", "m7"])], "terminated", 5 / 6),
+        ("email_search", [SEARCHED, SEARCHED], "truncated", 0.0),
+        ("email_search", [SEARCHED, wrong()], "terminated", 0.0),
+        ("email_search", [], "terminated", 0.0),
+        ("question_answering", [SEARCHED, call("answer", text="Ann")], "terminated", 1.0),
+        ("question_answering", [SEARCHED, call("answer", text="Ann Smith")], "terminated", 0.75),
+        ("question_answering", [SEARCHED, call("answer", text="I don’t know")], "terminated", 0.0),
+        ("question_answering", [SEARCHED, call("answer", text="Ann " * 61)], "terminated", 0.0),
+        ("question_answering", [SEARCHED, call("answer", text="?!")], "terminated", 0.0),
+        ("question_answering", [SEARCHED], "truncated", 0.0),
+        ("question_answering", [Step("Paris", "Thanks.")], "terminated", 1.0),
+        ("game", [call("move"), wrong()], "terminated", 0.25),
+        ("game", [call("move")], "truncated", 0.5),
+        ("game", [], "truncated", 0.0),
+        ("something else", [call("x"), call("y")], "terminated", 1.0),
+        ("something else", [call("x"), call("y")], "truncated", 0.5),
+        (None, [wrong(), call("y")], "terminated", 0.5),
+        (None, [], "unfinished", 0.0),
+    ],
+)
+def test_without_an_expected_result_the_transcript_is_judged_by_its_type(
+    task_type: str | None, steps: Sequence[Step], ending: str, value: float
+) -> None:
+    assert accuracy(attempt(*steps, ending=ending, task_type=task_type)).value == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("observations", "ending", "value"),
+    [
+        (["5 of 5 examples pass.", "Thank you."], "terminated", 1.0),
+        (["2 of 5 examples pass.", "Thank you."], "terminated", 0.7),
+        (["2 of 5 examples pass.", "4/5 hidden tests passed"], "terminated", 0.9),
+        (["Traceback (most recent call last):\nZeroDivisionError"], "truncated", 0.0),
+        (["ValueError: no", "fine"], "truncated", 0.3),
+        (["[exit code 1]"], "terminated", 0.2),
+        (["[exit code 0]"], "terminated", 0.5),
+        (["9 of 3 tests pass"], "terminated", 1.0),
+        (["0 of 0 tests pass"], "terminated", 0.5),
+        ([f"{'9' * 5000} of 3 tests pass"], "terminated", 0.5),
+        (["3 of the 4 people did not pass"], "terminated", 0.5),
+        (["2 of 9 tests pass.", "All 9 tests passed."], "terminated", 1.0),
+        (["All tests pass.", "8 of 10 hidden tests pass."], "terminated", 0.9),
+    ],
+)
+def test_code_is_judged_by_what_its_runs_showed(observations: list[str], ending: str, value: float) -> None:
+    steps = [call("test", text) for text in observations]
+    found = accuracy(attempt(*steps, ending=ending, task_type="code_generation"))
+    assert found.value == pytest.approx(value)
+
+
+def test_heuristics_read_neither_reward_nor_success() -> None:
+    for task_type in ("email_search", "question_answering", "code_generation", "game", "general"):
+        plain = attempt(SEARCHED, call("select", email_id="m1"), task_type=task_type)
+        paid = replace(plain, success=True, steps=tuple(replace(s, reward=9.0) for s in plain.steps))
+        assert accuracy(plain) == accuracy(paid)
+
+
+# --- the other criteria ---------------------------------------------------------------------------------
+
+
+def solved(steps: int, **facts: Any) -> Attempt:
+    return attempt(*[call("x")] * steps, expected=1, result=1, **facts)
+
+
+REQUIRED = {"required_actions": ["search", "read", "answer", "read"]}
+DONE = (call("search"), call("search"), call("answer"), wrong())
+REFUSED = replace(call("read"), error={"kind": "refused", "message": "no"})
+
+
+def waited(*seconds: float | None) -> Attempt:
+    return attempt(*[call("x", seconds=time) for time in seconds])
+
+
+@pytest.mark.parametrize(
+    ("criterion", "judged", "value"),
+    [
+        (efficiency, solved(1, optimal_turns=2), 1),
+        (efficiency, solved(2, optimal_turns=2), 1),
+        (efficiency, solved(8, optimal_turns=2), 0.25),
+        (efficiency, solved(1), 1),
+        (efficiency, solved(11), 0.5),
+        (efficiency, solved(500, task_type="game"), 1),
+        (efficiency, attempt(call("x"), wrong(), task_type="game", expected=1, result=1), 0.5),
+        (efficiency, attempt(ending="unfinished"), 0),
+        (efficiency, attempt(call("answer"), expected="red", result=None, optimal_turns=2), 0),
+        (efficiency, attempt(call("x"), expected={"a": 1, "b": 2}, result={"a": 1}, optimal_turns=1), 0.5),
+        (completeness, attempt(*DONE, **REQUIRED), 2 / 3),
+        (completeness, attempt(*DONE, REFUSED, **REQUIRED), 2 / 3),
+        (completeness, attempt(*DONE, call("read"), **REQUIRED), 1),
+        (completeness, attempt(call("x")), 1),
+        (completeness, attempt(call("x"), ending="truncated"), 0),
+        (completeness, attempt(wrong()), 0),
+        (completeness, attempt(), 0),
+        (user_satisfaction, attempt(), 0),
+        (user_satisfaction, attempt(call("x"), wrong()), 0.5),
+        (user_satisfaction, waited(0, 1), 1),
+        (user_satisfaction, waited(10), 0.75),
+        (user_satisfaction, waited(19), 0.625),
+        (user_satisfaction, waited(float("inf")), 0.5),
+        (user_satisfaction, waited(1, 10), 0.875),
+        (user_satisfaction, waited(None, 10), 0.75),
+    ],
+)
+def test_criteria(criterion: CriterionFunction, judged: Attempt, value: float) -> None:
+    assert criterion(judged)[0] == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("criterion", "judged", "named"),
+    [(efficiency, solved(2, optimal_turns=x), "optimal_turns") for x in (0, -1, float("nan"), "2", True)]
+    + [(user_satisfaction, waited(seconds), "seconds") for seconds in (-1.0, float("nan"))],
+)
+def test_facts_out_of_range_are_refused(criterion: CriterionFunction, judged: Attempt, named: str) -> None:
+    with pytest.raises(JudgingError, match=named):
+        criterion(judged)
+
+
+# --- what must hold for every attempt -------------------------------------------------------------------
+
+
+@given(st.dictionaries(st.text(max_size=3), st.text(max_size=5), min_size=1, max_size=6), st.data())
+def test_one_more_matched_key_never_lowers_accuracy(expected: dict[str, str], data: st.DataObject) -> None:
+    result = data.draw(st.dictionaries(st.sampled_from(sorted(expected)), st.text(max_size=5)))
+    result |= data.draw(st.dictionaries(st.text(min_size=4, max_size=5), st.text(max_size=3), max_size=2))
+    key = data.draw(st.sampled_from(sorted(expected)))
+    better = result | {key: expected[key]}
+    before = accuracy(attempt(expected=expected, result=result)).value
+    assert accuracy(attempt(expected=expected, result=better)).value >= before - 1e-12
+
+
+@given(st.integers(1, 40), st.integers(0, 40), st.none() | st.integers(1, 20))
+def test_fewer_steps_never_lower_efficiency(steps: int, more: int, optimum: int | None) -> None:
+    facts = {} if optimum is None else {"optimal_turns": optimum}
+    assert efficiency(solved(steps, **facts)).value >= efficiency(solved(steps + more, **facts)).value
+
+
+@given(st.lists(st.sampled_from("abc")), st.sampled_from("abc"))
+def test_one_more_action_never_lowers_completeness(called: list[str], more: str) -> None:
+    def value(names: list[str]) -> float:
+        return completeness(attempt(*map(call, names), required_actions=["a", "b"])).value
+
+    assert value([*called, more]) >= value(called)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.floats(0, 100)), min_size=1, max_size=8), st.data())
+def test_correcting_or_hastening_a_reply_never_lowers_satisfaction(
+    replies: list[tuple[bool, float]], data: st.DataObject
+) -> None:
+    index = data.draw(st.integers(0, len(replies) - 1))
+    quicker = data.draw(st.floats(0, replies[index][1]))
+    better = [*replies[:index], (True, quicker), *replies[index + 1 :]]
+
+    def satisfaction(given: list[tuple[bool, float]]) -> float:
+        made = [call("x", seconds=s) if valid else wrong(seconds=s) for valid, s in given]
+        return user_satisfaction(attempt(*made)).value
+
+    assert satisfaction(better) >= satisfaction(replies) - 1e-12
+
+
+steps = st.lists(
+    st.builds(
+        Step,
+        reply=st.text(max_size=10),
+        observation=st.sampled_from(["", "3 of 4 tests pass", "NameError", "m1 Ann"]) | st.text(max_size=10),
+        call=st.none()
+        | st.fixed_dictionaries(
+            {"name": st.sampled_from(["search", "select"]), "arguments": st.just({"id": "m1"})}
+        ),
+        error=st.none() | st.just({"kind": "no_call", "message": "no"}),
+        seconds=st.none() | st.floats(0, 1e9),
+    ),
+    max_size=4,
+)
+facts = st.fixed_dictionaries(
+    {},
+    optional={
+        "task_type": st.sampled_from(
+            ["email_search", "question_answering", "code_generation", "game", "other"]
+        ),
+        "expected": json_values,
+        "result": json_values,
+        "match": st.sampled_from(["exact", "similar"]),
+        "optimal_turns": st.integers(1, 9),
+        "required_actions": st.lists(st.sampled_from(["search", "select", "read"])),
+    },
+)
+
+
+@given(steps, st.sampled_from(["terminated", "truncated", "unfinished"]), facts)
+def test_every_criterion_gives_a_number_from_0_to_1_and_a_reason(
+    steps: list[Step], ending: str, facts: dict[str, Any]
+) -> None:
+    for criterion in CLASSIC_CRITERIA.values():
+        value, why = criterion(attempt(*steps, ending=ending, **facts))
+        assert 0 <= value <= 1
+        assert why
+
+
+# --- the judge ------------------------------------------------------------------------------------------
+
+
+FACTS = {"expected": "m1", "optimal_turns": 2, "required_actions": ["search", "select"]}
+
+
+def named(id_: str, *names: str | None, **facts: Any) -> Attempt:
+    steps = (call(name) if name else wrong() for name in names)
+    return replace(attempt(*steps, **FACTS, **facts), id=id_)
+
+
+def fixed(value: Any) -> CriterionFunction:
+    return lambda attempt: (value, "as it is")
+
+
+RIGHT = named("right", "search", "select", result="m1")
+SLOW = named("slow", *["search"] * 3, "select", result="m1")
+WRONG = named("wrong", "search", "select", result="zz")
+GAVE_UP = named("gave up", "answer")
+NOTHING = named("nothing")
+
+
+def test_the_total_is_the_weighted_sum_and_says_why() -> None:
+    tried = named("tried", *["search"] * 7, None, "select", result="zz")
+    scores = judge_group(RubricJudge(), [RIGHT, SLOW, WRONG, GAVE_UP, NOTHING, tried])
+    tried_score = scores.pop("tried").value
+    assert {name: score.value for name, score in scores.items()} == pytest.approx(
+        {"right": 1.0, "slow": 0.4 + 0.15 + 0.3, "wrong": 0.3, "gave up": 0.1, "nothing": 0.0}
+    )
+    assert tried_score > scores["gave up"].value, "giving up at once is worth less than any honest try"
+    parts = {"accuracy": 1.0, "efficiency": 0.5, "completeness": 1.0, "user_satisfaction": 1.0}
+    assert scores["slow"].parts == parts
+    assert "efficiency 0.50: 4 steps" in scores["slow"].explanation
+
+
+def test_criteria_of_ones_own_add_to_the_classic_and_replace_them() -> None:
+    def brief(attempt: Attempt) -> tuple[float, str]:
+        return float(len(attempt.steps) <= 3), "short enough"
+
+    judge = RubricJudge(Rubric.of({"brief": 0.5, "accuracy": 0.5}), {"brief": brief, "accuracy": fixed(0.5)})
+    scores = judge([RIGHT, SLOW])
+    assert (scores["right"].value, scores["slow"].value) == (0.75, 0.25)
+    assert scores["right"].parts == {"brief": 1.0, "accuracy": 0.5}
+    assert judge([RIGHT], CLASSIC_RUBRIC)["right"].value == pytest.approx(0.8)
+
+
+def test_a_criterion_without_a_function_is_refused_with_the_near_miss() -> None:
+    rubric = Rubric.of({"acuracy": 1.0})
+    for judge in (lambda: RubricJudge(rubric), lambda: RubricJudge()([RIGHT], rubric)):
+        with pytest.raises(JudgingError, match="`acuracy`; did you mean `accuracy`"):
+            judge()
+
+
+def no_pair(attempt: Attempt) -> Any:
+    return 0.5
+
+
+@pytest.mark.parametrize(
+    "function", [no_pair, *map(fixed, [float("nan"), 7.5, -0.1, float("inf"), "1", None])]
+)
+def test_what_is_no_value_of_a_criterion_is_refused_by_name(function: Callable[[Attempt], Any]) -> None:
+    with pytest.raises(JudgingError, match="`mine`"):
+        RubricJudge(Rubric.of({"mine": 1.0}), {"mine": function})([RIGHT])
+
+
+def test_numpys_numbers_and_truth_are_values_too() -> None:
+    rubric = Rubric.of({"a": 0.5, "b": 0.5})
+    score = RubricJudge(rubric, {"a": fixed(np.float32(0.5)), "b": fixed(True)}).score(RIGHT)
+    assert score.value == 0.75
+    assert [type(part) for part in score.parts.values()] == [float, float]
+
+
+def test_weights_that_round_to_more_than_1_are_clamped() -> None:
+    rubric = Rubric(tuple(Criterion(name, 0.25 + 2e-7) for name in CLASSIC_CRITERIA))
+    assert RubricJudge(rubric).score(RIGHT).value == 1.0
+
+
+@pytest.mark.parametrize("group", [[], [RIGHT, RIGHT], [RIGHT, replace(SLOW, task="another")]])
+def test_what_is_no_group_is_refused(group: list[Attempt]) -> None:
+    with pytest.raises(JudgingError):
+        RubricJudge()(group)
+
+
+def test_a_judge_pickles() -> None:
+    assert pickle.loads(pickle.dumps(RubricJudge()))([SLOW]) == RubricJudge()([SLOW])
+
+
+groups = st.lists(
+    st.builds(
+        lambda names, result, ending: replace(named("", *names, result=result), ending=ending),
+        st.lists(st.none() | st.sampled_from(["search", "select", "read"]), max_size=5),
+        st.none() | st.sampled_from(["m1", "m12", "other"]),
+        st.sampled_from(["terminated", "truncated"]),
+    ),
+    min_size=1,
+    max_size=5,
+).map(lambda attempts: [replace(attempt, id=f"n{index}") for index, attempt in enumerate(attempts)])
+
+
+@given(groups, st.randoms(use_true_random=False))
+def test_order_names_and_twins_change_no_score(group: list[Attempt], random: Any) -> None:
+    scores = RubricJudge()(group)
+    changed = [*random.sample(group, len(group)), replace(group[0], id="twin")]
+    again = RubricJudge()([replace(attempt, id=f"other {attempt.id}") for attempt in changed])
+    assert again.pop("other twin") == scores[group[0].id]
+    assert again == {f"other {id_}": score for id_, score in scores.items()}
+
+
+@given(
+    st.lists(st.floats(0.01, 1), min_size=4, max_size=4),
+    st.lists(st.floats(0, 1), min_size=4, max_size=4),
+    st.integers(0, 3),
+    st.floats(0, 1),
+)
+def test_the_total_never_falls_when_one_criterion_rises(
+    weights: list[float], values: list[float], which: int, other: float
+) -> None:
+    shares = [weight / sum(weights) for weight in weights]
+    rubric = Rubric.of(dict(zip(CLASSIC_CRITERIA, shares, strict=True)))
+
+    def total(value: float) -> float:
+        changed = [*values[:which], value, *values[which + 1 :]]
+        criteria = dict(zip(CLASSIC_CRITERIA, map(fixed, changed), strict=True))
+        return RubricJudge(rubric, criteria).score(RIGHT).value
+
+    low, high = sorted([values[which], other])
+    assert total(low) <= total(high)
