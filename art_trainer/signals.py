@@ -107,6 +107,7 @@ class Interruptible:
         self.forced = False
         self._deferred = False
         self._pending = False
+        self._raised = False
         self._previous: Any = None
         self._installed = False
 
@@ -135,21 +136,27 @@ class Interruptible:
             yield
         finally:
             self._deferred = False
-        if self._pending:
-            self._pending = False
-            raise KeyboardInterrupt
+        self._raise_interrupt()
 
     @contextmanager
     def allow_sigint(self) -> Iterator[None]:
         """Within :meth:`defer_sigint`, let Ctrl-C through again; also one that has come meanwhile."""
         deferred, self._deferred = self._deferred, False
         try:
-            if self._pending:
-                self._pending = False
-                raise KeyboardInterrupt
+            self._raise_interrupt()
             yield
+            self._raise_interrupt()
         finally:
             self._deferred = deferred
+
+    def _raise_interrupt(self) -> None:
+        """Raise what was deferred, or what Python dropped.
+
+        An exception is dropped if the signal comes while ``__del__`` or a weak reference's callback runs.
+        """
+        if self._pending or self._raised:
+            self._pending = self._raised = False
+            raise KeyboardInterrupt
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if isinstance(self._previous, _IgnoreUntilEnabled) and not self._previous.enabled:
@@ -158,4 +165,5 @@ class Interruptible:
             self._pending = True
             return
         self.forced = self._deferred
+        self._raised = True
         raise KeyboardInterrupt

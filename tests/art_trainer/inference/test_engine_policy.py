@@ -3,8 +3,6 @@
 import contextlib
 import gc
 import itertools
-import os
-import signal
 import threading
 
 import gymnasium as gym
@@ -33,7 +31,7 @@ from art_trainer.training.trainer import GRPOTrainer
 from art_trainer.types import Ending, EpisodeSpec
 from tests.art_trainer.engine_server import HANG, EngineServer
 from tests.art_trainer.tiny_models import EchoEnv, byte_tokenizer, full_logprobs, tiny_model
-from tests.art_trainer.waiting import until
+from tests.art_trainer.waiting import interrupted, until
 
 # Raised between two libraries: PEFT reads a property that Transformers has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
@@ -273,16 +271,8 @@ def test_ctrl_c_cancels_slow_replies_and_the_engine_is_told(serve):
     server = serve()
     server.faults["/v1/completions"] = [HANG] * len(STARTS)
     with policy_on(server) as policy:
-
-        def interrupt():
-            until(lambda: not server.faults["/v1/completions"])
-            os.kill(os.getpid(), signal.SIGINT)
-
-        thread = threading.Thread(target=interrupt)
-        thread.start()
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt), interrupted(lambda: not server.faults["/v1/completions"]):
             rollout_episodes(policy, EchoEnv, STARTS)
-        thread.join()
         until(lambda: server.dropped == len(STARTS))
         assert policy.collect() == []
         assert rollout_episodes(policy, EchoEnv, STARTS[:1])[0].error is None

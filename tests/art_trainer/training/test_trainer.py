@@ -245,6 +245,26 @@ def test_a_second_interrupt_is_not_deferred_and_a_second_sigterm_is() -> None:
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+# Python prints an exception raised in ``__del__`` and drops it.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_that_python_drops_is_raised_after_the_block() -> None:
+    class Collected:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    def act() -> None:
+        with Interruptible() as interruptible, interruptible.defer_sigint():
+            with interruptible.allow_sigint():
+                Collected()
+                reached.append("the block's end")
+            reached.append("beyond")
+
+    reached: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        act()
+    assert reached == ["the block's end"]
+
+
 def test_in_another_thread_signals_are_left_alone() -> None:
     found: list[Any] = []
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import threading
 from collections.abc import Callable, Sequence
 from itertools import repeat
 from pathlib import Path
@@ -21,7 +19,7 @@ from art_trainer.tracking.sinks.delivery import SinkDispatcher, sync_run
 from art_trainer.training.trainer import GRPOTrainer
 from tests.art_trainer.guess import GuessEnv, guess_policy
 from tests.art_trainer.tracking.sinks.sink_runs import QUICK, MadeRun, MemorySink
-from tests.art_trainer.waiting import until
+from tests.art_trainer.waiting import interrupted, until
 
 STEPS = 3
 
@@ -80,17 +78,11 @@ def test_sinks_that_fail_in_every_way_change_nothing(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_ctrl_c_ends_the_run_with_its_data_whole_and_a_sync_sends_the_rest(tmp_path: Path) -> None:
-    run, kept = MadeRun(tmp_path / "run", steps=100_000), MemorySink()
+    run, kept = MadeRun(tmp_path / "run", steps=1_000_000), MemorySink()
     lost = MemorySink(name="lost", fail=range(1, 1_000_000), fault=ConnectionError("nobody there"))
     dispatcher = SinkDispatcher(run.info, [kept, lost], close_seconds=60.0, **QUICK)
-
-    def interrupt() -> None:
-        until(lambda: len(kept.events) > 20)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
     run.begin(dispatcher)
-    threading.Thread(target=interrupt).start()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), interrupted(lambda: len(kept.events) > 20):
         run.play(dispatcher)
     dispatcher.on_end("interrupted")
     assert [status.complete for status in dispatcher.statuses] == [True, False]
