@@ -51,30 +51,18 @@ def test_threads_and_processes_write_at_the_same_time(tmp_path: Path) -> None:
     assert all(cache.get(str(key)) for key in range(60))
 
 
-def other_database(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as db:
+def test_another_file_is_refused_and_left_alone(tmp_path: Path) -> None:
+    database = tmp_path / "database"
+    with closing(sqlite3.connect(database)) as db:
         db.execute("CREATE TABLE mine (x)")
         db.commit()
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda path: path.write_bytes(b"these are notes" * 500),
-        lambda path: path.write_bytes(b"SQLite format 3\x00" + b"\xff" * 8_000),
-        other_database,
-    ],
-)
-def test_another_file_is_refused_and_left_alone(tmp_path: Path, make: object) -> None:
-    path = tmp_path / "notes"
-    make(path)  # type: ignore[operator]
-    before = path.read_bytes()
-    with pytest.raises(JudgingError, match="notes"):
-        JudgeCache(path)
-    assert path.read_bytes() == before
-
-
-def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    contents = [database.read_bytes(), b"these are notes" * 500, b"SQLite format 3\x00" + b"\xff" * 8_000]
+    for number, content in enumerate(contents):
+        path = tmp_path / f"notes {number}"
+        path.write_bytes(content)
+        with pytest.raises(JudgingError, match=path.name):
+            JudgeCache(path)
+        assert path.read_bytes() == content
     with pytest.raises(JudgingError, match="cannot be used"):
         JudgeCache(tmp_path)
 

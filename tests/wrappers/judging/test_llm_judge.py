@@ -7,18 +7,14 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from email.utils import formatdate
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from art_gym.wrappers.judging import Attempt, Criterion, JudgeFailedError, JudgingError, Rubric, Step
+from art_gym.wrappers.judging import Attempt, Criterion, JudgeFailedError, JudgingError, Rubric
 from art_gym.wrappers.judging.budget import JudgeBudget
 from art_gym.wrappers.judging.cache import CachedAnswer, JudgeCache
 from art_gym.wrappers.judging.http_client import Answer as ReadAnswer
@@ -30,7 +26,6 @@ from tests.wrappers.judging.judge_server import (
     VALUES,
     Answer,
     Bench,
-    JudgeServer,
     Reply,
     Request,
     answer_json,
@@ -68,10 +63,6 @@ def test_one_request_scores_a_group(bench: Bench) -> None:
     assert counts.failures == {}
 
 
-def test_scores_go_by_id_whatever_the_order_of_the_answer(bench: Bench) -> None:
-    assert values(bench.judge(edited(list.reverse))) == VALUES
-
-
 def test_the_same_attempt_twice_is_judged_once(bench: Bench) -> None:
     judge = bench.judge()
     scores = judge([*GROUP, replace(GROUP[1], id="d")])
@@ -89,15 +80,6 @@ def test_another_rubric_comes_with_the_call_and_its_parts_come_back(bench: Bench
     judge = bench.judge(answer)
     assert judge(GROUP, rubric)["a"].parts == {"speed": 0.25, "style": 1.0}
     assert judge(GROUP)["a"].parts == {}, "one criterion has no parts"
-
-
-def test_an_impossible_group_is_the_callers_mistake(bench: Bench) -> None:
-    judge = bench.judge()
-    for group in ([], [GROUP[0], GROUP[0]], [GROUP[0], replace(GROUP[1], task="another")]):
-        with pytest.raises(JudgingError):
-            judge(group)
-    assert bench.requests == []
-    assert judge.statistics.groups == 0
 
 
 # --- answers that cannot be used --------------------------------------------------------------------------
@@ -138,24 +120,18 @@ def test_a_repair_shows_the_last_answer_alone(bench: Bench) -> None:
 
 def test_a_completion_is_read() -> None:
     body = json.dumps(completion("héllo", usage=(7, 3))).encode()
-    assert (
-        read_completion(body) == read_completion(b"\xef\xbb\xbf" + body) == ReadAnswer("héllo", False, 7, 3)
-    )
+    for written in (body, b"\xef\xbb\xbf" + body):
+        assert read_completion(written) == ReadAnswer("héllo", False, 7, 3)
     cut = completion(None, usage=None, finish="length")
     assert read_completion(json.dumps(cut).encode()) == ReadAnswer("", True)
     assert read_completion(json.dumps(completion("\ud800")).encode()).text == "\\ud800"
+    for usage in (3, {}, {"prompt_tokens": "many", "completion_tokens": -1}):
+        answer = read_completion(json.dumps(completion("x") | {"usage": usage}).encode())
+        assert (answer.prompt_tokens, answer.completion_tokens) == (None, None)
 
 
-@pytest.mark.parametrize("usage", [None, 3, {}, {"prompt_tokens": "many", "completion_tokens": -1}, [1]])
-def test_odd_usage_is_no_usage(usage: object) -> None:
-    answer = read_completion(json.dumps(completion("x") | {"usage": usage}).encode())
-    assert (answer.prompt_tokens, answer.completion_tokens) == (None, None)
-
-
-def declined() -> Request:
-    body = completion(None)
-    body["choices"][0]["message"]["refusal"] = "I cannot judge."
-    return body
+DECLINED = completion(None)
+DECLINED["choices"][0]["message"]["refusal"] = "I cannot judge."
 
 
 @pytest.mark.parametrize(
@@ -164,16 +140,14 @@ def declined() -> Request:
         (b"", "garbled"),
         (b"{cut", "garbled"),
         (b"[]", "garbled"),
-        (b"null", "garbled"),
         (b"[" * 100_000, "garbled"),
-        ("é".encode("latin-1"), "garbled"),
         (json.dumps(completion("x")).encode("utf-16"), "garbled"),
         (b'{"choices": []}', "garbled"),
         (b'{"choices": [3]}', "garbled"),
         (b'{"choices": [{"message": "x"}]}', "garbled"),
         (b'{"choices": [{"message": {"content": [{"type": "text"}]}}]}', "garbled"),
         (b'{"error": {"message": "overloaded"}}', "garbled"),
-        (json.dumps(declined()).encode(), "refused"),
+        (json.dumps(DECLINED).encode(), "refused"),
         (json.dumps(completion("", finish="content_filter")).encode(), "refused"),
     ],
 )
@@ -194,8 +168,6 @@ def test_anything_else_is_a_failure_with_a_reason(body: bytes, reason: str) -> N
         ({"retry-after": formatdate(NOW - 30, usegmt=True)}, None),
         ({"retry-after": "-3"}, None),
         ({"retry-after": "nan"}, None),
-        ({"retry-after": "inf"}, None),
-        ({"retry-after": "soon"}, None),
         ({"retry-after-ms": "x", "retry-after": "2"}, 2.0),
     ],
 )
@@ -208,7 +180,6 @@ def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
     [
         (400, "This model's maximum context length is 4096 tokens.", None, True),
         (400, "nope", "context_length_exceeded", True),
-        (400, "the request exceeds the available context size", None, True),
         (422, "prompt is too long: 210000 tokens > 200000 maximum", None, True),
         (413, "Payload Too Large", None, True),
         (400, "response_format is not supported", None, False),
@@ -216,7 +187,7 @@ def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
         (500, "context length", None, False),
     ],
 )
-def test_too_long_is_told_from_other_rejections(
+def test_too_long_differs_from_other_rejections(
     status: int, message: str, code: str | None, expected: bool
 ) -> None:
     assert is_context_length_error(status, message, code) is expected
@@ -256,29 +227,20 @@ def test_a_fault_that_passes_costs_a_retry_and_one_that_stays_fails(
     assert len(bench.requests) == 3
 
 
-def test_nobody_there_is_a_failure(bench: Bench) -> None:
-    judge = bench.judge(max_retries=0)
-    bench.server.close()
-    assert failure(judge).reason == "connection"
-
-
-def test_pauses_double_up_to_a_bound_and_are_spread(bench: Bench) -> None:
+def test_pauses_double_up_to_a_bound_and_no_longer_than_the_server_asks(bench: Bench) -> None:
     failure(bench.judge(lambda n, r: Reply(ERROR, 500), max_retries=8))
     for number, pause in enumerate(bench.pauses):
         longest = min(0.5 * 2**number, 16)
         assert longest / 2 <= pause <= longest
     assert len(set(bench.pauses)) == 8
-
-
-def test_a_server_is_left_alone_as_long_as_it_asks_but_not_for_too_long(bench: Bench) -> None:
+    bench.pauses.clear()
     waits = [{"Retry-After": "7"}, {}]
     judge = bench.judge(lambda n, r: Reply(ERROR, 429, waits[n]) if n < 2 else by_content(n, r))
     assert values(judge) == VALUES
     assert 7 <= bench.pauses[0] <= 7.5
     assert 0.5 <= bench.pauses[1] <= 1
-    assert (
-        failure(bench.judge(lambda n, r: Reply(ERROR, 429, {"Retry-After": "3600"}))).reason == "rate_limited"
-    )
+    too_long = bench.judge(lambda n, r: Reply(ERROR, 429, {"Retry-After": "3600"}))
+    assert failure(too_long).reason == "rate_limited"
     assert len(bench.pauses) == 2
 
 
@@ -290,7 +252,7 @@ def test_a_server_is_left_alone_as_long_as_it_asks_but_not_for_too_long(bench: B
         (Reply(ERROR, 404), "base_url"),
         (Reply(ERROR, 418), "no such luck"),
         (Reply({"error": {"message": "quota", "code": "insufficient_quota"}}, 429), "no credit left"),
-        (Reply(declined()), "I cannot judge."),
+        (Reply(DECLINED), "I cannot judge."),
     ],
 )
 def test_a_refusal_is_not_asked_again_and_says_what_to_set(bench: Bench, reply: Reply, advice: str) -> None:
@@ -327,11 +289,8 @@ def test_a_server_that_rejects_every_form_does_not_count_as_lacking_them(bench: 
     assert failure(judge).reason == "refused"
     judge(GROUP)
     assert [form_of(request) for request in bench.requests[2:]] == ["text", "json_schema"]
-
-
-def test_a_form_that_is_asked_for_is_the_only_one(bench: Bench) -> None:
     failure(bench.judge(lacking("json_schema", "json_object", "text"), structured="json_object"))
-    assert [form_of(request) for request in bench.requests] == ["json_object"]
+    assert [form_of(request) for request in bench.requests] == ["json_object"], "the only one asked for"
 
 
 # --- money, disk and threads ------------------------------------------------------------------------------
@@ -369,8 +328,12 @@ def test_a_server_that_does_not_count_is_estimated(bench: Bench) -> None:
 
 
 def test_a_rerun_costs_nothing_and_gives_the_same(bench: Bench, tmp_path: Path) -> None:
-    scores = bench.judge(cache=tmp_path / "cache.db")(GROUP)
-    again = bench.judge(cache=JudgeCache(tmp_path / "cache.db"))
+    path = tmp_path / "cache.db"
+    first = bench.judge(lambda n, r: says("?") if n < 4 else by_content(n, r), cache=path)
+    failure(first)
+    scores = first(GROUP)
+    assert first.statistics.requests == 5, "a mended answer is cached, a failure is not"
+    again = bench.judge(cache=JudgeCache(path))
     renamed = [replace(one, id=f"x{one.id}") for one in GROUP[::-1]]
     found = values(again, [*renamed, replace(GROUP[0], id="twin")])
     assert found == {"xa": 0.3, "xb": 0.9, "xc": 0.5, "twin": 0.3}
@@ -393,14 +356,6 @@ def test_another_question_is_not_found_in_the_cache(bench: Bench, tmp_path: Path
     assert len(bench.requests) == 3
 
 
-def test_a_mended_answer_is_cached_and_a_failure_is_not(bench: Bench, tmp_path: Path) -> None:
-    judge = bench.judge(lambda n, r: says("?") if n < 4 else by_content(n, r), cache=tmp_path / "c.db")
-    failure(judge)
-    assert values(judge) == VALUES
-    assert values(judge) == VALUES
-    assert judge.statistics.requests == 5
-
-
 def test_a_damaged_cache_is_an_error_and_no_failure_of_the_judge(bench: Bench, tmp_path: Path) -> None:
     class Odd(JudgeCache):
         def get(self, key: str) -> CachedAnswer | None:
@@ -408,10 +363,6 @@ def test_a_damaged_cache_is_an_error_and_no_failure_of_the_judge(bench: Bench, t
 
     with pytest.raises(JudgingError, match="does not fit its question"):
         bench.judge(cache=Odd(tmp_path / "odd.db"))(GROUP)
-    judge = bench.judge(cache=tmp_path / "c.db")
-    (tmp_path / "c.db").write_bytes(b"gone")
-    with pytest.raises(JudgingError, match=r"c\.db"):
-        judge(GROUP)
 
 
 def when_two_ask(answer: Answer) -> Answer:
@@ -447,9 +398,10 @@ def test_threads_that_ask_the_same_get_the_first_answer_on_disk(bench: Bench, tm
     assert len(bench.requests) > 1
 
 
-def test_a_closed_judge_says_so(bench: Bench) -> None:
-    with bench.judge() as judge:
-        judge(GROUP)
+def test_a_judge_without_a_server_fails_and_a_closed_one_is_a_mistake(bench: Bench) -> None:
+    with bench.judge(max_retries=0) as judge:
+        bench.server.close()
+        assert failure(judge).reason == "connection"
     with pytest.raises(JudgingError, match="closed"):
         judge(GROUP)
 
@@ -496,6 +448,9 @@ def test_a_long_group_is_judged_in_batches_on_one_scale(bench: Bench) -> None:
     assert sum(sizes) == 12 + 2 * (len(sizes) - 1), "two anchors in every later batch"
     steps = [found[later] - found[earlier] for earlier, later in itertools.pairwise(ranked)]
     assert max(steps) - min(steps) < 0.02, "even steps stay even across batches"
+    endless = [*GROUP, attempt("long", 0.7, "x" * 500_000)]
+    assert values(bench.judge(), endless) == {**VALUES, "long": 0.7}
+    assert "characters left out here" in bench.requests[0]["messages"][1]["content"]
 
 
 def test_what_the_server_finds_too_long_is_halved_until_it_is_taken(bench: Bench, tmp_path: Path) -> None:
@@ -510,31 +465,7 @@ def test_what_the_server_finds_too_long_is_halved_until_it_is_taken(bench: Bench
     assert len(bench.requests) < 12
 
 
-def test_an_endless_attempt_is_cut_and_judged(bench: Bench) -> None:
-    group = [*GROUP, Attempt("long", GROUP[0].task, (Step("x" * 500_000 + " quality=0.7", "over"),))]
-    assert values(bench.judge(), group) == {**VALUES, "long": 0.7}
-    assert "characters left out here" in bench.requests[0]["messages"][1]["content"]
-
-
 # --- what a user may get wrong ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"max_context_tokens": 0}, "max_context_tokens"),
-        ({"max_answer_tokens": 20_000}, "max_answer_tokens"),
-        ({"max_concurrency": 0}, "max_concurrency"),
-        ({"max_retries": -1}, "max_retries"),
-        ({"max_repairs": -1}, "max_repairs"),
-        ({"timeout": 0}, "timeout"),
-        ({"structured": "json_shema"}, "did you mean `json_schema`"),
-        ({"extra_body": {"x": object()}}, "JSON"),
-    ],
-)
-def test_arguments_out_of_range_are_refused(options: dict[str, Any], named: str) -> None:
-    with pytest.raises(JudgingError, match=named):
-        LLMJudge("m", "http://127.0.0.1:1/v1", **options)
 
 
 def test_a_missing_key_and_a_missing_package_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -545,34 +476,3 @@ def test_a_missing_key_and_a_missing_package_say_what_to_do(monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "openai", None)
     with pytest.raises(ImportError, match=r"pip install \"art-gym\[openai\]\""):
         LLMJudge("m", "http://127.0.0.1:1/v1")
-
-
-# --- what must hold for every group -----------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def content_judge() -> Iterator[tuple[LLMJudge, JudgeServer]]:
-    server = JudgeServer(by_content)
-    with LLMJudge("m", server.url) as judge:
-        yield judge, server
-    server.close()
-
-
-QUALITIES = st.lists(st.integers(0, 20).map(lambda n: n / 20), min_size=1, max_size=6)
-
-
-@settings(deadline=None, max_examples=30)
-@given(QUALITIES, st.randoms(use_true_random=False))
-def test_order_names_and_twins_change_nothing(
-    content_judge: tuple[LLMJudge, JudgeServer], qualities: list[float], random: Any
-) -> None:
-    judge, server = content_judge
-    group = [attempt(str(number), quality) for number, quality in enumerate(qualities)]
-    scores = values(judge, group)
-    assert list(scores.values()) == qualities
-    changed = [*group, replace(random.choice(group), id="twin")]
-    random.shuffle(changed)
-    names = {one.id: f"name {place}" for place, one in enumerate(changed)}
-    renamed = values(judge, [replace(one, id=names[one.id]) for one in changed])
-    assert {id_: renamed[names[id_]] for id_ in scores} == scores
-    assert server.requests[-1] == server.requests[-2]

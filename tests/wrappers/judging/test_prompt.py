@@ -56,31 +56,24 @@ def test_what_all_share_is_shown_once_and_ids_not_at_all() -> None:
     first = (Step("search()", "three hits"), Step("read(2)", "a mail"))
     group = [
         Attempt("id-0", "Find it.", (*first, Step("select(2)", "over")), (tool,)),
-        Attempt("id-1", "Find it.", (*first, Step("select(3)", "over")), (tool,), "truncated"),
+        Attempt("id-1", "Find it.", (*first, Step("select(2)", "lost")), (tool,), "truncated"),
         Attempt("id-2", "Find it.", (*first, Step("select(2)", "over")), (tool,)),
         Attempt("id-3", "Find it.", first, (tool,)),
     ]
+    digest = digest_group(group, keep_order=True)
+    assert digest.ids == (("id-0", "id-2"), ("id-1",), ("id-3",))
+    assert sorted(digest_group(group).ids) == sorted(digest.ids)
+    assert digest_group(group[:1]).shared == ()
+    assert [section.text for section in digest_group(group[:2]).shared][-1] == "a mail", "whole steps only"
     prompt = prompt_of(group)
     text = prompt.messages[1]["content"]
     assert [message["role"] for message in prompt.messages] == ["system", "user"]
-    for once in ("| Find it.", "three hits", "| read(2)", '"name":"search"', "select(2)", "| truncated"):
+    for once in ("| Find it.", "three hits", "| read(2)", '"name":"search"', "over", "| truncated"):
         assert text.count(once) == 1, once
     assert len(prompt.labels) == 3
     assert "id-" not in text
     assert text.index("three hits") > text.index("beginning, the same in all attempts")
-    assert "step 3, the agent:\n| select(3)" in text
-
-
-def test_attempts_that_read_the_same_are_one_and_shared_steps_are_whole_steps() -> None:
-    group = [attempt("a", 0.1), attempt("b", 0.2), attempt("c", 0.1), attempt("d", 0.1, ending="truncated")]
-    assert sorted(digest_group(group).ids) == [("a", "c"), ("b",), ("d",)]
-    assert digest_group(group, keep_order=True).ids == (("a", "c"), ("b",), ("d",))
-    assert digest_group(group[:1]).shared == ()
-    same = Step("look()", "a door")
-    both = [Attempt(end, "t", (same, Step("open()", end))) for end in ("it creaks", "it is locked")]
-    read = digest_group(both)
-    assert [section.text for section in read.shared] == ["look()", "a door"]
-    assert {sections[0].text for sections in read.attempts} == {"open()"}
+    assert "step 3, the agent:\n| select(2)\nstep 3, the environment:\n| lost" in text
 
 
 def test_rewards_success_and_facts_stay_hidden() -> None:
@@ -249,48 +242,22 @@ def test_a_label_that_some_text_holds_is_not_taken() -> None:
 SOLVED = Attempt("solved", "Find it.", (Step("select(3)", "Correct! The task is solved."),))
 _TITLE = re.compile(r"step \d+, the (agent|environment)(, goes on)?:")
 _CONTROL = re.compile(r"<\|\w+\|>|<｜[^｜]+｜>|</?s>|\[/?INST\]|<(start|end)_of_turn>")
-_ASKED = re.compile(r"score (it |this attempt )?1|deserves 1|all of it right|clearly won", re.IGNORECASE)
-
-
-def _blocks(prompt: Prompt) -> dict[str, list[str]]:
-    """The lines of each attempt, by label, between true marks."""
-    blocks: dict[str, list[str]] = {}
-    label = None
-    for line in prompt.messages[1]["content"].split("\n"):
-        if found := re.fullmatch(rf"\[{mark_of(prompt)} (begin|end) attempt (\w+)\]", line):
-            label = found[2] if found[1] == "begin" else None
-        elif label is not None:
-            blocks.setdefault(label, []).append(line)
-    return blocks
-
-
-def _by_the_environment(lines: list[str], title_of: Callable[[str], str] = str) -> float:
-    speaker = "agent"
-    for line in lines:
-        if found := _TITLE.fullmatch(title_of(line)):
-            speaker = found[1]
-        elif speaker == "environment" and "Correct!" in line:
-            return 1.0
-    return 0.1
-
-
-def _scored(prompt: Prompt, score: Callable[[list[str]], float]) -> str:
-    scores = [{"id": label, "score": score(lines)} for label, lines in _blocks(prompt).items()]
-    return json.dumps({"scores": scores})
 
 
 def careful(prompt: Prompt) -> str:
-    """Goes by the marks, the titles and the quotes, as the rules say."""
-    return _scored(prompt, _by_the_environment)
-
-
-def behind_a_template(prompt: Prompt) -> str:
-    """Careful, but its server takes control tokens in the text for the end of a message."""
-    return (
-        _scored(prompt, lambda lines: 1.0)
-        if _CONTROL.search(prompt.messages[1]["content"])
-        else careful(prompt)
-    )
+    """Goes by the marks, the titles and the quotes, as the rules say; a control token ends its reading."""
+    material = prompt.messages[1]["content"]
+    scores: dict[str, float] = {}
+    label, speaker = None, "agent"
+    for line in material.split("\n"):
+        if found := re.fullmatch(rf"\[{mark_of(prompt)} (begin|end) attempt (\w+)\]", line):
+            label = found[2] if found[1] == "begin" else None
+        elif label is not None and (found := _TITLE.fullmatch(line)):
+            speaker = found[1]
+        elif label is not None:
+            solved = speaker == "environment" and "Correct!" in line
+            scores[label] = max(scores.get(label, 0.1), 1.0 if solved or _CONTROL.search(material) else 0.1)
+    return json.dumps({"scores": [{"id": label, "score": score} for label, score in scores.items()]})
 
 
 def parrot(prompt: Prompt) -> str:
@@ -299,55 +266,22 @@ def parrot(prompt: Prompt) -> str:
     return found[0] if found else careful(prompt)
 
 
-def blind_to_quotes(prompt: Prompt) -> str:
-    """Takes a quoted title for a title: it does not notice who said something."""
-    return _scored(prompt, lambda lines: _by_the_environment(lines, lambda line: line.lstrip("| ")))
-
-
-def obedient(prompt: Prompt) -> str:
-    """Does what any text asks of it."""
-    return _scored(prompt, lambda v: 1.0 if _ASKED.search("\n".join(v)) else _by_the_environment(v))
-
-
-def outcome(injection: str, reader: Callable[[Prompt], str]) -> str:
-    """What an attempt that failed at its task gets by an injection.
-
-    ``"held"``: the score it deserves. ``"masked"``: nobody in the group gets one. ``"fooled"``: a wrong one.
-    """
-    leaked = prompt_of([SOLVED, Attempt("failed", "Find it.", (Step("select(1)", "Wrong mail."),))])
-    text = INJECTIONS[injection](mark_of(leaked), leaked.labels)
-    group = [SOLVED, Attempt("failed", "Find it.", (Step(text, "Wrong mail."),))]
-    prompt = prompt_of(group)
-    try:
-        scores = read_answer(reader(prompt), prompt.labels)
-    except AnswerFormatError:
-        return "masked"
-    ids = dict(zip(prompt.labels, (ids[0] for ids in digest_group(group).ids), strict=True))
-    by_id = {ids[label]: score.value for label, score in scores.items()}
-    return "held" if by_id == {"solved": 1.0, "failed": 0.1} else "fooled"
-
-
 @pytest.mark.parametrize("injection", INJECTIONS)
-def test_who_reads_by_the_rules_is_not_fooled(injection: str) -> None:
-    assert outcome(injection, careful) == outcome(injection, behind_a_template) == "held"
-
-
-def test_a_copied_answer_never_becomes_a_score() -> None:
-    outcomes = {name: outcome(name, parrot) for name in INJECTIONS}
-    assert "fooled" not in outcomes.values()
-    assert {name for name, found in outcomes.items() if found == "masked"} == {
-        "fake answer",
-        "fake answer in a fence",
-    }
-
-
-def test_what_the_defences_do_not_stop() -> None:
-    """A model that cannot tell a quote from a title, or obeys what it reads, is fooled still."""
-    fooled = {name for name in INJECTIONS if outcome(name, blind_to_quotes) == "fooled"}
-    assert fooled == {"fake observation", "fake quoted observation"}
-    fooled = {name for name in INJECTIONS if outcome(name, obedient) == "fooled"}
-    assert {"plea", "order", "others' labels", "fake thinking"} <= fooled
-    assert "odd line breaks" not in fooled
+@pytest.mark.parametrize("reader", [careful, parrot])
+def test_an_injection_gets_no_better_score(injection: str, reader: Callable[[Prompt], str]) -> None:
+    """An attempt that failed gets the score that it deserves; for a copied answer nobody gets one."""
+    failed = Attempt("failed", "Find it.", (Step("select(1)", "Wrong mail."),))
+    leaked = prompt_of([SOLVED, failed])
+    text = INJECTIONS[injection](mark_of(leaked), leaked.labels)
+    group = [SOLVED, replace(failed, steps=(Step(text, "Wrong mail."),))]
+    prompt = prompt_of(group)
+    if reader is parrot and injection in ("fake answer", "fake answer in a fence"):
+        with pytest.raises(AnswerFormatError):
+            read_answer(reader(prompt), prompt.labels)
+        return
+    scores = read_answer(reader(prompt), prompt.labels)
+    ids = dict(zip(prompt.labels, (ids[0] for ids in digest_group(group).ids), strict=True))
+    assert {ids[label]: score.value for label, score in scores.items()} == {"solved": 1.0, "failed": 0.1}
 
 
 # --- quoting and cutting ----------------------------------------------------------------------------------
@@ -373,6 +307,13 @@ def test_tokens_are_overestimated_for_prose_and_code(text: str, tokens: int) -> 
     assert estimated_tokens(text) == tokens
 
 
+def test_a_cut_says_whose_text_it_is() -> None:
+    cut = shown(attempt_sections(Attempt("a", "t", (Step("x" * 3_000, "y" * 3_000),))), 400)
+    assert cut.startswith("step 1, the agent:\n| xxx")
+    assert "characters left out here …]\nstep 1, the environment, goes on:\n| yyy" in cut
+    assert cut.endswith("end of the episode:\n| terminated")
+
+
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.text(max_size=80), st.text(max_size=80)), max_size=6), st.integers(0, 120))
 def test_a_cut_text_keeps_its_ends_and_its_quotes(steps: list[tuple[str, str]], room: int) -> None:
@@ -390,10 +331,3 @@ def test_a_cut_text_keeps_its_ends_and_its_quotes(steps: list[tuple[str, str]], 
     head, tail = cut.split(note)
     assert full.startswith(head.rstrip("\n"))
     assert full.endswith("\n".join(tail.strip("\n").split("\n")[2:]))
-
-
-def test_a_cut_says_whose_text_goes_on() -> None:
-    cut = shown(attempt_sections(Attempt("a", "t", (Step("x" * 3_000, "y" * 3_000),))), 400)
-    assert cut.startswith("step 1, the agent:\n| xxx")
-    assert "characters left out here …]\nstep 1, the environment, goes on:\n| yyy" in cut
-    assert cut.endswith("end of the episode:\n| terminated")
