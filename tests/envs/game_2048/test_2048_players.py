@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from art_gym.envs.game_2048.search.expectimax import (
     line_value,
     row_values,
 )
+from tests.envs.playing import last_info
 
 needs_numba = pytest.mark.skipif(find_spec("numba") is None, reason="needs numba")
 
@@ -35,23 +35,13 @@ RULES = Rules.of(4)
 cells = st.lists(st.sampled_from([0, 0, 0, 1, 1, 2, 2, 3, 4, 5, 7, 9]), min_size=16, max_size=16)
 
 
-def begin(name: str, seed: int = 0, **arguments: Any) -> tuple[Game2048Env, Callable[[str], str]]:
-    env = Game2048Env(**arguments)
-    env.reset(seed=seed)
-    return env, env.baselines[name](env, np.random.default_rng(seed))
-
-
 def scores(name: str, games: int, **arguments: Any) -> np.ndarray:
     """Whole games on the test split, without an illegal move."""
-    found = []
-    for seed in range(games):
-        env, act = begin(name, seed, split="test", **arguments)
-        info: dict[str, Any] = {}
-        while "metrics" not in info:
-            info = env.step(act(""))[4]
-        assert info["metrics"]["illegal_moves"] == info["metrics"]["invalid_actions"] == 0
-        found.append(info["metrics"]["score"])
-    return np.array(found)
+    metrics = [
+        last_info(Game2048Env(**arguments), name, seed, split="test")["metrics"] for seed in range(games)
+    ]
+    assert not any(each["illegal_moves"] for each in metrics)
+    return np.array([each["score"] for each in metrics])
 
 
 @pytest.mark.parametrize("size", [3, 4, 6])
@@ -69,7 +59,8 @@ def test_expectimax_plays_on_every_size(name: str, size: int) -> None:
 
 
 def test_random_plays_each_legal_move_equally_often() -> None:
-    env, _ = begin("random")
+    env = Game2048Env()
+    env.reset(seed=0)
     env.legal = (False, True, True, False)
     act = random_legal(env, np.random.default_rng(0))
     replies = [act("") for _ in range(4_000)]
@@ -78,7 +69,8 @@ def test_random_plays_each_legal_move_equally_often() -> None:
 
 
 def test_a_cycle_skips_what_is_illegal_and_goes_on_from_there() -> None:
-    env, _ = begin("random")
+    env = Game2048Env()
+    env.reset(seed=0)
     act = cycle("left", "down", "right", "down")(env, np.random.default_rng(0))
     env.legal = (True,) * 4
     assert [act("") for _ in range(5)] == ["left", "down", "right", "down", "left"]

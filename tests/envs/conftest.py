@@ -1,4 +1,4 @@
-"""What the tests of the coding environments share."""
+"""What the tests of the environments share."""
 
 from __future__ import annotations
 
