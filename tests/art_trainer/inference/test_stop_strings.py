@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from art_trainer.config import GRPOConfig
-from art_trainer.errors import ConfigError
 from art_trainer.inference.policy import Conversation
 from art_trainer.inference.sampling import SamplingParams, StopStrings
 from art_trainer.inference.transformers_policy import TransformersPolicy
@@ -157,23 +155,6 @@ def test_text_beyond_the_string_is_cut_for_the_environment_and_kept_in_the_conte
     said, read = history.finish()[0].spans[-2:]
     assert policy.format.decode(said.token_ids) == "Do stop"
     assert policy.format.decode(read.token_ids).startswith("<|im_end|>\n<|im_start|>user\nseen")
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("stop_strings", [""]), ("stop_strings", [3]), ("stop_strings", None), ("repetition_penalty", 0)],
-)
-def test_wrong_settings_are_named(name: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=name):
-        GRPOConfig.from_mapping({name: value})
-
-
-def test_the_settings_are_read_and_written() -> None:
-    config = GRPOConfig.from_mapping({"stop_strings": "END", "repetition_penalty": "1.2"})
-    assert (config.stop_strings, config.repetition_penalty) == (("END",), 1.2)
-    assert GRPOConfig.from_mapping(json.loads(json.dumps(config.to_mapping()))) == config
-    assert config.filters_sampling
-    assert not GRPOConfig(stop_strings=("END",)).filters_sampling
 
 
 def test_training_samples_with_them_and_meets_its_own_old_logprobs(tmp_path: Path) -> None:

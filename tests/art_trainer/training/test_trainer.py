@@ -1,7 +1,6 @@
 import asyncio
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import torch
 
 from art_trainer.config import GRPOConfig
 from art_trainer.errors import ConfigError
-from art_trainer.signals import Interruptible, sigterm_as_sigint
 from art_trainer.tracking.episode_store import iter_steps
 from art_trainer.tracking.run_dir import RunFolder, list_checkpoints
 from art_trainer.training.replay import replay
@@ -224,55 +222,3 @@ def test_reward_rises_from_random_weights(tmp_path: Path) -> None:
     assert sum(rewards[-5:]) > 1.4 * sum(rewards[:5])
     assert invalid[0] > 0.2
     assert max(invalid[-5:]) < 0.1
-
-
-def test_a_second_interrupt_is_not_deferred_and_a_second_sigterm_is() -> None:
-    def act(number: signal.Signals) -> None:
-        with sigterm_as_sigint(), Interruptible() as interruptible, interruptible.defer_sigint():
-            for time in ("first", "second"):
-                signal.raise_signal(number)
-                reached.append(f"after the {time}")
-
-    for number, wanted in (
-        (signal.SIGINT, ["after the first"]),
-        (signal.SIGTERM, ["after the first", "after the second"]),  # a launcher hands it on again
-    ):
-        reached: list[str] = []
-        with pytest.raises(KeyboardInterrupt):
-            act(number)
-        assert reached == wanted
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-
-
-# Python prints an exception raised in ``__del__`` and drops it.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_interrupt_that_python_drops_is_raised_after_the_block() -> None:
-    class Collected:
-        def __del__(self) -> None:
-            signal.raise_signal(signal.SIGINT)
-
-    def act() -> None:
-        with Interruptible() as interruptible, interruptible.defer_sigint():
-            with interruptible.allow_sigint():
-                Collected()
-                reached.append("the block's end")
-            reached.append("beyond")
-
-    reached: list[str] = []
-    with pytest.raises(KeyboardInterrupt):
-        act()
-    assert reached == ["the block's end"]
-
-
-def test_in_another_thread_signals_are_left_alone() -> None:
-    found: list[Any] = []
-
-    def run() -> None:
-        with Interruptible() as interruptible, interruptible.defer_sigint():
-            found.append(signal.getsignal(signal.SIGINT))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    assert found == [signal.default_int_handler]
