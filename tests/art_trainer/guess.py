@@ -6,12 +6,12 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import PreTrainedTokenizerFast
 
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.inference.transformers_policy import TransformersPolicy
+from tests.art_trainer.tiny_models import tiny_model
 
 NUMBERS = 16
 TURNS = 5
@@ -33,9 +33,7 @@ class GuessEnv(gym.Env[str, str]):
             "broken": lambda env, rng: lambda observation: str(1 // 0),
         }
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)
         self.hidden = int(self.np_random.integers(NUMBERS))
         self.turn = 0
@@ -45,13 +43,8 @@ class GuessEnv(gym.Env[str, str]):
         self.turn += 1
         word = action.strip()
         if not (word.isdecimal() and int(word) < NUMBERS):
-            return (
-                "BAD",
-                0.0,
-                True,
-                False,
-                {"success": False, "error": {"kind": "no number", "message": word}},
-            )
+            error = {"kind": "no number", "message": word}
+            return "BAD", 0.0, True, False, {"success": False, "error": error}
         if int(word) == self.hidden:
             return "RIGHT", 1.0 - 0.1 * (self.turn - 1), True, False, {"success": True}
         answer = "LOW" if int(word) < self.hidden else "HIGH"
@@ -96,23 +89,14 @@ def guess_policy(
 ) -> TransformersPolicy:
     """A two-layer Qwen2 of random weights."""
     tokenizer = tokenizer or guess_tokenizer()
-    config = Qwen2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=hidden,
-        intermediate_size=3 * hidden,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=64,
-        tie_word_embeddings=False,
-        initializer_range=0.1,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=None,
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        model = Qwen2ForCausalLM(config)
+    changes = {
+        "intermediate_size": 3 * hidden,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 64,
+        "initializer_range": 0.1,
+        "eos_token_id": tokenizer.eos_token_id,
+    }
+    model = tiny_model(vocab_size=len(tokenizer), hidden=hidden, seed=seed, **changes).train()
     sampling = SamplingParams(max_new_tokens=max_new_tokens)
     return TransformersPolicy(
         model, tokenizer, sampling=sampling, max_batch=512, history_window=history_window

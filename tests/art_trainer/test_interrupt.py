@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and requests to end: what interrupts at once, what waits for the update, what is ignored."""
+"""Ctrl-C, SIGTERM and requests to end: what interrupts at once, what waits, what is ignored."""
 
 from __future__ import annotations
 

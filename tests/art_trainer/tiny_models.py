@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 import torch
@@ -18,31 +20,24 @@ from transformers import (
     Qwen3Config,
 )
 
+from art_trainer.models.loading import add_lora_adapter
+
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<bos>", "<|start_header_id|>", "<|end_header_id|>"]
-SPECIAL += [
-    "<|eot_id|>",
-    "<｜User｜>",
-    "<｜Assistant｜>",
-    "<｜end▁of▁sentence｜>",
-    "<tool_call>",
-    "</tool_call>",
-]
+SPECIAL = (
+    "<|endoftext|> <|im_start|> <|im_end|> <bos> <|start_header_id|> <|end_header_id|> <|eot_id|> "
+    "<｜User｜> <｜Assistant｜> <｜end▁of▁sentence｜> <tool_call> </tool_call>"
+).split()
 
 
 def byte_tokenizer(template: str | None = CHATML) -> PreTrainedTokenizerFast:
     """One token a byte plus the special ones: encodes any text, and decoding gives it back."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     core = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
-    core.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(r"\s+|\S+"), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
-    )
+    words = pre_tokenizers.Split(Regex(r"\s+|\S+"), "isolated")
+    core.pre_tokenizer = pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False)])
     core.decoder = token_decoders.ByteLevel()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|endoftext|>")
     tokenizer.add_special_tokens({"additional_special_tokens": SPECIAL})
@@ -67,44 +62,51 @@ def _sizes(vocab_size: int, hidden: int) -> dict[str, object]:
     }
 
 
-def tiny_config(family: str, vocab_size: int = 300, hidden: int = 48) -> PreTrainedConfig:
+def tiny_config(family: str, vocab_size: int = 300, hidden: int = 48, **changes: Any) -> PreTrainedConfig:
     """A configuration with about 0.1 M parameters; ``family`` is a key below."""
-    sizes = _sizes(vocab_size, hidden)
-    if family == "qwen2":
-        return Qwen2Config(**sizes)
-    if family == "qwen3":
-        return Qwen3Config(**sizes, head_dim=16)
-    if family == "llama":
-        return LlamaConfig(**sizes)
-    if family == "mistral-sliding":
-        return MistralConfig(**sizes, sliding_window=8)
-    if family == "deepseek-v3":
-        sizes["num_key_value_heads"] = 4
-        return DeepseekV3Config(
-            **sizes,
-            moe_intermediate_size=hidden,
-            n_routed_experts=4,
-            num_experts_per_tok=2,
-            n_group=1,
-            topk_group=1,
-            first_k_dense_replace=1,
-            kv_lora_rank=16,
-            q_lora_rank=24,
-            qk_rope_head_dim=8,
-            qk_nope_head_dim=8,
-            v_head_dim=12,
-        )
-    raise KeyError(family)
+    deepseek = {
+        "num_key_value_heads": 4,
+        "moe_intermediate_size": hidden,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "n_group": 1,
+        "topk_group": 1,
+        "first_k_dense_replace": 1,
+        "kv_lora_rank": 16,
+        "q_lora_rank": 24,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 8,
+        "v_head_dim": 12,
+    }
+    kind, own = {
+        "qwen2": (Qwen2Config, {}),
+        "qwen3": (Qwen3Config, {"head_dim": 16}),
+        "llama": (LlamaConfig, {}),
+        "mistral-sliding": (MistralConfig, {"sliding_window": 8}),
+        "deepseek-v3": (DeepseekV3Config, deepseek),
+    }[family]
+    return kind(**{**_sizes(vocab_size, hidden), **own, **changes})
 
 
 def tiny_model(
-    family: str = "qwen2", *, vocab_size: int = 300, hidden: int = 48, seed: int = 0
+    family: str = "qwen2", *, vocab_size: int = 300, hidden: int = 48, seed: int = 0, **changes: Any
 ) -> torch.nn.Module:
     """A random model in evaluation mode, the same for the same seed."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(tiny_config(family, vocab_size, hidden))
-    model.generation_config.eos_token_id = None
+        model = AutoModelForCausalLM.from_config(tiny_config(family, vocab_size, hidden, **changes))
+    model.generation_config.eos_token_id = model.config.eos_token_id
+    return model.eval()
+
+
+def lora_model(seed: int = 0, family: str = "qwen2", *, scale: float = 0.0, **sizes: Any) -> torch.nn.Module:
+    """The model of seed 0 with an adapter of rank 2; with a scale above 0 as if it had been trained."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = add_lora_adapter(tiny_model(family, **sizes), 2)
+        for parameter in model.parameters():
+            if scale and parameter.requires_grad:
+                torch.nn.init.normal_(parameter, std=scale)
     return model.eval()
 
 
@@ -117,12 +119,12 @@ class EchoEnv(gym.Env[str, str]):
         self.turns = turns
         self.words = words
 
-    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None):  # type: ignore[no-untyped-def]
+    def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.turn = 0
         return f"start {self._words()}", {}
 
-    def step(self, action: str):  # type: ignore[no-untyped-def]
+    def step(self, action):
         self.turn += 1
         observation = f"{self._words()} {len(action)}"
         return observation, float(len(action) % 3), self.turn >= self.turns, False, {}

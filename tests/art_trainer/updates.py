@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -104,6 +105,22 @@ def with_rewards(group: Group, rewards: Sequence[float]) -> Group:
     return Group(
         tuple(replace(e, turns=(*e.turns[:-1], replace(e.turns[-1], reward=r))) for e, r in episodes)
     )
+
+
+@contextmanager
+def saved_bytes(model: torch.nn.Module) -> Iterator[dict[int, int]]:
+    """What autograd keeps between forward and backward beside the weights: bytes by address."""
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    saved: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        yield saved
 
 
 def weights_of(model: torch.nn.Module) -> torch.Tensor:

@@ -1,15 +1,11 @@
 """Checkpoints: exact resume, full disks, damaged files, old ones to keep or go back to."""
 
 import ast
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 
 import art_trainer
 from art_trainer.config import GRPOConfig
@@ -27,7 +23,8 @@ from art_trainer.training.checkpoint import (
 from art_trainer.training.learner import Learner
 from art_trainer.training.run_setup import model_path
 from tests.art_trainer.made_episodes import made_groups
-from tests.art_trainer.tiny_models import byte_tokenizer, tiny_model
+from tests.art_trainer.tiny_models import byte_tokenizer, lora_model, tiny_model
+from tests.art_trainer.tracking.full_disk import full_disk
 from tests.art_trainer.updates import untimed
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
@@ -39,12 +36,6 @@ def learner_for(model: torch.nn.Module, **settings: Any) -> Learner:
 
 def save(path: Path, learner: Learner) -> Path:
     return write_checkpoint(path, learner, byte_tokenizer())
-
-
-def adapted_model(seed: int = 0) -> torch.nn.Module:
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return get_peft_model(tiny_model(), LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
 
 
 def damage(file: Path) -> None:
@@ -73,7 +64,7 @@ CASES: dict[str, dict[str, Any]] = {
 def test_a_restored_learner_goes_on_to_the_same_numbers(case: str, tmp_path: Path) -> None:
     def fresh(seed: int) -> Learner:
         family = "qwen3" if case == "qwen3" else "qwen2"
-        model = adapted_model(seed) if "adapter" in case else tiny_model(family, seed=seed)
+        model = lora_model(seed) if "adapter" in case else tiny_model(family, seed=seed)
         return learner_for(model, **CASES[case])
 
     first = fresh(seed=0)
@@ -148,52 +139,27 @@ def test_a_checkpoint_of_a_run_with_other_parts_is_refused(
     assert torch.equal(other.model.lm_head.weight, before)
 
 
-FULL_DISK = """
-import json, resource, sys
-from pathlib import Path
-from art_trainer.training.checkpoint import verify_checkpoint
-from art_trainer.errors import CheckpointError, ConfigError
-from tests.art_trainer.training.test_checkpoint import learner_for, save
-from tests.art_trainer.tiny_models import tiny_model
-
-_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-for case, (limit, hidden, name) in enumerate(json.loads(sys.argv[2])):
-    folder = Path(sys.argv[1]) / str(case)
-    save(folder / "step-000001", learner_for(tiny_model(seed=1)))
-    learner = learner_for(tiny_model(vocab_size=hidden, hidden=hidden, seed=2))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-    try:
-        save(folder / name, learner)
-        message = "it was written"
-    except CheckpointError as error:
-        message = str(error)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    verify_checkpoint(folder / "step-000001")
-    print(json.dumps([message, sorted(path.name for path in folder.iterdir())]))
-"""
-"""No file may grow above so many bytes: as on a full disk, the write fails where the room ends."""
-
-
-@pytest.mark.e2e
-def test_a_write_that_fails_leaves_the_previous_checkpoint_and_no_debris(tmp_path: Path) -> None:
-    # Too large is a file of weights (also in place of the checkpoint), the tokenizer, the first small file.
-    cases = [
-        (100_000, 128, "step-000002"), (100_000, 128, "step-000001"), (7000, 4, "step-000002"),
-        (400, 4, "step-000002"),
-    ]  # fmt: skip
-    command = [sys.executable, "-c", FULL_DISK, str(tmp_path), json.dumps(cases)]
-    root = Path(__file__).resolve().parents[3]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300, check=True)
-    results = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
-    assert len(results) == len(cases)
-    for case, ((_, _, name), (message, left)) in enumerate(zip(cases, results, strict=True)):
-        before = tmp_path / str(case) / "step-000001"
-        assert f"{name} cannot be written:" in message
-        assert message.endswith(f"the newest whole one is {before} (step 1)")
-        assert left == ["step-000001"]
-        learner = learner_for(tiny_model(seed=3))
-        read_checkpoint(before, learner)
-        assert torch.equal(learner.model.lm_head.weight, tiny_model(seed=1).lm_head.weight)
+@pytest.mark.parametrize(
+    ("room", "size", "name"),
+    [
+        pytest.param(100_000, 128, "step-000002", id="the weights"),
+        pytest.param(100_000, 128, "step-000001", id="the weights, in place of the checkpoint"),
+        pytest.param(7000, 4, "step-000002", id="the tokenizer"),
+        pytest.param(400, 4, "step-000002", id="the first small file"),
+    ],
+)
+def test_a_write_that_fails_leaves_the_previous_checkpoint_and_no_debris(
+    room: int, size: int, name: str, tmp_path: Path
+) -> None:
+    before = save(tmp_path / "step-000001", learner_for(tiny_model(seed=1)))
+    learner = learner_for(tiny_model(vocab_size=size, hidden=size, seed=2))
+    words = rf"{name} cannot be written: .*the newest whole one is {before} \(step 1\)$"
+    with pytest.raises(CheckpointError, match=words), full_disk(room):
+        save(tmp_path / name, learner)
+    assert list(tmp_path.iterdir()) == [before]
+    learner = learner_for(tiny_model(seed=3))
+    read_checkpoint(before, learner)
+    assert torch.equal(learner.model.lm_head.weight, tiny_model(seed=1).lm_head.weight)
 
 
 @pytest.fixture
@@ -252,7 +218,7 @@ def test_the_last_and_the_best_are_kept(
 
 @pytest.mark.parametrize("adapter", [False, True])
 def test_a_pickle_that_was_slipped_in_is_never_opened(adapter: bool, tmp_path: Path) -> None:
-    learner = learner_for(adapted_model() if adapter else tiny_model())
+    learner = learner_for(lora_model() if adapter else tiny_model())
     path = save(tmp_path / "step-000001", learner)
     for name in ("pytorch_model.bin", "adapter_model.bin", "optimizer.pt"):
         (path / "model" / name).write_bytes(b"cos\nsystem\n(S'touch opened'\ntR.")

@@ -38,13 +38,12 @@ def test_success_is_compared_if_the_evaluation_has_it_and_else_the_reward():
     assert not best.update(1, {"eval_reward": 10.0, "eval_success": 0.25})
 
 
-@pytest.mark.parametrize(
-    ("metric", "better"), [("eval_turns", 1.0), ("eval_invalid_actions", 1.0), ("eval_reward", 3.0)]
-)
-def test_fewer_turns_and_more_reward_are_better(metric, better):
-    best, upside_down = tracker(metric), tracker(metric, greater=better != 3.0)
+@pytest.mark.parametrize("metric", ["eval_turns", "eval_invalid_actions", "eval_reward"])
+def test_fewer_turns_and_more_reward_are_better(metric):
+    best, upside_down = tracker(metric), tracker(metric, greater=metric != "eval_reward")
     for one in (best, upside_down):
         update_all(one, (2.0, 3.0, 1.0), metric)
+    better = 3.0 if metric == "eval_reward" else 1.0
     assert (best.best_value, upside_down.best_value) == (better, 4.0 - better)
 
 
@@ -80,11 +79,8 @@ def test_a_resumed_run_stops_when_it_would_have_stopped():
         first, second = tracker(patience=3), tracker(patience=3)
         update_all(first, values[:cut])
         second.restore(json.loads(json.dumps(first.state())))
-        rest = [
-            (second.update(step, {"eval_reward": values[step]}), second.should_stop)
-            for step in range(cut, len(values))
-        ]
-        assert rest == whole[cut:]
+        for step, wanted in list(enumerate(whole))[cut:]:
+            assert (second.update(step, {"eval_reward": values[step]}), second.should_stop) == wanted
 
 
 def test_steps_seen_before_nan_and_missing_figures_are_never_the_best():
@@ -102,9 +98,7 @@ def test_steps_seen_before_nan_and_missing_figures_are_never_the_best():
 
 
 def test_a_metric_that_the_environment_lacks_is_refused_and_another_metrics_state_ignored():
-    with pytest.raises(
-        ConfigError, match=r"'eval_success', but the first evaluation has none.*'eval_reward'"
-    ):
+    with pytest.raises(ConfigError, match=r"'eval_success', but .*'eval_reward'"):
         tracker("eval_success").update(0, {"eval_reward": 1.0, "eval_turns": 2.0})
     other, best = tracker("eval_turns"), tracker("eval_reward")
     other.update(5, {"eval_turns": 2.0})
@@ -135,14 +129,6 @@ class Scored(GRPOTrainer):
         return all(value.equal(weights[name]) for name, value in self.policy.model.state_dict().items())
 
 
-def test_the_best_checkpoint_is_kept_beside_the_newest(tmp_path):
-    trainer = Scored(tmp_path, [0.1, 0.9, 0.2, 0.3], max_steps=3, save_total_limit=1)
-    trainer.train()
-    assert trainer.saved_steps() == [1, 3]
-    assert result_checkpoint(trainer.log.checkpoints).name == "step-000003"
-    assert result_checkpoint(tmp_path / "gone") is None
-
-
 def test_a_run_stops_early_and_ends_with_its_best_weights_also_if_resumed(tmp_path):
     settings = {"early_stopping_patience": 2, "load_best_model_at_end": True, "save_total_limit": 1}
     trainer = Scored(tmp_path, [0.1, 0.9, 0.2, 0.3, 5.0], max_steps=4, **settings)
@@ -157,10 +143,13 @@ def test_a_run_stops_early_and_ends_with_its_best_weights_also_if_resumed(tmp_pa
     assert again.has(trainer.seen[1])
 
 
-def test_a_resumed_run_keeps_the_best_of_before(tmp_path):
-    first = Scored(tmp_path, [0.1, 0.9, 0.2], max_steps=2, load_best_model_at_end=True)
+def test_the_best_is_kept_beside_the_newest_and_by_a_resumed_run(tmp_path):
+    first = Scored(tmp_path, [0.1, 0.9, 0.2, 0.3], max_steps=3, save_total_limit=1)
     first.train()
-    second = Scored(tmp_path, [0, 0, 0, 0.8], max_steps=3, load_best_model_at_end=True)
+    assert first.saved_steps() == [1, 3]
+    assert result_checkpoint(first.log.checkpoints).name == "step-000003"
+    assert result_checkpoint(tmp_path / "gone") is None
+    second = Scored(tmp_path, [0, 0, 0, 0, 0.8], max_steps=4, load_best_model_at_end=True)
     second.load_checkpoint(list_checkpoints(first.log.checkpoints)[-1])
     second.train()
     assert second.has(first.seen[1])

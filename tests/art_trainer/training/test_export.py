@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -82,9 +83,8 @@ def test_the_card_has_environment_settings_curve_and_evaluations(adapter: Path, 
         f"art-trainer eval --env {ENV} --policy me/echo",
     ):
         assert text in card
-    for label in ("before", "after"):
-        (row,) = [line for line in card.splitlines() if line.startswith(f"| {label} |")]
-        assert row.endswith("| 6 |")
+    rows = [line for line in card.splitlines() if line.startswith(("| before |", "| after |"))]
+    assert [row.endswith("| 6 |") for row in rows] == [True, True]
     assert "output\\_dir" not in card
     # Every table has as many cells in each row as its heading has.
     blocks = [block.splitlines() for block in card.split("\n\n")]
@@ -97,75 +97,52 @@ def test_the_card_has_environment_settings_curve_and_evaluations(adapter: Path, 
 def test_the_example_of_the_card_runs(
     adapter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (tmp_path / "out").mkdir()  # an empty folder may be there already
     export_model(adapter, tmp_path / "out")
     code = (tmp_path / "out" / "README.md").read_text().split("```python\n")[1].split("```")[0]
     exec(code.replace("max_new_tokens=4", "max_new_tokens=2, pad_token_id=0"), {})
     assert capsys.readouterr().out
 
 
-def test_only_an_empty_folder_is_written_to(adapter: Path, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    export_model(adapter, tmp_path / "empty")
-    before = sorted((tmp_path / "empty").iterdir())
-    with pytest.raises(ExportError, match="not empty"):
-        export_model(adapter, tmp_path / "empty")
-    assert sorted((tmp_path / "empty").iterdir()) == before
-
-
-def test_what_is_no_run_or_damaged_is_refused(adapter: Path, tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match="there is no such folder"):
-        export_model(tmp_path / "gone", tmp_path / "out")
-    with pytest.raises(ExportError, match="holds no checkpoint"):
-        export_model(adapter.parent / "tiny", tmp_path / "out")
+def test_what_cannot_be_exported_is_named_and_nothing_is_written(adapter: Path, tmp_path: Path) -> None:
     shutil.copytree(adapter, tmp_path / "run")
-    checkpoint = list_checkpoints(tmp_path / "run" / "checkpoints")[-1]
-    weights = checkpoint / "model" / "adapter_model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1])
-    with pytest.raises(CheckpointError, match=r"safetensors is damaged"):
-        export_model(tmp_path / "run", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    model = list_checkpoints(tmp_path / "run" / "checkpoints")[-1] / "model"
 
+    def refused(source: Path, error: type[Exception], message: str, target: str = "out") -> None:
+        before = sorted(tmp_path.rglob("*"))
+        with pytest.raises(error, match=message):
+            export_model(source, tmp_path / target)
+        assert sorted(tmp_path.rglob("*")) == before
 
-def test_an_adapter_without_its_base_names_where_it_was(adapter: Path, tmp_path: Path) -> None:
-    shutil.copytree(adapter, tmp_path / "run")
-    checkpoint = list_checkpoints(tmp_path / "run" / "checkpoints")[-1]
-    described = checkpoint / "model" / "adapter_config.json"
+    refused(tmp_path / "gone", ExportError, "there is no such folder")
+    refused(adapter.parent / "tiny", ExportError, "holds no checkpoint")
+    refused(adapter, ExportError, "not empty", target="run")
+    described, manifest = model / "adapter_config.json", model.parent / "manifest.json"
     described.write_text(described.read_text().replace(str(adapter.parent / "tiny"), str(tmp_path / "moved")))
-    manifest = json.loads((checkpoint / "manifest.json").read_text())
-    del manifest["model/adapter_config.json"]
-    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(ExportError, match=r"is an adapter on .*moved', which cannot be loaded"):
-        export_model(tmp_path / "run", tmp_path / "out")
-
-
-class Hub:
-    """Records what it is asked for."""
-
-    calls: list[tuple[str, dict[str, Any]]]
-
-    def __init__(self) -> None:
-        Hub.calls = []
-
-    def create_repo(self, name: str, **options: Any) -> str:
-        Hub.calls.append((name, options))
-        return f"https://hub.example/{name}"
-
-    def upload_folder(self, **options: Any) -> None:
-        Hub.calls.append(("upload", options))
+    listed = json.loads(manifest.read_text())
+    del listed["model/adapter_config.json"]
+    manifest.write_text(json.dumps(listed))
+    refused(tmp_path / "run", ExportError, r"is an adapter on .*moved', which cannot be loaded")
+    weights = model / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    refused(tmp_path / "run", CheckpointError, r"safetensors is damaged")
 
 
 def test_pushing_makes_a_repository_and_uploads_the_folder(
     trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("huggingface_hub.HfApi", Hub)
+    hub = Mock()
+    hub.create_repo.return_value = "https://hub.example/me/guess"
+    monkeypatch.setattr("huggingface_hub.HfApi", lambda: hub)
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
     with pytest.raises(ExportError, match="hf auth login"):
         push_model(tmp_path / "out", "me/guess")
+    assert hub.mock_calls == []
     monkeypatch.setattr("huggingface_hub.get_token", lambda: "token")
     output = invoke("export", trained_run, tmp_path / "out", "--push-to-hub", "me/guess")
     assert "On the Hub: https://hub.example/me/guess" in output
-    (name, created), (_, uploaded) = Hub.calls
-    assert (name, created) == ("me/guess", {"repo_type": "model", "exist_ok": True})
+    hub.create_repo.assert_called_once_with("me/guess", repo_type="model", exist_ok=True)
+    uploaded = hub.upload_folder.call_args.kwargs
     assert uploaded["repo_id"] == "me/guess"
     assert (Path(uploaded["folder_path"]) / "model.safetensors").exists()
 

@@ -2,13 +2,13 @@
 
 import copy
 import sys
-from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 
 from art_trainer.errors import ConfigError, UnsupportedModelError
 from art_trainer.inference.sampling import SamplingParams
@@ -25,33 +25,17 @@ from tests.art_trainer.inference.test_transformers_policy import played
 from tests.art_trainer.made_episodes import made_groups
 from tests.art_trainer.models.test_logprobs import rows_of
 from tests.art_trainer.models.test_prefix_tree import numbers_of
-from tests.art_trainer.tiny_models import byte_tokenizer, tiny_model
-from tests.art_trainer.updates import config
+from tests.art_trainer.tiny_models import byte_tokenizer, lora_model, tiny_model
+from tests.art_trainer.updates import config, saved_bytes
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
 
 
-def adapted(model: torch.nn.Module) -> torch.nn.Module:
-    with torch.random.fork_rng():
-        torch.manual_seed(3)
-        return get_peft_model(
-            model, LoraConfig(r=2, target_modules=["q_proj", "o_proj"], init_lora_weights=False)
-        )
-
-
 def kept_bytes(model: torch.nn.Module, share: bool) -> int:
     """What autograd keeps of a batch between forward and backward."""
-    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    kept: dict[int, int] = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.untyped_storage().data_ptr() not in own:
-            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
     batch = next(pack(rows_of(made_groups(model)), 10_000, share=share, device=torch.device("cpu")))
     scorer = Scorer(model)
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    with saved_bytes(model) as kept:
         assert scorer.score(batch)[0].requires_grad
     return sum(kept.values())
 
@@ -61,8 +45,7 @@ def kept_bytes(model: torch.nn.Module, share: bool) -> int:
 def test_recomputed_layers_give_the_same_logprobs_and_gradients_and_keep_less(
     family: str, share: bool
 ) -> None:
-    model = tiny_model(family.removesuffix(" lora"))
-    model = adapted(model) if family.endswith("lora") else model
+    model = lora_model(scale=0.1) if family == "qwen2 lora" else tiny_model(family)
     rows = rows_of(made_groups(model))
     before = kept_bytes(model, share)
     plain, plain_gradient = numbers_of(model, rows, share=share)
@@ -95,15 +78,6 @@ def test_layers_that_are_not_attention_or_were_replaced_are_refused() -> None:
     for model in (replaced, without):
         with pytest.raises(UnsupportedModelError, match=r"switch it off|replaced"):
             enable_gradient_checkpointing(model)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"dtype": "bfloat61"}, "did you mean"), ({"load_in_4bit": True}, "set lora too")],
-)
-def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        ModelOptions(**options)
 
 
 @pytest.fixture(scope="module")
@@ -147,18 +121,16 @@ def test_a_bfloat16_model_with_recomputed_layers_plays_and_scores(folder: str) -
 
 
 def test_the_settings_of_a_run_are_the_models_options() -> None:
-    values = {
-        "model": "tiny",
-        "device": "cpu",
-        "lora": 2,
-        "dtype": "bfloat16",
-        "gradient_checkpointing": True,
-    }
-    found = model_options(merge_settings([Layer("flag", values)]).run)
-    assert found == ModelOptions("bfloat16", 2, gradient_checkpointing=True, device="cpu")
+    values = {"device": "cpu", "lora": 2, "dtype": "bfloat16", "gradient_checkpointing": True}
+    found = model_options(merge_settings([Layer("flag", {"model": "tiny", **values})]).run)
+    assert found == ModelOptions(**values)
 
 
-def test_what_8_and_4_bits_need_is_named(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_makes_no_sense_or_is_not_there_is_named(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="did you mean"):
+        ModelOptions(dtype="bfloat61")
+    with pytest.raises(ConfigError, match="set lora too"):
+        ModelOptions(load_in_4bit=True)
     options = ModelOptions(lora=2, load_in_4bit=True, device="cpu")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="load_in_4bit needs the package bitsandbytes"):
@@ -184,34 +156,27 @@ def test_a_reference_in_low_precision_is_nearly_as_good() -> None:
     assert {p.dtype for p in half.model.parameters()} == {torch.float32}
 
 
-STAND_IN = '''
-import torch
-
 class AdamW8bit(torch.optim.Optimizer):
     """Keeps what bitsandbytes keeps: a plain int of steps, and states of other types than the weights'."""
 
-    def __init__(self, groups, lr, betas, eps):
+    def __init__(self, groups: Any, lr: float, betas: Any, eps: float) -> None:
         super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps})
 
-    def step(self):
+    def step(self) -> None:
         for group in self.param_groups:
             for p in group["params"]:
                 state = self.state[p]
                 state["step"] = state.get("step", 0) + 1
                 state["state1"] = torch.full(p.shape, state["step"], dtype=torch.uint8)
                 p.data.sub_(group["lr"] * state["step"])
-'''
 
 
 @pytest.fixture
-def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    (tmp_path / "bitsandbytes").mkdir()
-    (tmp_path / "bitsandbytes" / "__init__.py").touch()
-    (tmp_path / "bitsandbytes" / "optim.py").write_text(STAND_IN)
-    monkeypatch.syspath_prepend(tmp_path)
-    yield
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("bitsandbytes", "bitsandbytes.optim"):
-        sys.modules.pop(name, None)
+        module = module_from_spec(ModuleSpec(name, None))
+        monkeypatch.setitem(sys.modules, name, module)
+    module.AdamW8bit = AdamW8bit
 
 
 @pytest.mark.usefixtures("stand_in")

@@ -7,9 +7,6 @@ import json
 import os
 import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +17,7 @@ from art_trainer.cli.main import app
 from art_trainer.cli.supervise import TrainingCommand
 from art_trainer.errors import ConfigError
 from art_trainer.training.supervisor import RESTARTS_FILE, Progress, Supervisor, TrainingJob, progress_of
-from tests.art_trainer.waiting import until
+from tests.art_trainer.waiting import interrupted
 
 PRETENDER = Path(__file__).with_name("pretend_trainer.py")
 
@@ -28,14 +25,11 @@ PRETENDER = Path(__file__).with_name("pretend_trainer.py")
 class Stage:
     """A pretended run and what it does at each start."""
 
-    def __init__(self, place: Path, log: pytest.LogCaptureFixture | None = None) -> None:
-        self.place = place
-        self.folder = place / "run"
-        self.log = log
+    def __init__(self, place: Path, log: pytest.LogCaptureFixture) -> None:
+        self.place, self.folder, self.log = place, place / "run", log
 
     @property
     def said(self) -> list[str]:
-        assert self.log is not None
         return [record.getMessage() for record in self.log.records]
 
     def plan(self, *starts: dict[str, Any]) -> None:
@@ -64,24 +58,6 @@ def stage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Stage:
     return Stage(tmp_path, caplog)
 
 
-@contextmanager
-def meanwhile(act: Callable[[], None]) -> Iterator[None]:
-    """Do something in another thread; its faults are the test's."""
-    faults: list[BaseException] = []
-
-    def safely() -> None:
-        try:
-            act()
-        except BaseException as fault:
-            faults.append(fault)
-
-    thread = threading.Thread(target=safely)
-    thread.start()
-    yield
-    thread.join(60)
-    assert not faults
-
-
 def alive(process: int) -> bool:
     """Whether a process runs; a zombie does not."""
     try:
@@ -101,9 +77,8 @@ def test_a_run_that_dies_is_restarted_and_that_is_recorded(stage: Stage) -> None
     assert stage.starts == 4
     written = [(one["code"], one["step"], one["checkpoint"], one["in_a_row"]) for one in stage.restarts()]
     assert written == [(-9, 2, 2, 1), (1, 4, 2, 1), (-11, 4, 2, 2)]
-    assert [one["why"] for one in stage.restarts()] == [
-        "was killed by signal 9 (SIGKILL)", "ended with code 1", "was killed by signal 11 (SIGSEGV)",
-    ]  # fmt: skip
+    whys = [one["why"] for one in stage.restarts()]
+    assert all(word in why for word, why in zip(("SIGKILL", "code 1", "SIGSEGV"), whys, strict=True))
     assert [one["pause"] for one in stage.restarts()] == [0.001, 0.001, 0.002]
     assert len(stage.said) == 3
     assert "after step 4; restarting from the checkpoint of step 2" in stage.said[1]
@@ -129,7 +104,6 @@ def test_with_max_restarts_0_it_is_not_restarted(stage: Stage) -> None:
     stage.plan({"end": -signal.SIGKILL})
     assert stage.supervisor(max_restarts=0).run() == 128 + signal.SIGKILL
     assert stage.restarts() == []
-    assert "before its first step" in stage.said[-1]
     assert "--max-restarts is 0" in stage.said[-1]
 
 
@@ -176,12 +150,7 @@ def test_a_run_whose_files_grow_does_not_hang(stage: Stage) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_is_passed_on_once_and_waited_for(stage: Stage, number: int) -> None:
     stage.plan({"steps": 1, "until": "asked", "end": 1})
-
-    def ask() -> None:
-        until(lambda: stage.starts == 1)
-        os.kill(os.getpid(), number)
-
-    with meanwhile(ask):
+    with interrupted(lambda: stage.starts == 1, number):
         assert stage.supervisor().run() == 1
     assert stage.lines("heard.jsonl") == [[signal.SIGTERM if number == signal.SIGHUP else number]]
     assert (stage.starts, stage.restarts()) == (1, [])
@@ -190,14 +159,7 @@ def test_a_signal_is_passed_on_once_and_waited_for(stage: Stage, number: int) ->
 
 def test_a_second_signal_kills(stage: Stage) -> None:
     stage.plan({"steps": 1, "until": "killed", "orphan": True})
-
-    def ask_twice() -> None:
-        until(lambda: stage.starts == 1)
-        os.kill(os.getpid(), signal.SIGINT)
-        until(lambda: len(stage.said) == 1)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    with meanwhile(ask_twice):
+    with interrupted(lambda: stage.starts == 1), interrupted(lambda: len(stage.said) == 1):
         assert stage.supervisor().run() == 128 + signal.SIGKILL
     assert (stage.starts, stage.restarts()) == (1, [])
     assert not alive(stage.lines("orphans.jsonl")[0])
@@ -205,12 +167,7 @@ def test_a_second_signal_kills(stage: Stage) -> None:
 
 def test_a_signal_between_two_starts_ends_it(stage: Stage) -> None:
     stage.plan({"end": 1})
-
-    def ask() -> None:
-        until(lambda: len(stage.said) == 1)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    with meanwhile(ask):
+    with interrupted(lambda: len(stage.said) == 1, signal.SIGTERM):
         assert stage.supervisor(first_pause=50.0).run() == 128 + signal.SIGTERM
     assert stage.starts == 1
 
@@ -244,10 +201,6 @@ def test_progress_is_read_from_what_a_killed_run_left(tmp_path: Path) -> None:
 # Which flags a restart has
 
 
-def command(*words: str) -> TrainingCommand:
-    return TrainingCommand(words)
-
-
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -259,15 +212,12 @@ def begin(folder: str) -> None:
     Path(folder, "run.yaml").write_text("env: toy/Echo-v0\nmax_steps: 7\n")
 
 
-def save(folder: str, step: int) -> None:
-    Path(folder, "checkpoints", f"step-{step:06d}").mkdir(parents=True)
-
-
 def test_a_run_without_a_folder_gets_the_one_that_train_would_choose(here: Path) -> None:
     begin("runs/Email-v0-art-tiny-1")
-    found = command("art-trainer", "train", "--max-steps", "9")
+    words = ["art-trainer", "train", "--max-steps", "9"]
+    found = TrainingCommand(words)
     assert found.folder == Path("runs/Email-v0-art-tiny-2")
-    assert found() == ["art-trainer", "train", "--max-steps", "9", "--output-dir", "runs/Email-v0-art-tiny-2"]
+    assert found() == [*words, "--output-dir", "runs/Email-v0-art-tiny-2"]
     begin("runs/Email-v0-art-tiny-2")
     assert found() == ["art-trainer", "train", "--resume", "runs/Email-v0-art-tiny-2"]
 
@@ -278,9 +228,10 @@ def test_a_run_without_a_folder_gets_the_one_that_train_would_choose(here: Path)
 )
 def test_a_run_that_names_its_folder_keeps_it(here: Path, flags: list[str]) -> None:
     Path("a.yaml").write_text("output_dir: mine\nseed: 4\n")
-    found = command("python", "-m", "art_trainer", "train", *flags, "--env-args", "difficulty=1", "--lora=4")
+    words = ["python", "-m", "art_trainer", "train", *flags, "--env-args", "difficulty=1", "--lora=4"]
+    found = TrainingCommand(words)
     assert found.folder == Path("mine")
-    assert found() == [*found()[:4], *flags, "--env-args", "difficulty=1", "--lora=4"]
+    assert found() == words
     begin("mine")
     assert found() == ["python", "-m", "art_trainer", "train", "--resume", "mine"]
 
@@ -289,18 +240,18 @@ def test_launchers_and_flags_that_are_no_settings_stay(here: Path) -> None:
     torchrun = ["torchrun", "--nproc-per-node", "2", "-m", "art_trainer", "serve"]
     kept = "--host 0.0.0.0 --token-file=token --allowed-host a --allowed-host b --no-api".split()
     saved = "--set beta=0.1 --output-dir r --seed=3".split()
-    found = command(*torchrun, "--max-steps", "9", *kept, *saved)
+    found = TrainingCommand([*torchrun, "--max-steps", "9", *kept, *saved])
     begin("r")
     assert found() == [*torchrun, *kept, "--resume", "r"]
 
 
 def test_a_resumed_run_is_restarted_unchanged_until_it_has_saved(here: Path) -> None:
     begin("r")
-    save("r", 5)
+    Path("r/checkpoints/step-000005").mkdir(parents=True)
     words = "art-trainer serve --resume r --resume-step 5 --max-steps 90 --port 80".split()
-    found = command(*words)
+    found = TrainingCommand(words)
     assert found() == words
-    save("r", 6)
+    Path("r/checkpoints/step-000006").mkdir()
     assert found() == ["art-trainer", "serve", "--port", "80", "--resume", "r"]
 
 
@@ -327,8 +278,7 @@ def test_the_command_restarts_a_run_with_its_folder(here: Path, caplog: pytest.L
     program = here / "art-trainer"
     program.write_text(f'#!/bin/sh\nshift\nexec {sys.executable} -S {PRETENDER} {here}/r "$@"\n')
     program.chmod(0o755)
-    stage = Stage(here)
-    stage.folder = here / "r"
+    stage = Stage(here, caplog)
     stage.plan({"steps": 1, "end": -signal.SIGKILL}, {"steps": 1, "end": 5})
     flags = ["train", "--max-steps", "9", "--output-dir", f"{here}/r"]
     done = CliRunner().invoke(app, ["supervise", "--max-restarts", "1", "--", str(program), *flags])

@@ -10,10 +10,10 @@ import gymnasium as gym
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import PreTrainedTokenizerFast
 
 from art_gym import Outcome, Task, TextEnv, tool
-from tests.art_trainer.tiny_models import byte_tokenizer
+from tests.art_trainer.tiny_models import byte_tokenizer, tiny_model
 
 os.environ |= {"TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1"}
 
@@ -86,24 +86,16 @@ def word_tokenizer() -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def tiny(tokenizer: Any, *, hidden: int = 32, seed: int = 0) -> Qwen2ForCausalLM:
+def tiny(tokenizer: Any, *, hidden: int = 32) -> torch.nn.Module:
     """A model of random weights that ends its turns as the tokenizer does."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return Qwen2ForCausalLM(
-            Qwen2Config(
-                vocab_size=len(tokenizer),
-                hidden_size=hidden,
-                intermediate_size=2 * hidden,
-                num_hidden_layers=2,
-                num_attention_heads=4,
-                num_key_value_heads=2,
-                max_position_embeddings=4096,
-                bos_token_id=None,
-                eos_token_id=tokenizer.eos_token_id,
-                pad_token_id=tokenizer.pad_token_id,
-            )
-        )
+    return tiny_model(
+        vocab_size=len(tokenizer),
+        hidden=hidden,
+        max_position_embeddings=4096,
+        initializer_range=0.02,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
 
 
 def byte_chat() -> PreTrainedTokenizerFast:
