@@ -265,6 +265,9 @@ class GRPOConfig:
     """Warn if the entropy falls below this share of its value in the first steps; 0: never."""
     grad_norm_warning: Amount = 10.0
     """Warn if the gradient norm exceeds this many times the median of the last steps; 0: never."""
+    keep_going: bool = False
+    """Train on after ten steps in a row without a gradient, which otherwise end the run, see
+    :mod:`art_trainer.tracking.stalls`."""
     log_episodes: Whole | None = None
     """Episodes of each step that are saved with their tokens, from the first groups; ``None``: all, which
     ``art-trainer replay`` needs; 0: none."""

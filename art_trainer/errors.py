@@ -31,6 +31,12 @@ class DivergedError(TrainerError, ArithmeticError):
     """Too many updates in a row had a loss or gradient that is not finite."""
 
 
+class StalledError(TrainerError, RuntimeError):
+    """Too many steps in a row had no gradient; the message says why and what to change."""
+
+    exit_code = 3
+
+
 class RecordError(TrainerError, ValueError):
     """Recorded episodes that are damaged, missing or of a newer version; the message names the file."""
 

@@ -28,6 +28,10 @@ class Ending(enum.StrEnum):
     """The policy raised; ``Episode.error`` has the words."""
 
 
+CUT_OFF = (Ending.TRUNCATED, Ending.CONTEXT_FULL)
+"""Endings by a limit."""
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """A run of consecutive tokens with one origin.

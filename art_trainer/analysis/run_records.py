@@ -23,7 +23,7 @@ from art_trainer.analysis.task_rates import TaskCollector
 from art_trainer.errors import RecordError
 from art_trainer.tracking.episode_store import iter_episodes
 from art_trainer.tracking.run_dir import RunFolder, parse_line
-from art_trainer.types import Ending, Episode, Turn
+from art_trainer.types import CUT_OFF, Episode, Turn
 
 if TYPE_CHECKING:
     import polars
@@ -300,7 +300,7 @@ def measures(episode: Episode) -> dict[str, float]:
         "invalid_actions": episode.invalid_actions / max(1, len(turns)),
         "repeated_calls": repeated_calls(turns),
         "repeated_words": repeated_words(turn.reply for turn in turns),
-        "cut_off": float(episode.ending in (Ending.TRUNCATED, Ending.CONTEXT_FULL)),
+        "cut_off": float(episode.ending in CUT_OFF),
         **{TERM + name: float(value) for name, value in _reward_terms(episode).items()},
         **{JUDGE + name: float(judged.score) for name, judged in episode.judgements.items()},
     }

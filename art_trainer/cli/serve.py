@@ -13,7 +13,7 @@ from rich.console import Console
 
 from art_trainer.cli import options as flags
 from art_trainer.config import LeaseOptions
-from art_trainer.errors import ConfigError
+from art_trainer.errors import ConfigError, StalledError
 from art_trainer.signals import StopRequest
 from art_trainer.tracking.env_vars import load_env_vars
 from art_trainer.training.run_settings import Settings
@@ -37,7 +37,8 @@ several processes the others wait for the main one, which waits for workers, and
     "other machines.",
     "`art-trainer serve --resume runs/Email-v0-art-tiny-1` resumes after a server was stopped or lost.",
     settings=(
-        "env env_args model lora max_steps max_staleness seed eval_episodes save_steps output_dir".split()
+        "env env_args model lora max_steps max_staleness seed eval_episodes save_steps keep_going "
+        "output_dir".split()
     ),
     defaults=DEFAULTS,
 )
@@ -193,7 +194,7 @@ def server_setup(
 
 def _close(backend: RemoteBackend, fault: BaseException | None) -> None:
     """Dismiss the workers at the end of the run; after a fault let them wait for the server's return."""
-    if isinstance(fault, Exception):
+    if isinstance(fault, Exception) and not isinstance(fault, StalledError):
         backend.stop_without_drain()
     else:
         backend.close()

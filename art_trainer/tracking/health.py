@@ -1,20 +1,24 @@
-"""Training health checks: warnings about KL, importance ratios, entropy and gradient norm.
+"""Training health checks: warnings about KL, importance ratios, entropy, gradient norm, and stalls.
 
 A warning is given when a metric crosses its threshold, and again only after it has come back. The thresholds
 are fields of the config (``kl_warning``, ``ratio_warning``, ``entropy_warning``, ``grad_norm_warning``).
 Optimizer steps that were skipped because the loss or the gradient was not finite are reported every time.
+Each cause of steps without a gradient (:mod:`art_trainer.tracking.stalls`) is reported once.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from art_trainer.config import GRPOConfig
+from art_trainer.tracking.stalls import STOP_AFTER, WARN_AFTER, StallDetector
+from art_trainer.types import Group
 
 FIRST_STEPS = 5
 """Entropies are compared with the mean of this many first steps; gradient norms need as many to begin."""
@@ -52,11 +56,11 @@ _MESSAGES = {
 
 @dataclass(frozen=True, slots=True)
 class RunWarning:
-    """A metric beyond its threshold."""
+    """A metric beyond its threshold, or a cause of steps without a gradient."""
 
     step: int
     name: str
-    """The metric."""
+    """The metric or the cause."""
     value: float
     threshold: float
     message: str
@@ -72,23 +76,29 @@ class HealthMonitor:
 
     Args:
         config: The thresholds.
+        model: The model's name.
     """
 
-    def __init__(self, config: GRPOConfig) -> None:
+    def __init__(self, config: GRPOConfig, model: str = "") -> None:
         self._config = config
+        self._stalls = StallDetector({**config.to_mapping(), "model": model})
+        self._reported: set[str] = set()
         self._entropies: list[float] = []
         self._norms: list[float] = []
         self._beyond: set[str] = set()
 
-    def check(self, step: int, metrics: Mapping[str, float]) -> list[RunWarning]:
+    def check(
+        self, step: int, metrics: Mapping[str, float], groups: Sequence[Group] = ()
+    ) -> list[RunWarning]:
         """Return the new warnings of a step.
 
         Args:
             step: Its number, from 1.
-            metrics: Those of :mod:`art_trainer.training.metrics`. A step that trained on nothing is not
-                checked.
+            metrics: Those of :mod:`art_trainer.training.metrics`. A step that trained on nothing is only
+                checked for stalls.
+            groups: Its groups; a warning quotes replies without a valid call.
         """
-        found = []
+        found = self._check_stall(step, metrics, groups)
         if skipped := metrics.get("skipped_updates", 0.0):
             found.append(_warning(step, "skipped_updates", skipped, 0.0, 0.0))
         if metrics.get("trained_tokens"):
@@ -102,6 +112,27 @@ class HealthMonitor:
             self._beyond = {warning.name for warning in beyond}
             self._remember(metrics)
         return found
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why the run should stop: it has had no gradient for too long; ``None`` if it need not."""
+        if self._config.keep_going or not self._stalls.must_stop:
+            return None
+        stall = self._stalls.find()
+        return None if stall is None else stall.message
+
+    def _check_stall(
+        self, step: int, metrics: Mapping[str, float], groups: Sequence[Group]
+    ) -> list[RunWarning]:
+        self._stalls.add(step, metrics)
+        stall = self._stalls.find(invalid_replies(groups))
+        if stall is None or stall.name in self._reported:
+            return []
+        self._reported.add(stall.name)
+        message = f"step {step}: {stall.message}"
+        if stall.dead and not self._config.keep_going:
+            message += f" After {STOP_AFTER} steps in a row without a gradient the run stops."
+        return [RunWarning(step, stall.name, float(step - stall.first + 1), float(WARN_AFTER), message)]
 
     def _limits(self, metrics: Mapping[str, float]) -> Iterator[tuple[str, float, float, float]]:
         """Yield each metric's name, its value, the setting and the threshold that follows from it."""
@@ -126,13 +157,27 @@ class HealthMonitor:
 
     def state(self) -> dict[str, Any]:
         """Return what a resumed run needs to give the same warnings; JSON-able."""
-        return {"entropies": self._entropies, "norms": self._norms, "above": sorted(self._beyond)}
+        return {
+            "entropies": self._entropies,
+            "norms": self._norms,
+            "above": sorted(self._beyond),
+            "stalls": self._stalls.state(),
+            "reported": sorted(self._reported),
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Set what :meth:`state` returned."""
         self._entropies = [float(value) for value in state["entropies"]]
         self._norms = [float(value) for value in state["norms"]]
         self._beyond = set(state["above"])
+        self._stalls.restore(state["stalls"])
+        self._reported = set(state["reported"])
+
+
+def invalid_replies(groups: Sequence[Group]) -> list[str]:
+    """The first three replies without a valid call."""
+    turns = (turn for group in groups for episode in group.episodes for turn in episode.turns)
+    return [turn.reply for turn in itertools.islice((turn for turn in turns if turn.error is not None), 3)]
 
 
 def _warning(step: int, name: str, value: float, setting: float, limit: float) -> RunWarning:

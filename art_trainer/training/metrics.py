@@ -2,15 +2,17 @@
 
 From the episodes: ``reward`` and ``reward_std`` (mean over groups of the standard deviation inside one),
 ``success``, ``turns``, ``invalid_actions`` (share of replies without a valid call), ``num_tokens`` (sampled
-in the step), ``completions/mean_length`` (sampled per episode), ``frac_reward_zero_std``, ``failed_groups``
-and ``score/<term>``. With judged rewards ``independent_reward``, what the environment itself paid, and
-``unjudged_groups/<reason>``, the failed groups that a judge had no score for. From the update: ``loss``,
-``policy_loss``, ``entropy`` (nats per token), ``clip_ratio`` (share of tokens whose gradient the clip took,
-or for ``"cispo"`` made smaller), ``ratio/min`` and ``ratio/max`` (of the learner's probability to the
-sampler's, over all tokens or sequences of the step), ``grad_norm``, ``kl`` (nats per token, to the
-reference if there is one, else to the policy that sampled), with a reference also ``sampling_kl`` (to the
-policy that sampled), ``trained_tokens`` and ``skipped_updates``. If the sampler is
-compared with the learner, ``sampling/sampling_logp_difference/{mean,max}`` (nats, without sign) and
+in the step), ``completions/mean_length`` (sampled per episode), ``completions/clipped_ratio`` (share of
+replies cut off by ``max_completion_length``), ``cut_off`` (share of episodes that the turn limit or a full
+context ended), ``frac_reward_zero_std``, ``failed_groups`` and ``score/<term>``. With judged rewards
+``independent_reward``, what the environment itself paid, and ``unjudged_groups/<reason>``, the failed groups
+that a judge had no score for. From the update: ``loss``, ``policy_loss``, ``entropy`` (nats per token),
+``clip_ratio`` (share of tokens whose gradient the clip took, or for ``"cispo"`` made smaller), ``ratio/min``
+and ``ratio/max`` (of the learner's probability to the sampler's, over all tokens or sequences of the step),
+``grad_norm``, ``kl`` (nats per token, to the reference if there is one, else to the policy that sampled),
+with a reference also ``sampling_kl`` (to the policy that sampled), ``trained_tokens`` and
+``skipped_updates``. If the sampler is compared with the learner,
+``sampling/sampling_logp_difference/{mean,max}`` (nats, without sign) and
 ``sampling/importance_sampling_ratio/{min,mean,max}`` (as used, within its bounds). With dynamic sampling
 ``resampled_groups``, and what comes from episodes is over all that were played: those kept were chosen by
 their rewards. With a value head ``value`` (mean over turns, before the update), ``explained_variance`` (of
@@ -27,7 +29,7 @@ import numpy as np
 
 from art_trainer.config import GRPOConfig
 from art_trainer.models.packing import TokenRow
-from art_trainer.types import Episode, Group
+from art_trainer.types import CUT_OFF, Episode, Group
 
 
 def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
@@ -43,6 +45,8 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         "invalid_actions": sum(episode.invalid_actions for episode in played) / max(replies, 1),
         "num_tokens": float(tokens),
         "completions/mean_length": tokens / len(played),
+        "completions/clipped_ratio": sum(turn.cut for one in played for turn in one.turns) / max(replies, 1),
+        "cut_off": _mean([episode.ending in CUT_OFF for episode in played]),
     }
     if any(episode.success is not None for episode in played):
         # One that never reached its end, because the context was full, has not succeeded.

@@ -31,9 +31,9 @@ MARK = "ART_SUPERVISED_"
 """Prefix of the environment variable that marks a command and its descendants."""
 RESTARTS_FILE = "restarts.jsonl"
 """In the run's folder: a line for each restart."""
-FINISHED, WRONG_SETTING, INTERRUPTED = 0, 2, 130
+FINISHED, WRONG_SETTING, STALLED, INTERRUPTED = 0, 2, 3, 130
 ENDS = frozenset(
-    {FINISHED, WRONG_SETTING, INTERRUPTED, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM}
+    {FINISHED, WRONG_SETTING, STALLED, INTERRUPTED, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM}
 )
 """Exit codes without a restart: the command was done, would fail again, or was asked to end."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

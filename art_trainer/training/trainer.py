@@ -32,7 +32,7 @@ import numpy as np
 
 from art_gym.wrappers.judging import JudgeFailedError
 from art_trainer.config import GRPOConfig
-from art_trainer.errors import ConfigError, DivergedError, EngineError
+from art_trainer.errors import ConfigError, DivergedError, EngineError, StalledError
 from art_trainer.inference.policy import TrainablePolicy
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.models.weights_io import load_model_weights, weights_digest
@@ -104,7 +104,7 @@ class GRPOTrainer:
         self.processes = processes or current_process_group()
         self.learner = Learner(policy.model, self.config, self.processes)
         self.log = RunFolder(Path(self.config.output_dir))
-        self._health = HealthMonitor(self.config)
+        self._health = HealthMonitor(self.config, policy.name)
         self._best = EarlyStopping(self.config)
         self._interruptible = Interruptible()
         self.collected = 0
@@ -213,6 +213,8 @@ class GRPOTrainer:
             JudgeFailedError: If the judge's budget is spent or it fails for good; a checkpoint is saved.
             EngineError: If the engine that samples is lost; a checkpoint is written too.
             DivergedError: If updates keep failing; a checkpoint of the last finite weights is written.
+            StalledError: After ten steps in a row without a gradient, unless ``keep_going`` is set; a
+                checkpoint is written.
             ProcessLostError: If another process is gone.
         """
         config = self.config
@@ -245,6 +247,9 @@ class GRPOTrainer:
             except DivergedError as error:
                 saved = self._save_what_was_learned()
                 raise DivergedError(f"{error}. They are in {saved}") from error
+            except StalledError as error:
+                saved = self._save_what_was_learned()
+                raise StalledError(f"{error} The checkpoint is {saved}") from error
         self._save()
         self._load_best()
 
@@ -394,10 +399,12 @@ class GRPOTrainer:
                     watcher.on_logged(metrics, groups, self._timings.of(groups))
             for callback in self.callbacks:
                 callback.on_step(metrics)
-        self._warn(metrics)
+        self._warn(metrics, groups)
         due = config.save_steps > 0 and self.step % config.save_steps == 0
         if (due or improved) and not last:
             self._save()
+        if (reason := self._health.stop_reason) is not None:  # the same in every process
+            raise StalledError(f"stopped, {reason} To train on all the same, set keep_going (--keep-going).")
 
     def _evaluate_and_record(self) -> tuple[dict[str, float], bool]:
         """Evaluate, write how episodes ended; return the metrics, and whether they are the best so far."""
@@ -417,8 +424,8 @@ class GRPOTrainer:
             load_model_weights(self.policy.model, folder)
             self.policy.version += 1
 
-    def _warn(self, metrics: Mapping[str, float]) -> None:
-        for warning in self._health.check(self.step, metrics):
+    def _warn(self, metrics: Mapping[str, float], groups: Sequence[Group]) -> None:
+        for warning in self._health.check(self.step, metrics, groups):
             if self.processes.is_main:
                 self.log.write_warning(warning)
                 for callback in self.callbacks:

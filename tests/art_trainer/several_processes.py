@@ -24,7 +24,7 @@ import torch
 
 from art_trainer.cli import main as cli
 from art_trainer.config import GRPOConfig
-from art_trainer.errors import EngineError
+from art_trainer.errors import EngineError, StalledError
 from art_trainer.models.loading import add_lora_adapter
 from art_trainer.training.distributed import ProcessGroup, init_distributed
 from art_trainer.training.learner import Learner
@@ -125,7 +125,7 @@ def train(options: Mapping[str, Any], processes: ProcessGroup) -> dict[str, Any]
         trainer.train()
     except KeyboardInterrupt:
         result["stopped"] = True
-    except EngineError as error:
+    except (EngineError, StalledError) as error:
         result["fault"] = str(error)
     trainer.close()
     result |= {"weights": weights_of(trainer.policy.model), "step": trainer.step}

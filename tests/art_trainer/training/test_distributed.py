@@ -66,6 +66,8 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "dynamic": {"config": DYNAMIC},
     "interrupted": {"interrupt": 1, "at": 8},
     "full-disk": {"full_at": 1, "config": FSDP},
+    # So cold that the attempts at a task are all alike.
+    "stalled": {"config": {"temperature": 1e-4, "max_steps": 12, "groups_per_step": 2}},
 }
 COMMAND = [
     "--env", "tests.art_trainer.toy_envs:toy/Echo-v0", "--model", "scratch", "--max-steps", "2",
@@ -224,6 +226,14 @@ def test_what_stops_one_stops_all_at_one_step_with_a_checkpoint(
         assert 0 < main["step"] == other["step"] < 3
     (saved,) = list_checkpoints(runs / name / "checkpoints")
     assert_close(run_alone(tmp_path, resume=str(saved))["weights"], runs)
+
+
+@pytest.mark.e2e
+def test_a_run_that_cannot_learn_stops_in_all_processes_at_one_step(runs: Path) -> None:
+    main, other = results("stalled", runs)
+    assert main["step"] == other["step"] == 10
+    assert main["fault"] == other["fault"]
+    assert "no step from 1 to 10 had a gradient" in main["fault"]
 
 
 @pytest.mark.e2e
