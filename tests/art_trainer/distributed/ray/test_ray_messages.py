@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
-import socket
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -29,21 +28,15 @@ needs_ray = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize(
-    ("wanted", "nodes", "free", "words"),
+    ("gpus", "words"),
     [
-        (
-            {"CPU": 4, "GPU": 2},
-            [{"CPU": 2.0}, {"CPU": 8.0, "GPU": 1.0}],
-            {"CPU": 10.0, "GPU": 1.0},
-            "none of the cluster's 2 nodes has as much; the most that one has is 8 CPU and 1 GPU",
-        ),
-        ({"CPU": 1, "GPU": 1}, [{"CPU": 8.0, "GPU": 1.0}], {"CPU": 8.0}, "8 CPU and 0 GPU are free"),
+        (2, "none of the cluster's 2 nodes has as much; the most that one has is 8 CPU and 1 GPU"),
+        (1, "8 CPU and 0 GPU are free"),
     ],
 )
-def test_a_shortage_is_described(
-    wanted: dict[str, float], nodes: list[dict[str, float]], free: dict[str, float], words: str
-) -> None:
-    assert words in describe_shortage(wanted, list(nodes), free)
+def test_a_shortage_is_described(gpus: int, words: str) -> None:
+    nodes = [{"CPU": 2.0}, {"CPU": 8.0, "GPU": 1.0}]
+    assert words in describe_shortage({"CPU": 4, "GPU": gpus}, list(nodes), {"CPU": 8.0})
 
 
 @pytest.mark.parametrize(
@@ -68,25 +61,17 @@ def test_of_a_page_about_a_lost_actor_the_reason_is_kept(page: str, words: str) 
 
 
 @needs_ray
-def test_nobody_is_at_an_address() -> None:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))  # and does not listen
-        address = f"127.0.0.1:{bound.getsockname()[1]}"
-        with pytest.raises(ClusterError, match=rf"no Ray cluster at {address} .*refused.*ray start --head"):
-            Cluster(address, actors=1, resources=ActorResources())
-
-
-@needs_ray
 @pytest.mark.parametrize(
-    ("address", "fault", "words"),
+    ("address", "fault"),
     [
-        ("ray://10.0.0.5:10001", ConfigError, "give the head node's own address, as in 10.0.0.5:6379"),
-        ("127.0.0.1:port", ClusterError, "no Ray cluster at 127.0.0.1:port"),
-        ("127.0.0.1:99999", ClusterError, "no Ray cluster at 127.0.0.1:99999"),
+        ("ray://10.0.0.5:10001", ConfigError),  # of Ray's client, which cannot be used
+        ("127.0.0.1:1", ClusterError),  # nobody listens there
+        ("127.0.0.1:port", ClusterError),
+        ("127.0.0.1:99999", ClusterError),
     ],
 )
-def test_an_address_that_cannot_be_one(address: str, fault: type[Exception], words: str) -> None:
-    with pytest.raises(fault, match=words):
+def test_an_address_without_a_cluster_is_refused(address: str, fault: type[Exception]) -> None:
+    with pytest.raises(fault, match=address):
         Cluster(address, actors=1, resources=ActorResources())
 
 
