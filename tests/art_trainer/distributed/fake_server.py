@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import http
 import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -58,17 +57,14 @@ class Line:
     async def say(self, message: Message) -> None:
         await self.socket.send(message.model_dump_json())
 
-    async def hear(self, kind: type[Any], where: Callable[[Any], bool] = lambda _: True) -> Any:
-        """The next message of a kind; all are kept in ``heard``."""
+    async def hear(self, kind: type[Any], such: Callable[[Any], bool] = lambda _: True) -> Any:
+        """The next message of a kind for which something is true; all are kept in ``heard``."""
         async with asyncio.timeout(SECONDS):
             while True:
                 message = read_client_message(await self.socket.recv())
                 self.heard.append(message)
-                if isinstance(message, kind) and where(message):
+                if isinstance(message, kind) and such(message):
                     return message
-
-    async def close(self, code: int = 1000) -> None:
-        await self.socket.close(code)
 
     def cut(self) -> None:
         """As a broken cable does."""
@@ -78,10 +74,9 @@ class Line:
 class FakeServer:
     """Answers hellos, serves files, and hands each connection to the test."""
 
-    def __init__(self, store: WeightStore, run: RunSpec, *, token: str | None = None) -> None:
+    def __init__(self, store: WeightStore, run: RunSpec) -> None:
         self.store = store
         self.run = run
-        self.token = token
         self.version = 0
         self.heartbeat = 0.1
         self.lease_seconds = 30.0
@@ -159,38 +154,30 @@ class FakeServer:
             return
 
     def _answer(self, socket: ServerConnection, request: Request) -> Response | None:
-        if self.token is not None and request.headers.get("Authorization") != f"Bearer {self.token}":
-            return _response(401, b"{}")
         if request.path.startswith("/ws/"):
             return None
         self.asked.append(request.path)
         match request.path.strip("/").split("/"):
             case ["model"]:
-                return _response(200, self.store.model().model_dump_json().encode())
+                body = self.store.model().model_dump_json().encode()
             case ["model", name]:
-                return self._file(request, self.store.model_path(name))
+                body = _content(self.store.model_path(name))
+            case ["weights", version, "data"]:
+                body = _content(self.store.path(int(version)))
             case ["weights", version]:
                 manifest = self.store.manifest(int(version))
-                return _response(
-                    404 if manifest is None else 200, manifest and manifest.model_dump_json().encode()
-                )
-            case ["weights", version, "data"]:
-                return self._file(request, self.store.path(int(version)))
-        return _response(404, b"{}")
-
-    def _file(self, request: Request, path: Path | None) -> Response:
-        if path is None:
-            return _response(404, b"{}")
-        return _response(200, self.change(request.path, path.read_bytes()))
+                body = b"" if manifest is None else manifest.model_dump_json().encode()
+        body = self.change(request.path, body)
+        headers = Headers({"Content-Length": str(len(body)), "Connection": "close"})
+        return Response(200 if body else 404, "", headers, body)
 
 
-def _response(status: int, body: bytes) -> Response:
-    headers = Headers({"Content-Length": str(len(body)), "Connection": "close"})
-    return Response(status, http.HTTPStatus(status).phrase, headers, body)
+def _content(path: Path | None) -> bytes:
+    return b"" if path is None else path.read_bytes()
 
 
-async def eventually(condition: Callable[[], bool], seconds: float = SECONDS) -> None:
+async def eventually(condition: Callable[[], bool]) -> None:
     """Wait for something to become true, beside others."""
-    async with asyncio.timeout(seconds):
+    async with asyncio.timeout(SECONDS):
         while not condition():
             await asyncio.sleep(0.01)

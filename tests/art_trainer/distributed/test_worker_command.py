@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -12,12 +13,14 @@ import typer
 
 from art_trainer.cli import worker as working
 from art_trainer.cli.access import read_token
+from art_trainer.cli.main import main
 from art_trainer.cli.worker import Inference, WorkerJob, allowed_environments, cache_folder, run_workers
 from art_trainer.distributed.worker.connection import RefusedError
 from art_trainer.errors import ConfigError
+from tests.art_trainer.distributed.server_helpers import served
 
 
-def test_a_module_is_imported_only_where_it_is_allowed(tmp_path, monkeypatch):
+def test_a_module_is_imported_only_if_it_is_allowed(tmp_path, monkeypatch):
     (tmp_path / "stranger.py").write_text(
         "import gymnasium as gym, pathlib\n"
         f"pathlib.Path({str(tmp_path / 'ran')!r}).touch()\n"
@@ -32,6 +35,21 @@ def test_a_module_is_imported_only_where_it_is_allowed(tmp_path, monkeypatch):
         allowed_environments(["stranger"])("stranger:stranger/Env-v0", {"no_such_argument": 1})
     assert (tmp_path / "ran").exists()
     gym.registry.pop("stranger/Env-v0")
+
+
+def test_a_refusal_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ART_SERVER_TOKEN", "another-token-of-some-length")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with served(tmp_path) as here, pytest.raises(SystemExit, match="2"):
+        main(["worker", "--server", here.server.url, "--cache", str(tmp_path)])
+    assert re.fullmatch("art-trainer: .* answered 401: it wants its token.*\n", capsys.readouterr().err)
+
+
+def test_a_server_that_is_gone_ends_patience_with_exit_code_1(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(SystemExit, match="1"):
+        main(["worker", "--server", "http://127.0.0.1:1", "--patience", "0.1", "--cache", str(tmp_path)])
+    assert "art-trainer: gave up after 0.1 s" in capsys.readouterr().out
 
 
 def test_registered_environments_are_made():
@@ -64,7 +82,7 @@ def test_the_cache_is_the_users(monkeypatch):
     assert cache_folder() == Path("/elsewhere/art-gym/worker")
 
 
-def test_several_workers_get_the_token_where_nobody_sees_it(tmp_path, monkeypatch):
+def test_several_workers_get_the_token_by_the_environment(tmp_path, monkeypatch):
     begun = []
     monkeypatch.setattr(working, "run_workers", lambda *given: begun.append(given) or 0)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

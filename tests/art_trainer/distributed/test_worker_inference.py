@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 
 import pytest
 import torch
@@ -22,43 +24,46 @@ from tests.art_trainer.guess import GuessEnv, guess_policy
 CONFIG = GRPOConfig(num_generations=4, max_completion_length=2)
 
 
-def begin(worker, ended):
-    thread = threading.Thread(target=lambda: ended.append(worker.run()))
-    thread.start()
-    return thread
+@contextmanager
+def running(tmp_path, policy, env, config=CONFIG, **options):
+    """A backend that samples for its workers, and one of them without a model; it ends well."""
+    with ServedPolicy(policy, **options) as served:
+        options = ServerOptions(token=TOKEN, leases=LeaseOptions(5.0), routers=[openai_router(served)])
+        backend = RemoteBackend(
+            policy, "toy", {}, config, tmp_path / "run", options=options, on_publish=[served.update]
+        )
+        worker = Worker(
+            backend.url, lambda env_id, env_args: env, tmp_path / "cache",
+            token=TOKEN, capacity=8, inference="server",
+        )  # fmt: skip
+        with ThreadPoolExecutor(1) as thread:
+            ended = thread.submit(worker.run)
+            try:
+                backend.publish(0)
+                yield backend
+            finally:
+                backend.close()
+            assert ended.result(20) is None
+
+
+def spans_of(groups):
+    return [s for g in groups for e in g.episodes for h in e.histories for s in h.spans]
 
 
 def test_the_server_samples_and_each_token_has_its_version(tmp_path):
     policy = guess_policy(hidden=16)
-    ended, asked = [], []
-    with ServedPolicy(policy) as served:
-        backend = RemoteBackend(
-            policy, "toy", {}, CONFIG, tmp_path / "run",
-            options=ServerOptions(token=TOKEN, leases=LeaseOptions(5.0), routers=[openai_router(served)]),
-            on_publish=[served.update, asked.append],
-        )  # fmt: skip
-        worker = Worker(
-            backend.url, lambda env_id, env_args: GuessEnv, tmp_path / "cache",
-            token=TOKEN, capacity=8, inference="server",
-        )  # fmt: skip
-        backend.publish(0)
-        thread = begin(worker, ended)
+    with running(tmp_path, policy, GuessEnv) as backend:
         for version in (0, 1):
-            if version:
-                with torch.no_grad():
-                    for parameter in policy.model.parameters():
-                        parameter.add_(0.05 * torch.sign(parameter))
-                policy.version = version
-                backend.publish(version)
+            with torch.no_grad():
+                for parameter in policy.model.parameters():
+                    parameter.add_(0.05 * torch.sign(parameter))
+            policy.version = version
+            backend.publish(version)
             tasks = [GroupSpec(n, 4, (version, n), batch=version) for n in range(2)]
             groups = backend.collect(tasks, on_episode=lambda episode: None)
             assert all(group.whole for group in groups)
-            spans = [s for g in groups for e in g.episodes for h in e.histories for s in h.spans]
-            assert {span.policy_version for span in spans} == {version}
-            assert any(span.logprobs for span in spans)
-        backend.close()
-        thread.join(20)
-    assert ended == [None]
+            assert {span.policy_version for span in spans_of(groups)} == {version}
+            assert any(span.logprobs for span in spans_of(groups))
     kept = {file.stat().st_size for file in (tmp_path / "cache" / "files").iterdir()}
     assert max(kept) < 10_000, "no weights were fetched"
 
@@ -82,55 +87,33 @@ def test_an_episode_ends_with_the_weights_it_began_with_while_those_may_be_used(
     HeldEnv.go_on.clear()
     policy = guess_policy(hidden=16)
     config = dataclasses.replace(CONFIG, max_staleness=1, importance_sampling_correction=True)
-    ended = []
-    with ServedPolicy(policy, past_versions=past_versions) as served:
-        backend = RemoteBackend(
-            policy, "toy", {}, config, tmp_path / "run",
-            options=ServerOptions(token=TOKEN, routers=[openai_router(served)]),
-            on_publish=[served.update],
-        )  # fmt: skip
-        worker = Worker(
-            backend.url, lambda env_id, env_args: HeldEnv, tmp_path / "cache",
-            token=TOKEN, capacity=8, inference="server",
-        )  # fmt: skip
-        backend.publish(0)
-        tasks = [GroupSpec(seed, 4, (0, seed)) for seed in range(2)]
+    tasks = [GroupSpec(seed, 4, (0, seed)) for seed in range(2)]
+    with running(tmp_path, policy, HeldEnv, config, past_versions=past_versions) as backend:
         backend.prefetch(tasks)
-        thread = begin(worker, ended)
         assert HeldEnv.begun.wait(60)
         policy.version = 1
         backend.publish(1)
         HeldEnv.go_on.set()
         groups = backend.collect(tasks, on_episode=lambda episode: None)
         results = backend.status().results
-        backend.close()
-        thread.join(20)
-    assert ended == [None]
-    episodes = [episode for group in groups for episode in group.episodes]
-    assert [len(episode.turns) for episode in episodes] == [3] * 8
-    spans = [span for episode in episodes for history in episode.histories for span in history.spans]
+    assert [len(episode.turns) for group in groups for episode in group.episodes] == [3] * 8
+    versions = {span.policy_version for span in spans_of(groups)}
     if past_versions:
-        assert {span.policy_version for span in spans} == {0}
+        assert versions == {0}
         assert (results["leased"], results["accepted"], results.get("released", 0)) == (8, 8, 0)
     else:  # all of it is played again
-        assert {span.policy_version for span in spans} == {1}
+        assert versions == {1}
         assert (results["leased"], results["accepted"]) == (16, 8)
         assert results.get("released", 0) + results.get("failed", 0) == 8
 
 
 def test_a_server_without_the_api_is_refused(tmp_path):
-    policy = guess_policy(hidden=16)
-    backend = RemoteBackend(
-        policy, "toy", {}, CONFIG, tmp_path / "run", options=ServerOptions(leases=LeaseOptions(5.0))
-    )
-    backend.publish(0)
-    backend.prefetch([GroupSpec(0, 1, (0, 0))])
-    worker = Worker(
-        backend.url, lambda env_id, env_args: GuessEnv, tmp_path / "cache",
-        inference="server",
-    )  # fmt: skip
-    try:
+    backend = RemoteBackend(guess_policy(hidden=16), "toy", {}, CONFIG, tmp_path / "run")
+    with closing(backend):
+        backend.publish(0)
+        backend.prefetch([GroupSpec(0, 1, (0, 0))])
+        worker = Worker(
+            backend.url, lambda env_id, env_args: GuessEnv, tmp_path / "cache", inference="server"
+        )
         with pytest.raises(RefusedError, match="samples for no workers"):
             worker.run()
-    finally:
-        backend.close()
