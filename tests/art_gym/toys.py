@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from datetime import date
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
+
+import gymnasium as gym
 
 from art_gym.env import TextEnv
 from art_gym.errors import ToolError
+from art_gym.spaces import UnicodeText
 from art_gym.tasks import Task
 from art_gym.tools import Outcome, tool
 
@@ -88,3 +91,19 @@ class CounterEnv(TextEnv):
         """Stop here."""
         right = self.count == self.task.data["target"]
         return Outcome("Done.", {"right": float(right)}, success=right, metrics={"count": float(self.count)})
+
+
+class EchoEnv(gym.Env[str, str]):
+    """Repeats its action until that is ``end``, at 2 points a step; no ``TextEnv``, and its info is empty."""
+
+    def __init__(self, first: str = "begin", limit: int = 60) -> None:
+        self.observation_space = UnicodeText(limit)
+        self.action_space = UnicodeText(limit)
+        self.first = first
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self.first, {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        return action.encode(errors="replace").decode()[:60], 2.0, action == "end", False, {}

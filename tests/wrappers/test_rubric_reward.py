@@ -11,13 +11,13 @@ from art_gym.errors import ResetNeededError
 from art_gym.testing.checker import check_text_env
 from art_gym.tools import Outcome, tool
 from art_gym.wrappers.judging.base import Attempt, JudgeFailedError, Rubric, Score
-from art_gym.wrappers.judging.rubric_judge import RubricJudge
-from art_gym.wrappers.reward_terms import RewardMix, RewardMode
+from art_gym.wrappers.reward_terms import RewardMode
 from art_gym.wrappers.rubric_reward import RubricReward
-from tests.art_gym.toys import CounterEnv
+from tests.art_gym.toys import CounterEnv, EchoEnv
+from tests.wrappers.judge_doubles import FailsOn
 
 
-class ToldCounterEnv(CounterEnv):
+class FactsCounterEnv(CounterEnv):
     __doc__ = CounterEnv.__doc__
 
     def facts(self) -> Mapping[str, Any]:
@@ -66,7 +66,7 @@ OWN = [0.125, -0.1, 0.125, 1.0]
     ],
 )
 def test_each_mode_pays_as_it_says(mode: RewardMode, weight: float, paid: list[float]) -> None:
-    env = RubricReward(ToldCounterEnv(), Kept(), mode=mode, weight=weight)
+    env = RubricReward(FactsCounterEnv(), Kept(), mode=mode, weight=weight)
     played = play(env, *REPLIES)
     assert [reward for reward, _ in played] == pytest.approx(paid)
     for (reward, info), own in zip(played, OWN, strict=True):
@@ -78,17 +78,9 @@ def test_each_mode_pays_as_it_says(mode: RewardMode, weight: float, paid: list[f
     assert played[-1][1]["success"] is True
 
 
-def test_the_default_judge_pays_for_the_result_that_was_asked_for() -> None:
-    right = play(RubricReward(ToldCounterEnv()), "nudge()", "nudge()", "stop()")[-1]
-    wrong = play(RubricReward(ToldCounterEnv()), "nudge()", "stop()")[-1]
-    assert right[0] == pytest.approx(0.4 + 0.3 * 2 / 3 + 0.2 + 0.1)
-    assert wrong[0] == pytest.approx(0.4 / 2 + 0.3 / 2 + 0.2 + 0.1)
-    assert right[1]["rubric"]["parts"]["accuracy"] == 1.0
-
-
 def test_the_judge_sees_the_whole_episode_and_no_other() -> None:
     judge = Kept()
-    env = RubricReward(ToldCounterEnv(max_turns=4), judge)
+    env = RubricReward(FactsCounterEnv(max_turns=4), judge)
     play(env, "nudge()")
     played = play(env, "nudge()", "nonsense", "nudge()", "nudge()")
     (attempt,) = judge.seen
@@ -97,41 +89,22 @@ def test_the_judge_sees_the_whole_episode_and_no_other() -> None:
     assert attempt.ending == "truncated"
     assert played[-1][0] == 0.5
     assert [step.seconds for step in attempt.steps] == [None] * 4
-
-
-def test_a_clock_times_the_steps_from_one_observation_to_the_next() -> None:
     ticks: Iterator[float] = iter([100.0, 103.0, 103.5])
-    judge = Kept()
-    play(RubricReward(ToldCounterEnv(), judge, clock=lambda: next(ticks)), "nudge()", "stop()")
-    assert [step.seconds for step in judge.seen[0].steps] == [3.0, 0.5]
+    play(RubricReward(FactsCounterEnv(), judge, clock=lambda: next(ticks)), "nudge()", "stop()")
+    assert [step.seconds for step in judge.seen[1].steps] == [3.0, 0.5]
 
 
-def test_a_failing_judge_makes_up_no_reward_and_the_next_episode_goes_on() -> None:
-    failing = True
-
-    def judge(group: Sequence[Attempt], rubric: Rubric | None = None) -> Mapping[str, Score]:
-        if failing:
-            raise JudgeFailedError("timeout", "no answer in time")
-        return {attempt.id: Score(1.0) for attempt in group}
-
-    env = RubricReward(ToldCounterEnv(), judge)
-    with pytest.raises(JudgeFailedError, match="no answer in time"):
+def test_a_failing_judge_makes_up_no_reward_and_the_next_episode_has_one() -> None:
+    env = RubricReward(FactsCounterEnv(), FailsOn(0))
+    with pytest.raises(JudgeFailedError, match="no answer to call 0"):
         play(env, "stop()")
     with pytest.raises(ResetNeededError):
         env.step("stop()")
-    failing = False
-    assert play(env, "stop()")[-1][0] == 1.0
+    assert play(env, "stop()")[-1][0] == pytest.approx(1 / 3)
 
 
-def test_it_works_on_an_environment_that_tells_nothing() -> None:
-    class Echo(gym.Env[str, str]):
-        def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
-            return "say", {}
-
-        def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-            return action, 2.0, action == "end", False, {}
-
-    env = RubricReward(Echo(), mode="add")
+def test_an_environment_without_our_info_is_judged_too() -> None:
+    env = RubricReward(EchoEnv(), mode="add")
     env.reset()
     assert env.step("on")[1] == 2.0
     _, reward, _, _, info = env.step("end")
@@ -140,17 +113,6 @@ def test_it_works_on_an_environment_that_tells_nothing() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*is different from the unwrapped version:UserWarning")
-def test_its_spec_makes_it_again_and_the_contract_holds() -> None:
-    gym.register("test/ToldCounter-v0", ToldCounterEnv)
-    try:
-        judge = RubricJudge(Rubric.of({"accuracy": 1.0}))
-        env = RubricReward(gym.make("test/ToldCounter-v0"), judge, mode="weighted", weight=0.25)
-        assert env.spec is not None
-        again = gym.make(env.spec)
-        assert isinstance(again, RubricReward)
-        assert (again.judge, again.mix) == (judge, RewardMix("weighted", 0.25))
-        assert play(again, *REPLIES) == play(env, *REPLIES)
-        check_env(env, skip_render_check=True)
-        check_text_env(env)
-    finally:
-        gym.registry.pop("test/ToldCounter-v0")
+def test_the_contract_holds() -> None:
+    check_env(RubricReward(FactsCounterEnv()), skip_render_check=True)
+    check_text_env(RubricReward(FactsCounterEnv()))

@@ -5,6 +5,7 @@ The reference is always the same: an attempt played by itself in a plain environ
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import threading
@@ -20,7 +21,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import art_gym  # noqa: F401 (registers the environments)
 from art_gym import ResetNeededError
-from art_gym.wrappers.judging import Attempt, JudgeFailedError, JudgingError, Rubric, Score
+from art_gym.wrappers.judging import Attempt, JudgeFailedError, Rubric, Score
 from art_gym.wrappers.judging.recording import AttemptRecorder
 from art_gym.wrappers.ruler_reward import RulerReward
 from art_gym.wrappers.ruler_scoring import WAITING
@@ -42,10 +43,6 @@ def counter() -> CounterEnv:
     return CounterEnv(max_turns=TURNS)
 
 
-def game() -> gym.Env[str, str]:
-    return gym.make("art/2048-v0", board_size=3, max_turns=TURNS)
-
-
 def mail() -> gym.Env[str, str]:
     return gym.make("art/Email-v0", max_turns=TURNS)
 
@@ -55,9 +52,9 @@ def sync(make: Callable[[], Any], mode: AutoresetMode, count: int) -> gym.vector
 
 
 def shared(
-    make: Callable[[], Any], mode: AutoresetMode, count: int, shared_memory: bool = True
+    make: Callable[[], Any], mode: AutoresetMode, count: int, **options: Any
 ) -> gym.vector.VectorEnv[Any, Any, Any]:
-    return AsyncVectorEnv([make] * count, autoreset_mode=mode, shared_memory=shared_memory)
+    return AsyncVectorEnv([make] * count, autoreset_mode=mode, **options)
 
 
 def piped(make: Callable[[], Any], mode: AutoresetMode, count: int) -> gym.vector.VectorEnv[Any, Any, Any]:
@@ -65,7 +62,6 @@ def piped(make: Callable[[], Any], mode: AutoresetMode, count: int) -> gym.vecto
 
 
 COUNTER = ("add(1)", "add(3)", "no call 日本", "peek('target')", "stop()", "stop()")
-GAME = ("left", "up", "right", "down", "no call 日本")
 MAIL = ("search_inbox(keywords='budget')", "nonsense", "give_up()", "select()")
 
 
@@ -177,7 +173,6 @@ CASES = [
         (sync, counter, COUNTER),
         (shared, counter, COUNTER),
         (piped, counter, COUNTER),
-        (sync, game, GAME),
         (sync, mail, MAIL),
     )
     for mode in MODES
@@ -190,10 +185,8 @@ def test_every_attempt_is_a_plain_episode_paid_its_score(
     make_vector: Callable[..., Any], make: Callable[[], Any], words: Sequence[str], mode: AutoresetMode
 ) -> None:
     vector = RulerReward(make_vector(make, mode, GROUPS * SIZE), by_worth, group_size=SIZE)
-    try:
+    with contextlib.closing(vector):
         played = list(play(vector, scripted(words), 24))
-    finally:
-        vector.close()
     for attempt in played:
         assert_as_in_a_plain_environment(attempt, make())
     assert len(played) >= 4 * SIZE
@@ -209,11 +202,9 @@ def test_a_group_s_episodes_do_not_depend_on_the_mode_or_on_how_environments_run
     seen = []
     for make_vector, mode in ((sync, MODES[0]), (sync, MODES[1]), (sync, MODES[2]), (shared, MODES[1])):
         vector = RulerReward(make_vector(counter, mode, GROUPS * SIZE), by_worth, group_size=SIZE)
-        try:
+        with contextlib.closing(vector):
             # The same reply at every step, so that a step more or less between episodes plays no part.
             played = list(play(vector, lambda env, turn: "stop()" if env % 2 else "add(2)", 40))
-        finally:
-            vector.close()
         seen.append([(one.seed, one.replies, one.steps) for one in played][: 4 * SIZE * GROUPS])
     assert all(other == seen[0] for other in seen[1:])
     assert len(seen[0]) == 4 * SIZE * GROUPS
@@ -277,7 +268,7 @@ def test_a_failing_judge_pays_nan_and_is_counted(mode: AutoresetMode) -> None:
     assert vector.scoring.failures == {"timeout": 1}
 
 
-def test_a_failure_can_be_raised_and_asks_for_a_reset() -> None:
+def test_a_failure_can_be_raised_and_needs_a_reset() -> None:
     vector = RulerReward(sync(counter, AutoresetMode.NEXT_STEP, 2), FailsOn(0), on_failure="raise")
     vector.reset(seed=0)
     for fault in (JudgeFailedError, ResetNeededError):
@@ -287,18 +278,16 @@ def test_a_failure_can_be_raised_and_asks_for_a_reset() -> None:
     assert vector.step(["stop()", "stop()"])[1].tolist() == [pytest.approx(1 / 3)] * 2
 
 
-def test_groups_that_end_together_are_judged_at_the_same_time_by_task_and_rubric() -> None:
-    rubric = Rubric.of({"brevity": 1.0})
+def test_groups_that_end_together_are_judged_at_the_same_time() -> None:
     both = threading.Barrier(2, timeout=60)
     judged: list[Sequence[Attempt]] = []
 
-    def judge(group: Sequence[Attempt], asked: Rubric | None = None) -> dict[str, Score]:
+    def judge(group: Sequence[Attempt], rubric: Rubric | None = None) -> dict[str, Score]:
         both.wait()
-        assert asked is rubric
         judged.append(group)
         return by_worth(group)
 
-    vector = RulerReward(sync(counter, AutoresetMode.NEXT_STEP, 4), judge, rubric, group_size=2)
+    vector = RulerReward(sync(counter, AutoresetMode.NEXT_STEP, 4), judge, group_size=2)
     vector.reset(seed=0)
     assert vector.step(["stop()"] * 4)[2].all()
     assert all([one.id for one in group] == ["attempt_0", "attempt_1"] for group in judged)
@@ -348,39 +337,21 @@ def test_what_would_part_a_group_is_refused(arguments: dict[str, Any], named: st
 # --- what is refused ------------------------------------------------------------------------------------
 
 
-def without_mode() -> gym.vector.VectorEnv[Any, Any, Any]:
-    vector = sync(counter, AutoresetMode.NEXT_STEP, 2)
+def test_what_is_no_group_of_texts_is_refused() -> None:
+    vector = sync(counter, AutoresetMode.NEXT_STEP, 4)
+    for size in (0, 3):
+        with pytest.raises(ValueError, match="group_size"):
+            RulerReward(vector, by_worth, group_size=size)
+    with pytest.raises(TypeError, match="not Box"):
+        RulerReward(gym.make_vec("art/2048Array-v0", 2), by_worth)
     del vector.metadata["autoreset_mode"]
-    return vector
-
-
-def counters() -> gym.vector.VectorEnv[Any, Any, Any]:
-    return sync(counter, AutoresetMode.NEXT_STEP, 4)
-
-
-@pytest.mark.parametrize(
-    ("make", "options", "fault", "named"),
-    [
-        (counters, {"group_size": 3}, ValueError, "group_size"),
-        (counters, {"group_size": 0}, ValueError, "group_size"),
-        (counters, {"mode": "wieghted"}, JudgingError, "did you mean `weighted`"),
-        (counters, {"on_failure": "zero"}, JudgingError, "on_failure"),
-        (counters, {"weight": 1.5}, JudgingError, "weight"),
-        (lambda: gym.make_vec("art/2048Array-v0", 2), {}, TypeError, "not Box"),
-        (without_mode, {}, ValueError, "autoreset_mode"),
-    ],
-)
-def test_what_is_no_group_is_refused(
-    make: Callable[[], Any], options: dict[str, Any], fault: type[Exception], named: str
-) -> None:
-    with pytest.raises(fault, match=named):
-        RulerReward(make(), by_worth, **options)
+    with pytest.raises(ValueError, match=r'set metadata\["autoreset_mode"\]'):
+        RulerReward(vector, by_worth)
 
 
 def test_pipes_with_next_step_autoreset_are_refused_for_gymnasium_s_sake() -> None:
     """Should this test's second part ever fail, Gymnasium was mended and the refusal can go."""
-    vector = piped(counter, AutoresetMode.NEXT_STEP, 2)
-    try:
+    with contextlib.closing(piped(counter, AutoresetMode.NEXT_STEP, 2)) as vector:
         with pytest.raises(ValueError, match="leave shared_memory=True"):
             RulerReward(vector, by_worth)
         vector.reset(seed=0)
@@ -388,12 +359,3 @@ def test_pipes_with_next_step_autoreset_are_refused_for_gymnasium_s_sake() -> No
         vector.reset(options={"reset_mask": np.array([True, False])})
         *_, infos = vector.step(["add(1)", "add(1)"])
         assert infos["turn"].tolist() == [0, 2], "the first one began yet another episode"
-    finally:
-        vector.close()
-
-
-def test_a_vector_environment_that_does_not_say_how_it_resets_is_refused() -> None:
-    vector = sync(counter, AutoresetMode.NEXT_STEP, 2)
-    del vector.metadata["autoreset_mode"]
-    with pytest.raises(ValueError, match=r'set metadata\["autoreset_mode"\]'):
-        RulerReward(vector, by_worth)

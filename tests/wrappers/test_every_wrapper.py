@@ -1,0 +1,119 @@
+"""What holds for every wrapper: its spec makes it again, it changes what it says, it refuses wrong use."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import re
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from gymnasium.wrappers import TimeLimit
+
+import art_gym  # noqa: F401 (registers the environments)
+from art_gym.wrappers import RecordEpisodes
+from art_gym.wrappers.group_env import GroupEnv
+from art_gym.wrappers.history_window import HistoryWindow
+from art_gym.wrappers.judging import Rubric
+from art_gym.wrappers.judging.rubric_judge import RubricJudge
+from art_gym.wrappers.reward_terms import RewardClip, RewardMix, RewardScale, StepPenalty
+from art_gym.wrappers.rubric_reward import RubricReward
+from tests.art_gym.toys import CounterEnv
+
+JUDGE = RubricJudge(Rubric.of({"accuracy": 1.0}))
+Wrap = Callable[..., gym.Env[str, str]]
+
+
+@pytest.mark.parametrize(
+    ("wrap", "arguments", "kept"),
+    [
+        (HistoryWindow, {"turns": 7}, {"turns": 7}),
+        (StepPenalty, {"penalty": 0.5}, {"penalty": 0.5}),
+        (RewardScale, {"scale": 2.0}, {"scale": 2.0}),
+        (RewardClip, {"low": -1.0, "high": 0.5}, {"low": -1.0, "high": 0.5}),
+        (RecordEpisodes, {"path": "episodes.jsonl"}, {"path": Path("episodes.jsonl")}),
+        (
+            RubricReward,
+            {"judge": JUDGE, "mode": "weighted", "weight": 0.25},
+            {"judge": JUDGE, "mix": RewardMix("weighted", 0.25)},
+        ),
+    ],
+)
+def test_its_spec_makes_it_again(wrap: Wrap, arguments: dict[str, Any], kept: dict[str, Any]) -> None:
+    env = wrap(gym.make("art/2048-v0"), **arguments)
+    assert env.spec is not None
+    again = gym.make(env.spec)
+    assert isinstance(again, type(env))
+    assert {name: getattr(again, name) for name in kept} == kept
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda env, path: RecordEpisodes(env, path / "episodes.jsonl"),
+        lambda env, path: StepPenalty(env, 1),
+        lambda env, path: RewardScale(env, 2),
+        lambda env, path: RewardClip(env, 0, 1),
+        lambda env, path: RubricReward(env),
+    ],
+    ids=("record", "penalty", "scale", "clip", "rubric"),
+)
+def test_all_but_the_reward_is_as_in_the_environment(wrap: Wrap, tmp_path: Path) -> None:
+    plain, env = CounterEnv(), wrap(CounterEnv(), tmp_path)
+    assert env.reset(seed=3) == plain.reset(seed=3)
+    for reply in ("add(1)", "peek('count')", "?", "stop()"):
+        observation, reward, *flags, info = env.step(reply)
+        own_observation, own_reward, *own_flags, own_info = plain.step(reply)
+        assert (observation, flags) == (own_observation, own_flags)
+        changed = {"score_terms", "independent_reward", "rubric"}
+        assert {key: info[key] for key in info if key not in changed} == {
+            key: own_info[key] for key in own_info if key not in changed
+        }
+        assert reward == pytest.approx(sum(info["score_terms"].values()))
+        assert not isinstance(env, RecordEpisodes) or reward == own_reward
+
+
+SAME = CounterEnv()
+
+
+@pytest.mark.parametrize(
+    ("make", "fault", "named"),
+    [
+        *((partial(HistoryWindow, CounterEnv(), n), ValueError, str(n)) for n in (0, -1, 1.5, True)),
+        (lambda: HistoryWindow(gym.make("CartPole-v1")), TypeError, "UnicodeText"),
+        *((partial(StepPenalty, SAME, x), ValueError, str(x)) for x in (-0.1, math.nan, math.inf)),
+        (lambda: RewardScale(SAME, math.nan), ValueError, "nan"),
+        (lambda: RewardClip(SAME, 1, 0), ValueError, "from 1 to 0"),
+        (lambda: RewardClip(SAME, math.nan, 0), ValueError, "nan"),
+        (lambda: RewardClip(SAME, math.inf), ValueError, "inf"),
+        *((partial(GroupEnv, CounterEnv, size), ValueError, "size") for size in (0, -1, 2.0, True, "3")),
+        (lambda: GroupEnv("CartPole-v1", 2), TypeError, "Box"),
+        (lambda: GroupEnv(lambda: TimeLimit(SAME, 3), 2), ValueError, "the same environment twice"),
+    ],
+)
+def test_wrong_arguments_are_refused(make: Callable[[], Any], fault: type[Exception], named: str) -> None:
+    with pytest.raises(fault, match=re.escape(named)):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("missing", "module", "install"),
+    [
+        ("pettingzoo", "art_gym.games.aec", 'pip install "art-gym[pettingzoo]"'),
+        ("pettingzoo", "art_gym.wrappers.group_env", 'pip install "art-gym[pettingzoo]"'),
+        ("pettingzoo", "art_gym.wrappers.ruler_group", 'pip install "art-gym[pettingzoo]"'),
+        ("minari", "art_gym.wrappers.minari_recording", "pip install minari pyarrow pillow"),
+    ],
+)
+def test_a_missing_package_is_named(
+    monkeypatch: pytest.MonkeyPatch, missing: str, module: str, install: str
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    with pytest.raises(ModuleNotFoundError, match=re.escape(install)):
+        importlib.import_module(module)
