@@ -22,6 +22,10 @@ class UnknownTaskError(ArtGymError, KeyError):
         return str(self.args[0]) if self.args else ""
 
 
+class EnvLookupError(ArtGymError, LookupError):
+    """A file has no such environment, or cannot be imported."""
+
+
 class ToolDeclarationError(ArtGymError, TypeError):
     """A method marked with ``@tool`` cannot be offered as a tool."""
 

@@ -7,8 +7,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import gymnasium as gym
 import pytest
 from hypothesis import settings
+
+from art_gym import lookup
 
 # A test run says the same of the same code twice. To look for new counterexamples:
 # `make test ARGS="--hypothesis-profile explore"`.
@@ -71,3 +74,17 @@ def world_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     os.environ["ART_GYM_CACHE"] = str(shared / "art-gym-cache")
+
+
+@pytest.fixture
+def forget_env_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Forget the environments that files of ``tmp_path`` register, and the modules that they are."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(lookup, "_registered_by", {})
+    ids = set(gym.registry)
+    yield
+    for name, module in [*sys.modules.items()]:
+        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]
+    for env_id in set(gym.registry) - ids:
+        del gym.registry[env_id]

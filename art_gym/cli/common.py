@@ -11,7 +11,7 @@ from gymnasium.error import Error as GymnasiumError
 
 from art_gym.errors import ArtGymError
 
-EnvId = Annotated[str, typer.Argument(help="The environment's id.", show_default=False)]
+EnvId = Annotated[str, typer.Argument(help="Its id, MODULE:ID, or a Python file.", show_default=False)]
 EnvArgs = Annotated[
     list[str] | None, typer.Option(metavar="KEY=VALUE", help="Argument of the environment. Repeatable.")
 ]

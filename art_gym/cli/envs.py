@@ -14,6 +14,7 @@ from art_gym.baselines import play, players
 from art_gym.catalog import entries, env_spec, make_game, sections, summary
 from art_gym.cli.common import EnvArgs, EnvId, fail, parse_env_args, user_errors
 from art_gym.errors import ArtGymError
+from art_gym.lookup import find_env
 from art_gym.testing import check_results
 from art_gym.tools import usage_lines
 
@@ -43,7 +44,7 @@ def info_command(
     Example: art-gym info art/Email-v0 --env-args difficulty=1 --play 100 --split test
     """
     with contextlib.closing(_make(env, env_args)) as made:
-        _show_docstring(env, made)
+        _show_docstring(find_env(env).id, made)
         if hasattr(made, "possible_agents"):
             _show_seats(made)
         else:
@@ -67,14 +68,14 @@ def check_command(env: EnvId, env_args: EnvArgs = None) -> None:
                 print(f"         {result.detail}")
             shown.add(result.detail)
             passed.append(result.passed is True)
-    print(f"\n{env} keeps {sum(passed)} of the contract's {len(passed)} rules")
+    print(f"\n{find_env(env).id} keeps {sum(passed)} of the contract's {len(passed)} rules")
     raise typer.Exit(0 if all(passed) else 1)
 
 
 def _make(env_id: str, pairs: list[str] | None, *, games: bool = True) -> Any:
     """Make the environment, or the game if ``games`` is true."""
     with user_errors():
-        arguments = parse_env_args(pairs)
+        arguments, env_id = parse_env_args(pairs), find_env(env_id).id
         game = make_game(env_id, arguments) if games else None
         return env_spec(env_id).make(**arguments) if game is None else game
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import gymnasium as gym
 import numpy as np
 import typer
 
 import art_gym  # noqa: F401 - registers the environments
 from art_gym.cli.common import EnvArgs, EnvId, fail, parse_env_args, user_errors
+from art_gym.lookup import make_env
 from art_gym.servers.tool_episode import ToolEpisode
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def episode_factory(
     seeds = itertools.count(seed) if seed is not None else iter(lambda: int(fresh.integers(2**31)), None)
 
     def begin() -> ToolEpisode:
-        made = gym.make(env, **env_args)
+        made = make_env(env, env_args)
         try:
             return ToolEpisode(made, seed=next(seeds), options=options)
         except BaseException:

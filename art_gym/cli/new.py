@@ -11,8 +11,8 @@ import gymnasium as gym
 import typer
 
 from art_gym.cli.common import user_errors
+from art_gym.lookup import NAMESPACE
 
-DEFAULT_NAMESPACE: Final = "mine"
 _LONGEST = 40  # characters of a name: what a terminal's table and a folder's name still show well
 _PART = r"[A-Za-z][A-Za-z0-9]*(?:[-_][A-Za-z0-9]+)*"
 _FILES: Final = {
@@ -45,7 +45,7 @@ class EnvName:
         """
         namespace, slash, name = text.rpartition("/")
         if not slash:
-            namespace = DEFAULT_NAMESPACE
+            namespace = NAMESPACE
         for what, part in (("namespace", namespace), ("name", name)):
             if not re.fullmatch(_PART, part) or not part.isascii():
                 raise ValueError(

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from art_trainer.cli import options as flags
-from art_trainer.cli.run_config import default_env
+from art_trainer.cli.run_config import env_of_policies
 from art_trainer.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
@@ -90,7 +90,11 @@ def eval_(
             )
         chosen = load_suite(suite)
     else:
-        chosen = make_suite(env or default_env(), env_args, split=split, episodes=episodes, seed=seed or 0)
+        if env is None:
+            env, saved = env_of_policies(policy)
+            env_args = {**saved, **env_args}
+            given |= {"env": env, "env_args": env_args}
+        chosen = make_suite(env, env_args, split=split, episodes=episodes, seed=seed or 0)
     changed = {
         name: given[name] for name in ("samples", "temperature", "max_completion_length") if name in given
     }
@@ -126,12 +130,13 @@ def make_suite(
     env: str, env_args: Mapping[str, Any], *, split: str | None, episodes: int | None, seed: int
 ) -> Suite:
     """Make the suite that flags describe."""
-    from art_trainer.analysis.suites import Suite, starts_of
-    from art_trainer.rollout.envs import env_maker
+    from art_trainer.rollout.envs import env_maker, find_env
 
     with closing(env_maker(env, env_args)()) as made:
+        from art_trainer.analysis.suites import Suite, starts_of
+
         split, starts = starts_of(made, split=split, episodes=episodes, seed=seed)
-    return Suite(env=env, starts=starts, env_args=dict(env_args), split=split, seed=seed)
+    return Suite(env=find_env(env).name, starts=starts, env_args=dict(env_args), split=split, seed=seed)
 
 
 def evaluate_policies(

@@ -74,21 +74,23 @@ def judge_eval(
         orders: Number of orders.
         seed: The same seed gives the same groups.
     """
+    from art_trainer.rollout.envs import env_maker, find_env
+
+    _check_twice("judge", judge)
+    console, env = Console(), find_env(env or default_env()).name
+    make_env = None if episodes is not None else env_maker(env, env_args)
     from art_trainer.analysis.judge_evaluation import evaluate_judge
     from art_trainer.analysis.mixed_groups import mixed_starts, play_mixed_groups, recorded_groups
     from art_trainer.cli.console import episode_bar
-    from art_trainer.rollout.envs import env_maker
     from art_trainer.tracking.run_dir import write_text
 
-    _check_twice("judge", judge)
-    console, env = Console(), env or default_env()
     evaluations = []
     with contextlib.ExitStack() as stack:
         rated = [one for name in judge for one in _judges(name, without_facts, judge_args, stack)]
-        if episodes is not None:
+        if make_env is None:
+            assert episodes is not None
             played = recorded_groups(episodes, groups)
         else:
-            make_env = env_maker(env, env_args)
             players = _players(env, make_env, policies, noise)
             starts = mixed_starts(make_env, groups=groups, split=split, seed=seed)
             with episode_bar(console, "attempts", len(starts) * size) as on_episode:

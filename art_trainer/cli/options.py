@@ -82,7 +82,7 @@ RunDir = Annotated[
 EnvId = Annotated[
     str,
     Flag(
-        help="Id of a Gymnasium environment with text observations and actions. "
+        help="Environment with text observations and actions: its id, MODULE:ID, or a Python file. "
         f"[default: that of the recipe {DEFAULT_RECIPE}]"
     ),
 ]

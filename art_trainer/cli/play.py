@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from art_trainer.cli.options import NO_PAIRS, Amount, EnvArgs, EnvId, MaxTokens, Whole, command
-from art_trainer.cli.run_config import default_env
+from art_trainer.cli.run_config import env_of_policies
 from art_trainer.formatting import visible
 from art_trainer.types import EpisodeSpec
 
@@ -50,14 +50,18 @@ def play(
         seed: The same seed gives the same task and episode.
         temperature: Sampling temperature; 0 is greedy.
     """
-    from art_trainer.cli.policies import load_policy
     from art_trainer.rollout.envs import env_maker
 
     console = Console()
-    make_env = env_maker(env or default_env(), env_args)
+    if env is None:
+        env, saved = env_of_policies([] if policy is None else [policy])
+        env_args = {**saved, **env_args}
+    make_env = env_maker(env, env_args)
     options = {key: value for key, value in (("task", task), ("split", split)) if value is not None} or None
     start = EpisodeSpec(seed=seed, options=options, rng_seed=(seed, 1))
     if policy is not None:
+        from art_trainer.cli.policies import load_policy
+
         player = load_policy(policy, make_env, temperature=temperature, max_tokens=max_completion_length)
         watch(player, make_env, start, console)
         return

@@ -20,6 +20,7 @@ from art_gym.errors import did_you_mean
 from art_trainer.config import field_docs, field_types
 from art_trainer.errors import ConfigError
 from art_trainer.recipes import DEFAULT_RECIPE
+from art_trainer.rollout.envs import find_env
 from art_trainer.tracking.run_dir import RunFolder, read_yaml
 from art_trainer.training.run_settings import DEFAULT, SCRATCH, SETTINGS, Layer, Settings, merge_settings
 
@@ -103,6 +104,16 @@ def default_env() -> str:
     return str(read_recipe(DEFAULT_RECIPE)["env"])
 
 
+def env_of_policies(policies: Iterable[str]) -> tuple[str, dict[str, Any]]:
+    """The environment, with its arguments, of the first policy that is a run's folder; else the default."""
+    for name in policies:
+        folder = RunFolder(Path(name))
+        if folder.settings_file.is_file():
+            saved = folder.settings()
+            return str(saved["env"]), dict(saved.get("env_args") or {})
+    return default_env(), {}
+
+
 # ----------------------------------------------------------------------
 
 
@@ -147,10 +158,12 @@ def gather_settings(
         other_model = recipe is None and "model" in _values(layers)
         layers.insert(0, Layer(f"recipe {name}", {"env": values["env"]} if other_model else values))
     chosen = {"model": SCRATCH, **_values(layers)}
-    env, model = str(chosen["env"]), str(chosen["model"])
+    env, model = find_env(str(chosen["env"])).name, str(chosen["model"])
     below = {"output_dir": str(free_folder(env, model)), **defaults}
     layers = [Layer(DEFAULT, below), Layer(f"default of {model}", SMALL_MODELS.get(model, {})), *layers]
-    settings = dataclasses.replace(merge_settings(layers), resume=resume, resume_step=resume_step)
+    settings = merge_settings(layers)
+    run = dataclasses.replace(settings.run, env=env)  # a file's whole path, for a resume from another folder
+    settings = dataclasses.replace(settings, run=run, resume=resume, resume_step=resume_step)
     folder = settings.folder
     if resume is None and (folder.settings_file.exists() or folder.metrics_file.exists()):
         raise ConfigError(

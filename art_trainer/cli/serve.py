@@ -103,6 +103,8 @@ def serve(
             settings, policy, stop, options, drain_seconds, api=not no_api, dashboard=not no_dashboard
         ) as (setup, url):
             flag = "" if token_file is None else f" --token-file {token_file}"
+            source = settings.run.env.rpartition(":")[0]
+            flag += f" --allow-module {source}" if source else ""
             typer.echo(f"Server: {url}\nWorker: art-trainer worker --server {url}{flag}")
             if not no_dashboard:
                 typer.echo(f"Dashboard: {url}/")

@@ -62,7 +62,7 @@ def make_suite(
 
     Flags:
         file: Where to write; its name is the suite's.
-        env: Id of a Gymnasium environment with text observations and actions.
+        env: Environment with text observations and actions: its id, MODULE:ID, or a Python file.
         episodes: Number of starts. [default: every task of the split once]
         seed: Seed that the episodes' seeds are derived from.
         samples: Attempts at each start.

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -52,7 +52,7 @@ def worker(
     inference: Inference = Inference.OWN,
     id_: Annotated[str, Flag(metavar="NAME")] | None = None,
     cache: Annotated[Path, Flag(metavar="DIR")] | None = None,
-    allow_module: Annotated[Sequence[str], Flag(metavar="MODULE")] = (),
+    allow_module: Annotated[Sequence[str], Flag(metavar="MODULE|FILE.py")] = (),
     device: str | None = None,
     env_threads: Whole = 0,
     patience: Amount = 600.0,
@@ -70,7 +70,8 @@ def worker(
         inference: Sample with the worker's own copy of the model, or on the server.
         id_: The worker's name. [default: a new one]
         cache: Folder for downloaded files. [default: ~/.cache/art-gym/worker]
-        allow_module: A Python module that the server may have imported, as in MODULE:Env-v0.
+        allow_module: A module or Python file that the server may have imported for its environment. A file
+            is found here by its name, wherever the server has it.
         device: Device of the model. [default: the first GPU, else the CPU]
         env_threads: Threads that step environments while the model samples.
         patience: Seconds without a server after which the worker gives up.
@@ -94,16 +95,27 @@ def allowed_environments(modules: Collection[str]) -> Callable[[str, Mapping[str
     from art_trainer.distributed.worker.connection import RefusedError
     from art_trainer.rollout.envs import env_maker
 
-    def make(env_id: str, env_args: Mapping[str, Any]) -> MakeEnv:
-        module, colon, _ = env_id.partition(":")
-        if colon and module not in modules:
+    def make(name: str, env_args: Mapping[str, Any]) -> MakeEnv:
+        module, colon, env_id = name.rpartition(":")
+        if not colon:
+            return env_maker(name, env_args)
+        # A file may lie elsewhere on this machine: the one that is allowed is imported.
+        own = next((one for one in modules if _module_name(one) == _module_name(module)), None)
+        if own is None:
+            what = "file" if module.endswith(".py") else "module"
+            copy = ", and copy it to this machine if it is not here" if what == "file" else ""
             raise RefusedError(
-                f"the server's environment {env_id!r} would import the module {module!r}: start the worker "
-                f"with --allow-module {module} if you trust it"
+                f"the server's environment {env_id!r} would import the {what} {module!r}: start the worker "
+                f"with --allow-module {module} if you trust it{copy}"
             )
-        return env_maker(env_id, env_args)
+        return env_maker(f"{own}:{env_id}", env_args)
 
     return make
+
+
+def _module_name(source: str) -> str:
+    """The module that is imported for a module's name or a file's path."""
+    return PurePath(source).stem if source.endswith(".py") else source
 
 
 def cache_folder() -> Path:

@@ -8,10 +8,14 @@ import io
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 
+from art_gym import lookup
+from art_gym.errors import EnvLookupError
+from art_gym.lookup import FoundEnv
 from art_gym.wrappers import TextAdapter
 from art_gym.wrappers.text_adapter import reader_of, writer_of
 from art_trainer.errors import ConfigError
@@ -144,12 +148,33 @@ def _plain_pickle(value: object) -> bytes:
     return buffer.getvalue()
 
 
-def env_maker(env_id: str, env_args: Mapping[str, Any]) -> MakeEnv:
+def find_env(name: str) -> FoundEnv:
+    """Find an environment by its id, module or file, see :func:`art_gym.lookup.find_env`.
+
+    Raises:
+        ConfigError: If a module or file is missing, or has no such environment.
+    """
+    try:
+        return lookup.find_env(name)
+    except EnvLookupError as error:
+        raise ConfigError(str(error)) from error
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"environment {name!r} needs a module that is neither in {Path.cwd()} nor installed: {error}"
+        ) from error
+
+
+def env_maker(name: str, env_args: Mapping[str, Any]) -> MakeEnv:
     """Return a function that makes the environment; one is made at once, to find wrong arguments early.
+
+    Args:
+        name: As :func:`art_gym.lookup.find_env` takes it.
+        env_args: Its arguments.
 
     Raises:
         ConfigError: If there is no such environment, or it does not accept these arguments.
     """
+    env_id = find_env(name).id
     make: MakeEnv = functools.partial(gym.make, env_id, **env_args)
     try:
         env = make()
@@ -176,9 +201,9 @@ def _has_dict_spaces(env: gym.Env[Any, Any], env_id: str) -> bool:
         # A space of another library's own may hold texts all the same.
         if found is None and type(space).__module__.startswith("gymnasium."):
             raise ConfigError(
-                f"{env_id} is not a text environment: its {what} are {space}. Register it in a module of "
+                f"{env_id} is not a text environment: its {what} are {space}. Register it in a file of "
                 "yours as art_gym.wrappers.TextAdapter(env, observe=..., actions=[...]) and train "
-                "--env your_module:your/Id-v0; docs/guides/other-environments.md shows how"
+                "--env your_file.py; docs/guides/other-environments.md shows how"
             )
     return isinstance(observed, gym.spaces.Dict) or isinstance(acted, gym.spaces.Dict)
 

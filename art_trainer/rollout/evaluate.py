@@ -23,7 +23,7 @@ from art_gym.errors import UnknownTaskError, did_you_mean
 from art_gym.tasks import TaskSet
 from art_trainer.config import GRPOConfig
 from art_trainer.inference.policy import Policy
-from art_trainer.rollout.envs import EVALUATION, TRAIN, EnvPool, MakeEnv, choose_split
+from art_trainer.rollout.envs import EVALUATION, TRAIN, EnvPool, MakeEnv, choose_split, find_env
 from art_trainer.rollout.episodes import rollout_episodes
 from art_trainer.rollout.statistics import (
     mean_interval,
@@ -468,7 +468,7 @@ def _short(value: object) -> bool:
 # The environments of a run, for training and for evaluation.
 
 EnvSource = str | MakeEnv | gym.Env[str, str]
-"""An environment's id, a callable that makes one, or one made by ``gym.make``."""
+"""An environment's name (its id or file), a callable that makes one, or one made by ``gym.make``."""
 
 
 class TrainerEnvs:
@@ -538,5 +538,6 @@ def maker(env: EnvSource) -> MakeEnv:
             )
         return lambda: gym.make(spec)
     if isinstance(env, str):
-        return lambda: gym.make(env)
+        env_id = find_env(env).id
+        return lambda: gym.make(env_id)
     return env

@@ -40,8 +40,7 @@ class RunSettings:
     """What a run needs beyond :class:`~art_trainer.config.GRPOConfig`."""
 
     env: str = ""
-    """Id of a Gymnasium environment with text observations and actions. ``module:id`` imports the module
-    first."""
+    """Environment with text observations and actions: its id, ``module:id``, or a Python file."""
     env_args: dict[str, Any] = field(default_factory=dict)
     """Argument of the environment: a JSON value or text."""
     train_env_args: dict[str, Any] = field(default_factory=dict)

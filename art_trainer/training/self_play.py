@@ -15,7 +15,6 @@ at one start are a group, and the learner is the same.
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -31,6 +30,7 @@ from art_trainer.errors import ConfigError
 from art_trainer.inference.policy import Policy
 from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.rollout.backend import CollectCallbacks, RolloutBackend
+from art_trainer.rollout.envs import find_env
 from art_trainer.rollout.evaluate import Evaluation, evaluate
 from art_trainer.rollout.games import MakeGame, play_games, seat_groups, seat_of
 from art_trainer.tracking.callbacks import TrainerCallback
@@ -280,11 +280,10 @@ def seat_env_maker(
     return make
 
 
-def game_maker(game_id: str, **arguments: Any) -> MakeGame:
+def game_maker(name: str, **arguments: Any) -> MakeGame:
     """What makes a game that is registered with PettingZoo.
 
-    The project's own games are; another's id is written ``module:id``, and the module, which registers it, is
-    imported first.
+    The project's own games are; another's is written as :func:`art_gym.lookup.find_env` takes it.
 
     Raises:
         ConfigError: If there is no such game, it does not take these arguments, or PettingZoo is missing.
@@ -296,12 +295,7 @@ def game_maker(game_id: str, **arguments: Any) -> MakeGame:
     except ModuleNotFoundError as error:
         raise ConfigError(f'games need PettingZoo: pip install "art-gym[pettingzoo]" ({error})') from error
 
-    module, _, game_id = game_id.rpartition(":")
-    if module:
-        try:
-            importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            raise ConfigError(f"game {module}:{game_id} needs a module that there is not: {error}") from error
+    game_id = find_env(name).id
     if game_id not in pettingzoo.aec_registry:
         raise ConfigError(f"no game `{game_id}`{did_you_mean(game_id, pettingzoo.aec_registry)}")
 

@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 
 from art_trainer.errors import ConfigError
+from art_trainer.rollout.envs import find_env
 from art_trainer.rollout.episodes import first_messages
 from art_trainer.rollout.evaluate import evaluation_split
 
@@ -33,7 +34,7 @@ def task_dataset(
     message repeats seed and task under ``start``, since a ``rollout_func`` gets nothing but the prompt.
 
     Args:
-        env: An id for ``gym.make``.
+        env: As :func:`art_gym.lookup.find_env` takes it.
         split: The split of tasks; ignored if its episodes differ by seed alone.
         size: Number of rows; by default every task of the split once, 256 without tasks. Tasks repeat with
             other seeds.
@@ -72,7 +73,7 @@ def task_dataset(
 def env_json(env: str, env_args: Mapping[str, Any] | None) -> str:
     """Return an environment's id and arguments as JSON, equal for equal arguments."""
     try:
-        return json.dumps({"id": env, "args": dict(env_args or {})}, sort_keys=True)
+        return json.dumps({"id": find_env(env).name, "args": dict(env_args or {})}, sort_keys=True)
     except TypeError as error:
         raise ConfigError(
             f"env_args of {env} are stored in the dataset as JSON, but cannot be: {error}"
@@ -82,7 +83,7 @@ def env_json(env: str, env_args: Mapping[str, Any] | None) -> str:
 def make_env(env_spec: str) -> gym.Env[Any, Any]:
     """Create the environment of :func:`env_json`."""
     wanted = json.loads(env_spec)
-    return gym.make(wanted["id"], **wanted["args"])
+    return gym.make(find_env(wanted["id"]).id, **wanted["args"])
 
 
 def reset_options(task: str | None) -> dict[str, Any] | None:

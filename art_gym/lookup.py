@@ -1,0 +1,178 @@
+"""Environments by name: an id, ``module:id``, or the file that defines them.
+
+Every command reads names here. A file is imported as a module of its own name with its folder on
+``sys.path``: it can import its neighbours, and what one process pickles can be loaded in another.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import logging
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import gymnasium as gym
+
+from art_gym.env import TextEnv
+from art_gym.errors import EnvLookupError, did_you_mean
+
+NAMESPACE = "mine"
+"""The namespace of an environment whose author chose none."""
+_registered_by: dict[Path, list[str]] = {}
+"""The ids of each file that was imported here."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundEnv:
+    """An environment that a name stands for."""
+
+    id: str
+    """Its id for ``gym.make`` or, if it is a game, for ``pettingzoo.make``."""
+    name: str
+    """The name that finds it from any folder: ``/home/me/guess.py:mine/Guess-v0`` if a file defines it."""
+
+
+def find_env(name: str) -> FoundEnv:
+    """Import what a name says, and return the environment's id.
+
+    Args:
+        name: ``art/Email-v0``; ``module:mine/Guess-v0``, whose module may lie in the current folder;
+            ``guess.py`` for the only environment of a file; or ``guess.py:mine/Guess-v0``.
+
+    Raises:
+        EnvLookupError: If there is no such file, it cannot be imported, or it has no such environment.
+        ModuleNotFoundError: If there is no such module.
+    """
+    head, _, env_id = name.rpartition(":")
+    if env_id.endswith(".py"):
+        head, env_id = name, ""
+    if not head:
+        return FoundEnv(env_id, name)
+    file = Path(head) if head.endswith(".py") else _file_here(head)
+    if file is None:
+        importlib.import_module(head)
+        return FoundEnv(env_id, name)
+    path = file.expanduser().resolve()
+    known = _ids_of(path)
+    env_id = env_id or _only(path, known)
+    if env_id not in _registry():
+        raise EnvLookupError(f"{path} has no environment `{env_id}`{did_you_mean(env_id, known)}")
+    return FoundEnv(env_id, f"{path}:{env_id}")
+
+
+def make_env(name: str, arguments: Mapping[str, Any]) -> gym.Env[Any, Any]:
+    """Find an environment and make it.
+
+    Raises:
+        EnvLookupError: As :func:`find_env`.
+    """
+    return gym.make(find_env(name).id, **arguments)
+
+
+def _file_here(module: str) -> Path | None:
+    """Make the current folder importable; return the module's file if it is one of that folder."""
+    here = Path.cwd()
+    _add_to_path(here)
+    file = here / f"{module}.py"
+    return file if file.is_file() and _origin(module) == file.resolve() else None
+
+
+def _add_to_path(folder: Path) -> None:
+    # At the end, so that a file there hides no module of Python's or of a library.
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    importlib.invalidate_caches()
+
+
+def _origin(module: str) -> Path | None:
+    """The file of a module that could be imported."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):  # no parent package, or a module without a spec, such as __main__
+        return None
+    return None if spec is None or spec.origin is None else Path(spec.origin).resolve()
+
+
+def _ids_of(path: Path) -> list[str]:
+    """Import a file once; return the ids that it registers."""
+    if path not in _registered_by:
+        before = set(_registry())
+        module = _import_file(path)
+        new = [env_id for env_id in _registry() if env_id not in before]
+        own = [env_id for env_id, spec in _registry().items() if _is_of(module, spec.entry_point)]
+        # A file may also import a library that registers hundreds.
+        _registered_by[path] = own or new or _register_class(path, module)
+    return _registered_by[path]
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise EnvLookupError(
+            f"there is no file {path} on this machine: copy it here, or name it where it is now"
+        )
+    _add_to_path(path.parent)
+    taken = _origin(path.stem)
+    if taken != path:
+        raise EnvLookupError(
+            f"{path} cannot be imported as `{path.stem}`"
+            f"{f', which is {taken}' if taken else ': use letters, digits and _'}; rename the file"
+        )
+    try:
+        return importlib.import_module(path.stem)
+    except Exception as error:  # the author's code may raise anything
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path]
+        where = f", line {lines[-1]}" if lines else ""
+        raise EnvLookupError(f"{path}{where}: {type(error).__name__}: {error}") from error
+
+
+def _is_of(module: ModuleType, entry_point: object) -> bool:
+    """Whether an entry point is defined in a module."""
+    if isinstance(entry_point, str):
+        return entry_point.partition(":")[0] == module.__name__
+    return getattr(entry_point, "__module__", None) == module.__name__
+
+
+def _register_class(path: Path, module: ModuleType) -> list[str]:
+    """Register the only environment class of a file that registers nothing."""
+    classes = [
+        found
+        for found in vars(module).values()
+        if inspect.isclass(found) and issubclass(found, TextEnv) and _is_of(module, found) and found.tools
+    ]
+    if len(classes) != 1:
+        names = ", ".join(found.__name__ for found in classes)
+        what = f"several environment classes ({names})" if names else "no class derived from TextEnv"
+        raise EnvLookupError(
+            f'{path} registers no environment and has {what}: add gym.register("mine/Name-v0", entry_point=…)'
+        )
+    name = classes[0].__name__
+    env_id = f"{NAMESPACE}/{name.removesuffix('Env') or name}-v0"
+    if env_id in _registry():
+        raise EnvLookupError(f"{path} registers nothing, and {env_id} exists already: register {name} there")
+    _log.info("%s registers nothing: its class %s is %s.", path.name, name, env_id)
+    entry_point = f"{module.__name__}:{name}"
+    gym.register(env_id, entry_point=entry_point, order_enforce=False, disable_env_checker=True)
+    return [env_id]
+
+
+def _only(path: Path, ids: list[str]) -> str:
+    if len(ids) > 1:
+        listed = ", ".join(ids[:10]) + ", …" * (len(ids) > 10)
+        example = f"{path.name}:{ids[0]}"
+        raise EnvLookupError(f"{path} registers several environments, {listed}: name one, as in {example}")
+    return ids[0]
+
+
+def _registry() -> dict[str, Any]:
+    """Everything that is registered: environments and, if PettingZoo is loaded, games."""
+    pettingzoo = sys.modules.get("pettingzoo")
+    return {**gym.registry, **(pettingzoo.aec_registry if pettingzoo else {})}
