@@ -123,87 +123,37 @@ def test_files_that_hold_no_problems_say_so(tmp_path: Path) -> None:
         load_problems(tmp_path, "mbpp")
 
 
-# --- HumanEval, MBPP, EvalPlus --------------------------------------------------------------------------
+# --- published formats ----------------------------------------------------------------------------------
 
-ADD = {
-    "task_id": "HumanEval/999",
-    "prompt": 'def add(a, b):\n    """Add.\n    >>> add(1, 2)\n    3\n    """\n',
-    "entry_point": "add",
-    "canonical_solution": "    return a + b\n",
-    "test": "def check(candidate):\n    assert candidate(2, 3) == 5, 'no'\n    assert True\n"
-    "    assert abs(candidate(0.1, 0.2) - 0.3) < 1e-6\n",
-}
+TASKS = tomllib.loads(Path(__file__).with_name("formats.toml").read_text("utf-8"))["tasks"]
 
 
-def test_humaneval_assertions_become_cases(tmp_path: Path, sandbox: Sandbox) -> None:
-    (problem,) = loaded(tmp_path, ADD).problems
-    assert problem.kind == "function"
-    assert problem.public == (Case((1, 2), expected=3),)
-    assert [case.args for case in problem.hidden] == [(2, 3), (0.1, 0.2)]
-    assert problem.tolerance == 1e-6
-    assert solved(problem, problem.reference, sandbox)
-    assert solved(problem, "def add(a, b): return float(a + b)", sandbox)
-    assert not solved(problem, "def add(a, b): return a - b", sandbox)
-
-
-def test_a_humaneval_check_that_does_more_runs_in_a_process_of_its_own(
-    tmp_path: Path, sandbox: Sandbox
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task["name"])
+def test_a_line_becomes_a_problem_that_its_solutions_alone_solve(
+    task: dict[str, Any], tmp_path: Path, sandbox: Sandbox
 ) -> None:
-    check = "def check(candidate):\n    for i in range(9):\n        assert candidate(i, 1) == helper(i)\n"
-    prompt = "def helper(i):\n    return i + 1\n\n" + ADD["prompt"]
-    (problem,) = loaded(tmp_path, ADD | {"test": check, "prompt": prompt}).problems
-    assert problem.kind == "unittest"
-    assert solved(problem, problem.reference, sandbox)
-    assert not solved(problem, "def helper(i):\n    return 0\ndef add(a, b):\n    return 0", sandbox)
-
-
-MBPP = {
-    "task_id": 7,
-    "text": "Double a list.",
-    "code": "import math\r\ndef double(x):\r\n  return [y * 2 for y in x]",
-    "test_list": ["assert double([1, 2]) == [2, 4]", "assert double([]) == []"],
-    "test_setup_code": "",
-    "challenge_test_list": [],
-}
-
-
-def test_mbpp_in_both_its_forms(tmp_path: Path, sandbox: Sandbox) -> None:
-    sanitized = {"prompt": MBPP["text"], "test_imports": ["import math"]}
-    rows = [MBPP, {k: v for k, v in MBPP.items() if k != "text"} | sanitized | {"task_id": 8}]
-    for problem in loaded(tmp_path, *rows).problems:
-        assert problem.prompt == "Double a list. Call it `double`."
-        assert problem.public == problem.hidden[:1]
-        assert solved(problem, problem.reference, sandbox)
-        assert not solved(problem, "def double(x): return [2, 4]", sandbox)
-
-
-def test_an_mbpp_assertion_that_does_more_runs_in_a_process_of_its_own(
-    tmp_path: Path, sandbox: Sandbox
-) -> None:
-    tests = ["assert set(double([1, 2])) == {2, 4}", "assert math.isclose(double([0.5])[0], 1.0)"]
-    row = MBPP | {"test_list": tests, "test_setup_code": "import math"}
-    (problem,) = loaded(tmp_path, row).problems
-    assert problem.kind == "unittest"
-    assert solved(problem, problem.reference, sandbox)
-    assert grade(problem, "def double(x): return [2, 4]", sandbox).fraction == 0.5
-    # An object whose difference from everything is nothing does not pass.
-    sly = (
-        "class Sly(float):\n    __sub__ = __rsub__ = __abs__ = lambda *a: 0.0\n    __le__ = lambda *a: True\n"
-    )
-    assert grade(problem, f"{sly}def double(x): return [Sly()]", sandbox).passed == 0
-
-
-def test_evalplus_expects_what_its_reference_returns(tmp_path: Path, sandbox: Sandbox) -> None:
-    row = {key: value for key, value in ADD.items() if key != "test"}
-    row |= {"base_input": [[1, 2]], "plus_input": [[5, 6], ["a", "b"]], "atol": 0, "contract": ""}
-    bad = row | {"task_id": "bad", "plus_input": [[1, "a"]]}
-    result = loaded(tmp_path, row, bad)
+    bad = [task["row"] | task["bad"] | {"task_id": "bad", "problem_id": 4}] if "bad" in task else []
+    result = loaded(tmp_path, task["row"], *bad)
     (problem,) = result.problems
-    assert result.format == "evalplus"
-    assert [case.expected for case in problem.hidden] == [3, 11, "ab"]
-    assert solved(problem, problem.reference, sandbox)
-    assert "the reference solution fails on case 2" in result.left_out[0][1]
-    assert "TypeError" in result.left_out[0][1]
+    assert result.format == task["format"]
+    fields = json.loads(json.dumps(problem.to_json()))
+    assert fields == fields | task.get("is", {})
+    solutions = [code for code in (problem.reference, *task.get("right", [])) if code]
+    assert solutions
+    assert all(solved(problem, code, sandbox) for code in solutions)
+    for code, passed in task["wrong"]:
+        verdict = grade(problem, code, sandbox)
+        assert (verdict.passed, verdict.solved) == (passed, False)
+    assert all(task["left_out"] in reason for _, reason in result.left_out)
+    assert len(result.left_out) == len(bad)
+
+
+def test_every_format_has_a_task_and_is_distinct_from_the_others() -> None:
+    assert {task["format"] for task in TASKS} == set(FORMATS) - {"own"}
+    names = list(FORMATS)
+    for index, name in enumerate(names):
+        for later in names[index + 1 :]:
+            assert not FORMATS[name].fields <= FORMATS[later].fields, (name, later)
 
 
 @pytest.mark.parametrize("text", TEXTS["constants"])
@@ -222,49 +172,6 @@ def test_other_expressions_and_assertions_are_not(text: str) -> None:
 def test_examples_of_a_docstring_that_cannot_be_read_are_passed_over() -> None:
     text = ">>> f(1)\n2\n>>> f(g)\n3\n>>> f(2)\nError\n>>> f(\n>>> f(3, k='x')\n[1]"
     assert doctest_cases(text, "f") == (Case((1,), expected=2), Case((3,), {"k": "x"}, expected=[1]))
-
-
-# --- contests -------------------------------------------------------------------------------------------
-
-ECHO = "print(input())"
-
-
-def test_contest_formats_become_scripts(tmp_path: Path, sandbox: Sandbox) -> None:
-    pairs = {"input": ["a\n", "b\n", "c\n"], "output": ["a\n", "b\n", "c\n"]}
-    content = {
-        "content": "Echo.",
-        "id": "0",
-        "labels": json.dumps({"difficulty": "EASY", "name": "echo", "source": "X"}),
-        "test": json.dumps(
-            [{"input": {"stdin": i}, "output": {"stdout": o}} for i, o in zip(*pairs.values(), strict=True)]
-        ),
-    }
-    rows: dict[str, dict[str, Any]] = {
-        "stdin": content,
-        "code_contests": {
-            "name": "echo",
-            "description": "Echo.",
-            "public_tests": {"input": ["a"], "output": ["a"]},
-            "private_tests": pairs,
-            "generated_tests": {"input": [], "output": []},
-            "solutions": {"language": [2, 3], "solution": ["int main() {}", ECHO]},
-        },
-        "apps": {
-            "problem_id": 3,
-            "question": "Echo.",
-            "difficulty": "interview",
-            "input_output": json.dumps({"inputs": pairs["input"], "outputs": pairs["output"]}),
-            "solutions": json.dumps([ECHO]),
-        },
-    }
-    for name, row in rows.items():
-        result = loaded(tmp_path, row)
-        (problem,) = result.problems
-        assert (result.format, problem.kind) == (name, "script")
-        assert solved(problem, problem.reference or ECHO, sandbox)
-        assert not solved(problem, "print('a')", sandbox)
-    functions = rows["apps"] | {"problem_id": 4, "input_output": json.dumps({"fn_name": "f", "inputs": []})}
-    assert "asks for a function" in loaded(tmp_path, rows["apps"], functions).left_out[0][1]
 
 
 # --- repositories ---------------------------------------------------------------------------------------
@@ -288,21 +195,8 @@ def test_quixbugs_is_repaired(tmp_path: Path, sandbox: Sandbox) -> None:
     assert not solved(problem, problem.mutants[0], sandbox)
 
 
-EXERCISE = {
-    "slug": "two-sum",
-    "instructions": "# Sum\n\nAdd.\n",
-    "stub": {"two_sum.py": "def add(a, b):\n    pass\n"},
-    "tests": {
-        "two_sum_test.py": "import unittest\nfrom helper import ONE\nfrom two_sum import add\n"
-        "class T(unittest.TestCase):\n    def test_add(self):\n        self.assertEqual(add(ONE, 2), 3)\n",
-        "helper.py": "ONE = 1\n",
-    },
-    "example": {"example.py": "def add(a, b):\n    return a + b\n"},
-}
-
-
-def test_exercism_as_lines_and_as_a_checkout(tmp_path: Path, sandbox: Sandbox) -> None:
-    (from_lines,) = loaded(tmp_path, EXERCISE).problems
+def test_exercism_as_a_checkout(tmp_path: Path) -> None:
+    (exercise,) = [task["row"] for task in TASKS if task["format"] == "exercism"]
     folder = tmp_path / "python/exercises/practice/two-sum"
     for name in (".meta", ".docs"):
         (folder / name).mkdir(parents=True)
@@ -314,23 +208,14 @@ def test_exercism_as_lines_and_as_a_checkout(tmp_path: Path, sandbox: Sandbox) -
         }
     }
     (folder / ".meta/config.json").write_text(json.dumps(config))
-    (folder / ".meta/example.py").write_text(EXERCISE["example"]["example.py"])  # type: ignore[index]
-    (folder / ".docs/instructions.md").write_text(EXERCISE["instructions"])  # type: ignore[arg-type]
-    for name, text in {**EXERCISE["stub"], **EXERCISE["tests"]}.items():  # type: ignore[dict-item]
+    (folder / ".meta/example.py").write_text(exercise["example"]["example.py"])
+    (folder / ".docs/instructions.md").write_text(exercise["instructions"])
+    for name, text in {**exercise["stub"], **exercise["tests"]}.items():
         (folder / name).write_text(text)
     (tmp_path / "python/exercises/practice/broken").mkdir()
     result = load_problems(tmp_path / "python")
-    assert result.problems == (from_lines,)
+    assert result.problems == loaded(tmp_path, exercise).problems
     assert result.left_out[0][0] == "broken"
-    assert solved(from_lines, from_lines.reference, sandbox)
-    assert not solved(from_lines, from_lines.template, sandbox)
-
-
-def test_every_format_is_told_from_the_others() -> None:
-    names = list(FORMATS)
-    for index, name in enumerate(names):
-        for later in names[index + 1 :]:
-            assert not FORMATS[name].fields <= FORMATS[later].fields, (name, later)
 
 
 # --- validation -----------------------------------------------------------------------------------------

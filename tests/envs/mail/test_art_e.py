@@ -8,18 +8,16 @@ from pathlib import Path
 import pytest
 
 from art_gym.envs.mail.questions import load_art_e
-from art_gym.envs.mail.store.store import MailStore, MailStoreWriter
+from art_gym.envs.mail.store.store import MailStore
 from art_gym.envs.mail.synthetic.world import generate
+from tests.envs.mail.boxes import written
 
 MESSAGE = generate(5, messages=200).messages[9]
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> MailStore:
-    path = tmp_path_factory.mktemp("box") / "box.db"
-    with MailStoreWriter(path) as writer:
-        writer.add(MESSAGE)
-    return MailStore(path)
+    return written(tmp_path_factory.mktemp("box") / "box.db", [MESSAGE])
 
 
 def test_questions_are_converted_and_the_others_counted(tmp_path: Path, store: MailStore) -> None:

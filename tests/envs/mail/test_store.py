@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from art_gym.envs.mail.message import Address, Message, bare_id
 from art_gym.envs.mail.store.store import Hit, MailStore, MailStoreWriter, open_store, query_words
 from art_gym.envs.mail.words import snippet
+from tests.envs.mail.boxes import written
 
 ANN = Address("Ann Berg", "ann.berg@north.example")
 BOB = Address("Bob Öst", "bob@south.example")
@@ -50,16 +51,9 @@ MAILS = [
 ]
 
 
-def written(path: Path, *mails: Message, **meta: str) -> MailStore:
-    with MailStoreWriter(path, meta) as writer:
-        for message in mails:
-            writer.add(message)
-    return MailStore(path)
-
-
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> MailStore:
-    return written(tmp_path_factory.mktemp("store") / "box.db", *MAILS, source="test")
+    return written(tmp_path_factory.mktemp("store") / "box.db", MAILS, source="test")
 
 
 def ids(store: MailStore, *query: str, **filters: Any) -> list[str]:
@@ -118,7 +112,7 @@ def test_a_copy_is_the_same_row_under_another_id(tmp_path: Path) -> None:
 def test_one_message_id_on_two_texts_leads_to_the_first(tmp_path: Path) -> None:
     second = mail(1, "two", "second", date=datetime(2025, 1, 1, tzinfo=UTC))
     box = written(
-        tmp_path / "box.db", mail(1, "one", "first"), second, mail(1, "three", "third", message_id="")
+        tmp_path / "box.db", [mail(1, "one", "first"), second, mail(1, "three", "third", message_id="")]
     )
     found = [box.message_id(row) for row in box.rows()]
     assert len(set(found)) == 3
@@ -129,7 +123,7 @@ def test_one_message_id_on_two_texts_leads_to_the_first(tmp_path: Path) -> None:
 def test_text_that_sqlite_cannot_hold_is_cleaned(tmp_path: Path) -> None:
     odd = "a\0b \ud800 \udcff é"
     box = written(
-        tmp_path / "box.db", mail(1, odd, odd, sender=Address(odd, odd), folders=(odd,), message_id=odd)
+        tmp_path / "box.db", [mail(1, odd, odd, sender=Address(odd, odd), folders=(odd,), message_id=odd)]
     )
     assert box.message(1).body == "a b \ufffd \ufffd é"
     assert box.search("é")[0].matched == 1
@@ -137,13 +131,13 @@ def test_text_that_sqlite_cannot_hold_is_cleaned(tmp_path: Path) -> None:
 
 def test_the_store_is_the_same_whatever_the_order_of_adding(tmp_path: Path, store: MailStore) -> None:
     order = np.random.default_rng(3).permutation(len(MAILS))
-    other = written(tmp_path / "b", *(MAILS[i] for i in order))
+    other = written(tmp_path / "b", [MAILS[i] for i in order])
     assert [other.message(row) for row in other.rows()] == [store.message(row) for row in store.rows()]
     assert _search(other) == _search(store)
 
 
 def test_an_empty_store_works(tmp_path: Path) -> None:
-    box = written(tmp_path / "box.db")
+    box = written(tmp_path / "box.db", [])
     assert len(box) == 0
     assert box.search("x") == box.search("") == box.search("", until=datetime.now(UTC)) == []
     assert list(box.rows()) == []
@@ -157,13 +151,13 @@ def _write_and_interrupt(path: Path) -> None:
 
 def test_a_failed_write_leaves_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "box.db"
-    written(path, mail(1, "old", "old"))
+    written(path, [mail(1, "old", "old")])
     before = path.read_bytes()
     with pytest.raises(KeyboardInterrupt):
         _write_and_interrupt(path)
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["box.db"]
-    assert written(path, mail(2, "new", "new")).header(1).subject == "new"
+    assert written(path, [mail(2, "new", "new")]).header(1).subject == "new"
     assert os.listdir(tmp_path) == ["box.db"]
 
 
@@ -212,7 +206,7 @@ def test_all_words_first_then_most_words_then_bm25(store: MailStore) -> None:
 def test_ties_are_broken_by_row_and_a_word_in_the_subject_weighs_more(tmp_path: Path) -> None:
     same = (mail(number, "same", f"text {number // 99}") for number in reversed(range(1, 30)))
     zebras = (mail(98, "plain words", "one zebra here"), mail(99, "one zebra here", "plain words"))
-    box = written(tmp_path / "box.db", *same, *zebras)
+    box = written(tmp_path / "box.db", [*same, *zebras])
     assert [hit.row for hit in box.search("same text", limit=7)] == [1, 2, 3, 4, 5, 6, 7]
     assert ids(box, "zebra") == ["99@x", "98@x"]
 
@@ -388,9 +382,9 @@ def test_copies_and_pickles_share_the_file_not_the_mail(store: MailStore) -> Non
 
 def test_a_store_written_anew_is_opened_anew(tmp_path: Path) -> None:
     path = tmp_path / "box.db"
-    written(path, mail(1, "old", "old"))
+    written(path, [mail(1, "old", "old")])
     old = open_store(path)
-    written(path, mail(1, "new", "new words"))
+    written(path, [mail(1, "new", "new words")])
     assert [box.header(1).subject for box in (old, open_store(path))] == ["old", "new"]
 
 

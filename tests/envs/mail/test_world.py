@@ -21,10 +21,11 @@ from art_gym.envs.mail.grading import matches
 from art_gym.envs.mail.questions import Question, known_item_questions, world_questions
 from art_gym.envs.mail.questions.generated import WordIndex
 from art_gym.envs.mail.questions.request import words_of
-from art_gym.envs.mail.store.store import MailStore, MailStoreWriter
+from art_gym.envs.mail.store.store import MailStore
 from art_gym.envs.mail.synthetic import language
 from art_gym.envs.mail.synthetic.language import KINDS, VOCABULARY, Kind
 from art_gym.envs.mail.synthetic.world import World, generate
+from tests.envs.mail.boxes import written
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +40,7 @@ def questions(world: World) -> list[Question]:
 
 @pytest.fixture(scope="module")
 def store(world: World, tmp_path_factory: pytest.TempPathFactory) -> MailStore:
-    path = tmp_path_factory.mktemp("box") / "world.db"
-    with MailStoreWriter(path) as writer:
-        for message in world.messages:
-            writer.add(message)
-    return MailStore(path)
+    return written(tmp_path_factory.mktemp("box") / "world.db", world.messages)
 
 
 @pytest.fixture(scope="module")
@@ -308,9 +305,7 @@ def test_known_items_of_any_mailbox_are_found_by_their_telling_words(store: Mail
 
 
 def test_known_items_of_an_empty_mailbox_are_none(tmp_path: Path) -> None:
-    with MailStoreWriter(tmp_path / "empty.db"):
-        pass
-    assert known_item_questions(MailStore(tmp_path / "empty.db"), np.random.default_rng(0), 5) == []
+    assert known_item_questions(written(tmp_path / "empty.db", []), np.random.default_rng(0), 5) == []
 
 
 @pytest.mark.parametrize(
