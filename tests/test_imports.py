@@ -50,6 +50,7 @@ def sources(package):
 
 
 MODULES = [(package, name, path) for package in FOLDERS for name, path in sources(package)]
+FILES = {name: path for _, name, path in MODULES}
 
 
 def package_of(module):
@@ -58,20 +59,29 @@ def package_of(module):
     return max(inside, key=len, default=None)
 
 
-def imported(name, path):
-    """Every module that a source file imports, anywhere in it, and every name from one, as if a module."""
-    is_package = path.name == "__init__.py"
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
+def imported(name, path, *, for_types=True):
+    """The modules that a source file imports, anywhere in it, or but for types."""
+    tree = ast.parse(path.read_text("utf-8"))
+    skipped = set() if for_types else only_for_types(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import) and node not in skipped:
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                parts = name.split(".")
-                above = parts[: len(parts) - node.level + is_package]
-                base = ".".join([*above, base] if base else above)
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node not in skipped:
+            above = name.split(".")[: len(name.split(".")) - node.level + (path.name == "__init__.py")]
+            base = ".".join([*(above if node.level else []), *filter(None, [node.module])])
+            for alias in node.names:
+                whole = f"{base}.{alias.name}"
+                yield whole if whole in FILES else base
+
+
+def only_for_types(tree):
+    """What stands below ``if TYPE_CHECKING``."""
+    blocks = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    ]
+    return {inner for block in blocks for inner in ast.walk(block)}
 
 
 def run(code):

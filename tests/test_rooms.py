@@ -2,11 +2,11 @@
 
 import ast
 import re
-from collections.abc import Iterator
 
 import pytest
 
-from tests.test_imports import FOLDERS, sources
+from tests.test_imports import FILES as MODULES
+from tests.test_imports import FOLDERS, imported
 
 ROOMS = {
     "art_trainer": (
@@ -44,31 +44,11 @@ MOST_LINES = 800
 TINY = 40
 """A module shorter than this has more than one importer, or belongs into the one that it has."""
 
-MODULES = {name: path for package in FOLDERS for name, path in sources(package)}
 
-
-def imports_of(name: str) -> Iterator[str]:
-    """The modules of ours that a module imports anywhere in it, but for types alone."""
-    path = MODULES[name]
-    tree = ast.parse(path.read_text("utf-8"))
-    for_types = {
-        inner
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        if node in for_types:
-            continue
-        if isinstance(node, ast.ImportFrom) and node.module:
-            for alias in node.names:
-                whole = f"{node.module}.{alias.name}"
-                yield whole if whole in MODULES else node.module
-        elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-
-
-GRAPH = {name: {found for found in imports_of(name) if found in MODULES} - {name} for name in MODULES}
+GRAPH = {
+    name: {found for found in imported(name, path, for_types=False) if found in MODULES} - {name}
+    for name, path in MODULES.items()
+}
 
 
 def room(name: str, package: str) -> str:
@@ -129,9 +109,9 @@ def test_no_circle_of_files():
     assert not inner, inner
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_no_module_is_too_long(name):
-    assert MODULES[name].read_text("utf-8").count("\n") <= MOST_LINES
+def test_no_module_is_too_long():
+    lines = {name: path.read_text("utf-8").count("\n") for name, path in MODULES.items()}
+    assert not {name: count for name, count in lines.items() if count > MOST_LINES}
 
 
 def test_the_name_of_every_exception_ends_in_error():
