@@ -13,8 +13,8 @@ CLIENT = httpx2.Client
 
 
 @pytest.fixture
-def make_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Service]:
-    """Make a service by its sink's name, in folders of this test alone."""
+def clean_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No settings of services in the environment, and their folders below this test's own."""
     for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL", "WANDB_DIR", "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(name, raising=False)
     for name in ("ENDPOINT", "HEADERS", "TIMEOUT", "CERTIFICATE"):
@@ -29,6 +29,13 @@ def make_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[s
     }.items():
         monkeypatch.setenv(name, value)
 
+
+@pytest.fixture
+def make_service(
+    clean_settings: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], Service]:
+    """Make a service by its sink's name."""
+
     def make(name: str) -> Service:
         if name == "trackio":
             sqlite_storage = pytest.importorskip("trackio.sqlite_storage")
@@ -36,7 +43,7 @@ def make_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[s
             monkeypatch.setattr(sqlite_storage, "TRACKIO_DIR", tmp_path / "trackio")
         service = KINDS[name](name, tmp_path)
         if isinstance(service, HttpService):
-            transport = httpx2.MockTransport(service.receiver)
+            transport = httpx2.MockTransport(service)
             monkeypatch.setattr(httpx2, "Client", partial(CLIENT, transport=transport))
         return service
 

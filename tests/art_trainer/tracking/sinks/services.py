@@ -1,39 +1,36 @@
-"""The services behind the sinks: real stores in a folder, receivers in memory, and what arrived there."""
+"""The services behind the sinks: real stores in a folder, HTTP servers in memory, and what arrived there."""
 
 from __future__ import annotations
 
 import base64
+import gzip
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import httpx2
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
 from art_trainer.tracking.sinks.base import Sink, make_sink
-from tests.art_trainer.tracking.sinks.receivers import (
-    HOST,
-    PUBLIC,
-    SCORES,
-    SECRET,
-    Answer,
-    Receiver,
-    scores_in,
-    spans_in,
-)
 from tests.art_trainer.tracking.sinks.sink_runs import MadeRun
 
-Metrics = dict[int, dict[str, float]]
-"""By step and name in dashboards."""
-Rewards = dict[str, float]
-"""By episode id."""
+Request = namedtuple("Request", "path headers body")
+Answer = namedtuple("Answer", "status body kind", defaults=["", "application/json"])
+
+HOST = "receiver"
+TRACES, OTEL_TRACES = "/api/public/otel/v1/traces", "/v1/traces"
+SCORES = "/api/public/scores"
+PUBLIC, SECRET = "pk-lf-0123456789abcdef", "sk-lf-fedcba9876543210"
 
 
 class Service:
     """A service of one kind; a test has one of its own."""
 
-    shows_metrics = True
-    stores_floats32 = False
     settings: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, name: str, folder: Path) -> None:
@@ -45,7 +42,7 @@ class Service:
 
     @contextmanager
     def outage(self, run: MadeRun) -> Iterator[None]:
-        """For as long the service takes nothing: a file is where its folder should be."""
+        """The service takes nothing: a file is where its folder should be."""
         place = self.place(run)
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text("no folder")
@@ -55,31 +52,16 @@ class Service:
     def place(self, run: MadeRun) -> Path:
         raise NotImplementedError
 
-    def metrics(self, run: MadeRun) -> Metrics:
-        """What arrived; fails if something did twice."""
-        return {}
+    def metrics(self, run: MadeRun) -> Iterable[tuple[tuple[int, str], float]]:
+        """What arrived: step and name in dashboards, and the value."""
+        raise NotImplementedError
 
-    def rewards(self, run: MadeRun) -> Rewards:
+    def rewards(self, run: MadeRun) -> Iterable[tuple[str, float]]:
+        """What arrived: ids of episodes and their rewards."""
         raise NotImplementedError
 
 
-class Wandb(Service):
-    def metrics(self, run: MadeRun) -> Metrics:
-        from tests.art_trainer.tracking.sinks.wandb_files import read_wandb
-
-        own = ("_step", "_runtime", "_timestamp", "step")
-        rows = [row for row in read_wandb(run.folder).history if "episodes" not in row]
-        return _by_step((row["step"], {k: v for k, v in row.items() if k not in own}) for row in rows)
-
-    def rewards(self, run: MadeRun) -> Rewards:
-        from tests.art_trainer.tracking.sinks.wandb_files import read_wandb
-
-        return _once((row[1], row[2]) for row in read_wandb(run.folder).tables["episodes"])
-
-
 class TensorBoard(Service):
-    stores_floats32 = True
-
     def place(self, run: MadeRun) -> Path:
         return run.folder / "tensorboard"
 
@@ -87,24 +69,20 @@ class TensorBoard(Service):
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
         sizes = {"scalars": 0, "tensors": 0}
-        return EventAccumulator(str(run.folder / "tensorboard"), size_guidance=sizes).Reload()
+        return EventAccumulator(str(self.place(run)), size_guidance=sizes).Reload()
 
-    def metrics(self, run: MadeRun) -> Metrics:
-        read, found = self.read(run), {}
+    def texts(self, run: MadeRun, name: str) -> list[str]:
+        events = self.read(run).Tensors(f"{name}/text_summary")
+        return [event.tensor_proto.string_val[0].decode() for event in events]
+
+    def metrics(self, run: MadeRun) -> Iterable[tuple[tuple[int, str], float]]:
+        read = self.read(run)
         for name in read.Tags()["scalars"]:
-            for event in read.Scalars(name):
-                row = found.setdefault(event.step, {})
-                assert name not in row
-                row[name] = event.value
-        return found
+            yield from (((event.step, name), event.value) for event in read.Scalars(name))
 
-    def rewards(self, run: MadeRun) -> Rewards:
-        texts = [
-            event.tensor_proto.string_val[0].decode()
-            for event in self.read(run).Tensors("episode/text_summary")
-        ]
-        heads = [text.partition(":") for text in texts]
-        return _once((head, float(rest.split()[1].strip(","))) for head, _, rest in heads)
+    def rewards(self, run: MadeRun) -> Iterable[tuple[str, float]]:
+        heads = [text.partition(":") for text in self.texts(run, "episode")]
+        return [(head, float(rest.split()[1].strip(","))) for head, _, rest in heads]
 
 
 class Trackio(Service):
@@ -118,14 +96,14 @@ class Trackio(Service):
         logs: list[dict[str, Any]] = SQLiteStorage.get_logs("art-tests", "run")
         return logs
 
-    def metrics(self, run: MadeRun) -> Metrics:
-        rows = [row for row in self._logs() if "episodes" not in row]
-        own = ("timestamp", "step")
-        return _by_step((row["step"], {k: v for k, v in row.items() if k not in own}) for row in rows)
+    def metrics(self, run: MadeRun) -> Iterable[tuple[tuple[int, str], float]]:
+        for row in self._logs():
+            names = row.keys() - {"timestamp", "step", "episodes"}
+            yield from (((row["step"], name), row[name]) for name in names)
 
-    def rewards(self, run: MadeRun) -> Rewards:
+    def rewards(self, run: MadeRun) -> Iterable[tuple[str, float]]:
         tables = [row["episodes"]["_value"] for row in self._logs() if "episodes" in row]
-        return _once((row["episode_id"], row["total_reward"]) for table in tables for row in table)
+        return [(row["episode_id"], row["total_reward"]) for table in tables for row in table]
 
 
 class Mlflow(Service):
@@ -138,53 +116,62 @@ class Mlflow(Service):
         state = json.loads((run.folder / "sinks" / "mlflow.json").read_text())["state"]
         return MlflowClient(tracking_uri=state["destination"]), state["id"]
 
-    def metrics(self, run: MadeRun) -> Metrics:
+    def metrics(self, run: MadeRun) -> Iterable[tuple[tuple[int, str], float]]:
         client, run_id = self.client(run)
-        found: Metrics = {}
         for name in client.get_run(run_id).data.metrics:
-            for metric in client.get_metric_history(run_id, name):
-                row = found.setdefault(metric.step, {})
-                assert name not in row
-                row[name] = metric.value
-        return found
+            history = client.get_metric_history(run_id, name)
+            yield from (((metric.step, name), metric.value) for metric in history)
 
-    def rewards(self, run: MadeRun) -> Rewards:
+    def rewards(self, run: MadeRun) -> Iterable[tuple[str, float]]:
         client, run_id = self.client(run)
         folder = Path(client.get_run(run_id).info.artifact_uri.removeprefix("file://")) / "episodes"
         rows = [json.loads(line) for file in folder.iterdir() for line in file.read_text().splitlines()]
-        return _once((row["episode_id"], row["total_reward"]) for row in rows)
+        return [(row["episode_id"], row["total_reward"]) for row in rows]
 
 
 class HttpService(Service):
-    """A receiver that takes everything, unless it is told to give another answer."""
+    """A server in this process that takes everything, unless ``wrong`` has another answer.
 
-    shows_metrics = False
+    ``taken`` are the requests with a status below 300, ``accepted`` those for which nothing was wrong.
+    """
+
+    secrets: tuple[str, ...]
 
     def __init__(self, name: str, folder: Path) -> None:
         super().__init__(name, folder)
-        self.wrong: Callable[[int, Any], Answer | None] = lambda number, request: None
-        self.accepted: list[Any] = []
-        self.receiver = Receiver(self._answer)
+        self.wrong: Callable[[int, Request], Answer | None] = lambda number, request: None
+        self.accepted: list[Request] = []
+        self.taken: list[Request] = []
+        self._numbers = count()
         self.settings = self.settings_for(f"http://{HOST}")
 
-    def _answer(self, number: int, request: Any) -> Answer:
-        if (wrong := self.wrong(number, request)) is not None:
-            return wrong
-        self.accepted.append(request)
-        return self.taken(request)
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        if request.url.host != HOST:
+            raise httpx2.ConnectError("nobody there")
+        body = request.read()
+        if request.headers.get("Content-Encoding") == "gzip":
+            body = gzip.decompress(body)
+        record = Request(request.url.path, dict(request.headers), body)
+        wrong = self.wrong(next(self._numbers), record)
+        if wrong is None:
+            self.accepted.append(record)
+        answer = wrong or self.answer(record)
+        if answer.status < 300:
+            self.taken.append(record)
+        return httpx2.Response(answer.status, content=answer.body, headers={"Content-Type": answer.kind})
 
-    def taken(self, request: Any) -> Answer:
+    def answer(self, request: Request) -> Answer:
         return Answer(200, "{}")
 
     def settings_for(self, url: str) -> dict[str, str]:
         raise NotImplementedError
 
-    def secrets(self) -> tuple[str, ...]:
-        raise NotImplementedError
-
     def arrived(self) -> list[Any]:
         """What was taken, as plain data."""
         raise NotImplementedError
+
+    def metrics(self, run: MadeRun) -> Iterable[tuple[tuple[int, str], float]]:
+        return ()
 
     @contextmanager
     def outage(self, run: MadeRun) -> Iterator[None]:
@@ -194,67 +181,63 @@ class HttpService(Service):
 
 
 class Langfuse(HttpService):
+    secrets = (PUBLIC, SECRET, base64.b64encode(f"{PUBLIC}:{SECRET}".encode()).decode())
+
     def settings_for(self, url: str) -> dict[str, str]:
         return {"LANGFUSE_PUBLIC_KEY": PUBLIC, "LANGFUSE_SECRET_KEY": SECRET, "LANGFUSE_HOST": url}
 
-    def taken(self, request: Any) -> Answer:
+    def answer(self, request: Request) -> Answer:
         return Answer(202, '{"message": "Accepted"}') if request.path == SCORES else Answer(200, "{}")
 
-    def secrets(self) -> tuple[str, ...]:
-        return PUBLIC, SECRET, base64.b64encode(f"{PUBLIC}:{SECRET}".encode()).decode()
-
     def arrived(self) -> list[Any]:
-        return [*spans_in(self.receiver.taken), *scores_in(self.receiver.taken)]
+        return [*spans_in(self.taken, TRACES), *scores_in(self.taken)]
 
-    def rewards(self, run: MadeRun) -> Rewards:
+    def rewards(self, run: MadeRun) -> Iterable[tuple[str, float]]:
         traces = {
             span["trace"]: json.loads(span["attributes"]["langfuse.observation.metadata.episode_id"])
-            for span in spans_in(self.receiver.taken)
+            for span in spans_in(self.taken, TRACES)
             if not span["parent"]
         }
-        scores = [score for score in scores_in(self.receiver.taken) if score["name"] == "reward"]
-        ids = {(score["id"], score["timestamp"]): score for score in scores}  # by these Langfuse goes
-        return _once((traces[score["traceId"]], score["value"]) for score in ids.values())
+        scores = [score for score in scores_in(self.taken) if score["name"] == "reward"]
+        by_id = {(score["id"], score["timestamp"]): score for score in scores}  # as Langfuse keeps them
+        return [(traces[score["traceId"]], score["value"]) for score in by_id.values()]
 
 
 class OpenTelemetry(HttpService):
+    secrets = ("s3cr3t/value",)
+
     def settings_for(self, url: str) -> dict[str, str]:
         return {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_EXPORTER_OTLP_HEADERS": "x-key=s3cr3t%2Fvalue"}
 
-    def secrets(self) -> tuple[str, ...]:
-        return ("s3cr3t/value",)
-
     def arrived(self) -> list[Any]:
-        return spans_in(self.receiver.taken, "/v1/traces")
+        return spans_in(self.taken, OTEL_TRACES)
 
-    def rewards(self, run: MadeRun) -> Rewards:
-        spans = spans_in(self.receiver.taken, "/v1/traces")
-        agents = {(span["trace"], span["id"]): span["attributes"] for span in spans if not span["parent"]}
-        return _once((about["art.episode_id"], about["art.reward"]) for about in agents.values())
+    def rewards(self, run: MadeRun) -> Iterable[tuple[str, float]]:
+        spans = [span for span in self.arrived() if not span["parent"]]
+        agents = {(span["trace"], span["id"]): span["attributes"] for span in spans}
+        return [(about["art.episode_id"], about["art.reward"]) for about in agents.values()]
 
 
 class OpenPipe(HttpService):
+    secrets = ("opk-0123456789",)
+
     def settings_for(self, url: str) -> dict[str, str]:
         return {"OPENPIPE_API_KEY": "opk-0123456789", "OPENPIPE_BASE_URL": f"{url}/api/v1"}
 
-    def taken(self, request: Any) -> Answer:
+    def answer(self, request: Request) -> Answer:
         return Answer(200, '{"status": "ok"}')
 
-    def secrets(self) -> tuple[str, ...]:
-        return ("opk-0123456789",)
-
     def arrived(self) -> list[Any]:
-        found = [json.loads(request.body) for request in self.receiver.taken]  # they come side by side
+        found = [json.loads(request.body) for request in self.taken]  # they come side by side
         return sorted(found, key=lambda report: [report["tags"][key] for key in ("episode_id", "turn")])
 
-    def rewards(self, run: MadeRun) -> Rewards:
+    def rewards(self, run: MadeRun) -> Iterable[tuple[str, float]]:
         tags = [json.loads(request.body)["tags"] for request in self.accepted]
         assert len({tag["report_id"] for tag in tags}) == len(tags)
-        return {tag["episode_id"]: tag["episode_reward"] for tag in tags}
+        return {tag["episode_id"]: tag["episode_reward"] for tag in tags}.items()
 
 
 KINDS: dict[str, type[Service]] = {
-    "wandb": Wandb,
     "tensorboard": TensorBoard,
     "trackio": Trackio,
     "mlflow": Mlflow,
@@ -265,11 +248,45 @@ KINDS: dict[str, type[Service]] = {
 HTTP_KINDS = tuple(name for name, kind in KINDS.items() if issubclass(kind, HttpService))
 
 
-def _by_step(rows: Any) -> Metrics:
-    return {int(step): row for step, row in _once(rows).items()}
+def scores_in(requests: Iterable[Request]) -> list[dict[str, Any]]:
+    """Every score of these requests, in order."""
+    return [score for request in requests if request.path == SCORES for score in json.loads(request.body)]
 
 
-def _once(pairs: Any) -> dict[Any, Any]:
-    listed = list(pairs)
-    assert len({key for key, _ in listed}) == len(listed)
-    return dict(listed)
+def spans_in(requests: Iterable[Request], path: str) -> list[dict[str, Any]]:
+    """Every span of these requests as plain data, in order."""
+    messages = [ExportTraceServiceRequest.FromString(one.body) for one in requests if one.path == path]
+    return [
+        _plain_span(span, _attributes(part.resource.attributes))
+        for message in messages
+        for part in message.resource_spans
+        for scope in part.scope_spans
+        for span in scope.spans
+    ]
+
+
+def _plain_span(span: Any, resource: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "name": span.name,
+        "kind": span.kind,
+        "trace": span.trace_id.hex(),
+        "id": span.span_id.hex(),
+        "parent": span.parent_span_id.hex(),
+        "start": span.start_time_unix_nano,
+        "end": span.end_time_unix_nano,
+        "error": span.status.message if span.status.code == 2 else None,
+        "resource": {name: value for name, value in resource.items() if not name.startswith("telemetry")},
+        "attributes": _attributes(span.attributes),
+        "events": [[event.name, _attributes(event.attributes)] for event in span.events],
+    }
+
+
+def _attributes(pairs: Any) -> dict[str, Any]:
+    return {pair.key: _plain(pair.value) for pair in pairs}
+
+
+def _plain(value: Any) -> Any:
+    kind = value.WhichOneof("value")
+    if kind == "array_value":
+        return [_plain(item) for item in value.array_value.values]
+    return getattr(value, kind)

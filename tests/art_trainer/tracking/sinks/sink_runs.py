@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -112,7 +111,7 @@ class MadeRun:
 
 
 class MemorySink(Sink):
-    """Keeps what it is given, and fails or waits as it is told.
+    """Keeps what it is given, but fails as it is told; it waits while its ``gate`` is closed.
 
     Args:
         fail: Which calls of ``deliver`` raise ``fault``, from 1.
@@ -120,7 +119,6 @@ class MemorySink(Sink):
         refused: What it raises for some events.
         open_faults: What it raises as it is opened, once each.
         close_fault: What it raises as it is closed.
-        wait: Seconds for each event.
         destination: Of its state.
         name: Its name.
     """
@@ -135,7 +133,6 @@ class MemorySink(Sink):
         refused: Mapping[Cursor, Exception] | None = None,
         open_faults: Iterable[Exception] = (),
         close_fault: Exception | None = None,
-        wait: float = 0.0,
         destination: str = "here",
         name: str = "memory",
     ) -> None:
@@ -143,7 +140,7 @@ class MemorySink(Sink):
         self.fail, self.fault = fail, fault or RuntimeError("out of paper")
         self.refused = dict(refused or {})
         self.open_faults, self.close_fault = iter(open_faults), close_fault
-        self.wait, self.destination = wait, destination
+        self.destination = destination
         self.gate = threading.Event()
         self.gate.set()
         self.calls = 0
@@ -159,7 +156,6 @@ class MemorySink(Sink):
 
     def deliver(self, event: Event) -> None:
         self.gate.wait()
-        time.sleep(self.wait)
         self.calls += 1
         if self.calls in self.fail:
             raise self.fault

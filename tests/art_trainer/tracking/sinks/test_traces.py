@@ -6,7 +6,7 @@ import pytest
 
 from art_trainer.tracking.sinks.traces import Tracer
 from art_trainer.types import Ending, Episode, EpisodeTiming, Judgement, Turn, TurnTiming
-from tests.art_trainer.tracking.sinks.receivers import invalid, played, run_info, solved
+from tests.art_trainer.tracking.sinks.traced_episodes import invalid, played, run_info, solved
 
 TRACER = Tracer("mail-1-abcd", 1_000_000_000_000, "art-tiny", {"temperature": 0.7, "max_tokens": 4})
 
@@ -35,21 +35,17 @@ def test_what_is_no_number_is_no_score():
 
 
 def test_a_reply_to_an_environment_without_tools_is_named_so():
-    assert (
-        traced(dataclasses.replace(invalid(), turns=(Turn("left", "moved", 0.0),))).nodes[-1].name == "reply"
-    )
+    episode = dataclasses.replace(invalid(), turns=(Turn("left", "moved", 0.0),))
+    assert traced(episode).nodes[-1].name == "reply"
 
 
 def test_ids_are_the_same_at_every_delivery_and_no_two_are():
-    tracers = [TRACER, dataclasses.replace(TRACER, run_id="mail-1-ef01")]
-
     def ids():
-        for tracer in tracers:
-            for step in (1, 2):
-                for trace in tracer.traces(played(step)):
-                    yield trace.trace_id
-                    yield from (node.span_id for node in trace.nodes)
-                    yield from (score.score_id for score in trace.scores)
+        for tracer in (TRACER, dataclasses.replace(TRACER, run_id="mail-1-ef01")):
+            for trace in (*tracer.traces(played(1)), *tracer.traces(played(2))):
+                yield trace.trace_id
+                yield from (node.span_id for node in trace.nodes)
+                yield from (score.score_id for score in trace.scores)
 
     first, again = list(ids()), list(ids())
     assert first == again

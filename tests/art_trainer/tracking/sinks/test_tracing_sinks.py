@@ -15,19 +15,21 @@ import pytest
 from art_trainer.tracking.sinks.base import EpisodesPlayed, make_sink
 from art_trainer.tracking.sinks.delivery import sync_run
 from art_trainer.types import Ending, Episode, Turn
-from tests.art_trainer.tracking.sinks.receivers import (
+from tests.art_trainer.tracking.sinks.services import (
+    HTTP_KINDS,
+    OTEL_TRACES,
     PUBLIC,
     SCORES,
     SECRET,
     TRACES,
     Answer,
-    played,
-    run_info,
-    solved,
+    HttpService,
+    Service,
+    scores_in,
     spans_in,
 )
-from tests.art_trainer.tracking.sinks.services import HTTP_KINDS, HttpService, Service
 from tests.art_trainer.tracking.sinks.sink_runs import MadeRun
+from tests.art_trainer.tracking.sinks.traced_episodes import played, run_info, solved
 
 GOLDEN = Path(__file__).parent / "golden"
 """What each service received when this was last looked at; delete a file to have it written anew."""
@@ -64,7 +66,7 @@ def test_what_arrives_is_what_was_played(name: str, deliver: Deliver) -> None:
 
 
 def test_requests_carry_the_keys(deliver: Deliver) -> None:
-    (langfuse, *_), (otel, *_), (openpipe, *_) = (deliver(name).receiver.taken for name in HTTP_KINDS)
+    (langfuse, *_), (otel, *_), (openpipe, *_) = (deliver(name).taken for name in HTTP_KINDS)
     pair = base64.b64encode(f"{PUBLIC}:{SECRET}".encode()).decode()
     assert langfuse.headers["authorization"] == f"Basic {pair}"
     assert langfuse.headers["x-langfuse-public-key"] == PUBLIC
@@ -72,11 +74,30 @@ def test_requests_carry_the_keys(deliver: Deliver) -> None:
     assert (openpipe.path, openpipe.headers["authorization"]) == ("/api/v1/report", "Bearer opk-0123456789")
 
 
+PARTIAL_JSON = Answer(
+    200, '{"partialSuccess": {"rejectedSpans": "2", "errorMessage": "bad value s3cr3t/value"}}'
+)
+PARTIAL_BYTES = Answer(200, b"\x0a\x02\x08\x02", "application/x-protobuf")  # 2 rejected spans
+REFUSED_SCORES = Answer(207, '{"rejected": 2, "errors": [{"message": "bad value sk-lf-fedcba9876543210"}]}')
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"), [("otel", PARTIAL_JSON), ("otel", PARTIAL_BYTES), ("langfuse", REFUSED_SCORES)]
+)
+def test_refused_items_of_an_accepted_request_are_logged(
+    name: str, answer: Answer, deliver: Deliver, caplog: pytest.LogCaptureFixture
+) -> None:
+    paths = (SCORES, OTEL_TRACES)
+    service = deliver(name, answer=lambda number, request: answer if request.path in paths else None)
+    assert "refused 2 items" in caplog.text
+    assert not [secret for secret in service.secrets if secret in caplog.text]
+
+
 def test_requests_are_of_bounded_size(deliver: Deliver) -> None:
-    requests = deliver("langfuse", EpisodesPlayed(1, (solved(),) * 130)).receiver.taken
-    batches = [len(spans_in([request])) for request in requests if request.path == TRACES]
+    requests = deliver("langfuse", EpisodesPlayed(1, (solved(),) * 130)).taken
+    batches = [len(spans_in([request], TRACES)) for request in requests if request.path == TRACES]
     assert (sum(batches), max(batches) <= 512) == (130 * 5, True)
-    sizes = [len(json.loads(request.body)) for request in requests if request.path == SCORES]
+    sizes = [len(scores_in([request])) for request in requests if request.path == SCORES]
     assert (sum(sizes), max(sizes)) == (130 * 7, 500)
 
 
@@ -128,11 +149,11 @@ def test_a_refused_report_holds_up_no_other_and_is_the_only_one_sent_again(
 
     service.wrong = answer
     assert run.deliver(service.sink()).dead_letters == 1
-    taken = len(service.receiver.taken)
-    assert len({report_id(request) for request in service.receiver.taken}) == taken
+    taken = len(service.taken)
+    assert len({report_id(request) for request in service.taken}) == taken
     service.wrong = lambda number, request: None
     assert sync_run(run.folder, service.sink())[0].complete
-    assert [report_id(request) for request in service.receiver.taken[taken:]] == poison
+    assert [report_id(request) for request in service.taken[taken:]] == poison
 
 
 def test_what_json_cannot_say_does_not_stop_the_report(deliver: Deliver) -> None:

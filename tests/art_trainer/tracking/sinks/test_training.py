@@ -8,24 +8,23 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 from art_trainer.config import GRPOConfig
 from art_trainer.tracking.episode_store import iter_episodes
 from art_trainer.tracking.sinks.backfill import events_after
 from art_trainer.tracking.sinks.base import Cursor, RunInfo, Sink
-from art_trainer.tracking.sinks.delivery import SinkDispatcher, sync_run
+from art_trainer.tracking.sinks.delivery import SinkDispatcher
 from art_trainer.training.trainer import GRPOTrainer
 from tests.art_trainer.guess import GuessEnv, guess_policy
-from tests.art_trainer.tracking.sinks.sink_runs import QUICK, MadeRun, MemorySink
-from tests.art_trainer.waiting import interrupted, until
+from tests.art_trainer.tracking.sinks.sink_runs import QUICK, MemorySink
+from tests.art_trainer.waiting import until
 
 STEPS = 3
 
 
 def trained(
-    folder: Path, sinks: Sequence[Sink], *, close_seconds: float, told: Callable[[], bool] = lambda: True
+    folder: Path, sinks: Sequence[Sink], ready_to_end: Callable[[], bool] = lambda: True
 ) -> tuple[SinkDispatcher, dict[str, torch.Tensor]]:
     """Train a little; return the dispatcher and the weights."""
     config = GRPOConfig(
@@ -33,14 +32,14 @@ def trained(
         max_completion_length=2, save_steps=1,
     )  # fmt: skip
     info = RunInfo(folder, config.to_mapping(), project="art-tests")
-    dispatcher = SinkDispatcher(info, sinks, **QUICK, close_seconds=close_seconds)
+    dispatcher = SinkDispatcher(info, sinks, **QUICK, close_seconds=1.0)
     ending = dispatcher.on_end
 
-    def end_when_told(outcome: Any) -> None:
-        until(told)
+    def end_when_ready(outcome: Any) -> None:
+        until(ready_to_end)
         ending(outcome)
 
-    dispatcher.on_end = end_when_told  # type: ignore[method-assign]
+    dispatcher.on_end = end_when_ready  # type: ignore[method-assign]
     trainer = GRPOTrainer(guess_policy(hidden=16), GuessEnv, config, callbacks=[dispatcher])
     trainer.train()
     trainer.close()
@@ -58,9 +57,7 @@ def test_sinks_that_fail_in_every_way_change_nothing(tmp_path: Path) -> None:
     stuck.gate.clear()
     dead = MemorySink(name="dead", fail=range(1, 10_000))
     sinks = [dead, kept, stuck, MemorySink(name="absent", open_faults=repeat(ConnectionRefusedError()))]
-    dispatcher, weights = trained(
-        tmp_path / "run", sinks, close_seconds=1.0, told=lambda: len(kept.events) >= 3 * STEPS
-    )
+    dispatcher, weights = trained(tmp_path / "run", sinks, lambda: len(kept.events) >= 3 * STEPS)
     stuck.gate.set()
     complete = {status.name: status.complete for status in dispatcher.statuses}
     assert complete == {"dead": False, "memory": True, "stuck": False, "absent": False}
@@ -68,29 +65,7 @@ def test_sinks_that_fail_in_every_way_change_nothing(tmp_path: Path) -> None:
     assert left <= set(kept.cursors)
     played = [episode for event in kept.events for episode in getattr(event, "episodes", ())]
     assert played == [recorded.episode for recorded in iter_episodes(tmp_path / "run")]
-    _, alone = trained(tmp_path / "alone", (), close_seconds=0.0)
+    _, alone = trained(tmp_path / "alone", ())
     assert alone.keys() == weights.keys()
     assert all(torch.equal(alone[name], weights[name]) for name in alone)
     assert metrics(tmp_path / "run") == metrics(tmp_path / "alone")
-
-
-# Ctrl-C may come when a file is open and its `with` not yet entered: it is closed when it is collected.
-@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_ctrl_c_ends_the_run_with_its_data_whole_and_a_sync_sends_the_rest(tmp_path: Path) -> None:
-    run, kept = MadeRun(tmp_path / "run", steps=1_000_000), MemorySink()
-    lost = MemorySink(name="lost", fail=range(1, 1_000_000), fault=ConnectionError("nobody there"))
-    dispatcher = SinkDispatcher(run.info, [kept, lost], close_seconds=60.0, **QUICK)
-    run.begin(dispatcher)
-    with pytest.raises(KeyboardInterrupt), interrupted(lambda: len(kept.events) > 20):
-        run.play(dispatcher)
-    dispatcher.on_end("interrupted")
-    assert [status.complete for status in dispatcher.statuses] == [True, False]
-    sink = MemorySink(name="lost")
-    assert sync_run(run.folder, sink)[1] == "interrupted"
-    assert len(sink.events) > 20
-    assert sink.events == list(events_after(run.folder))
-    # Ctrl-C may have come when a step was written but not yet dispatched: the other sink has it all the same.
-    rest = MemorySink()
-    sync_run(run.folder, rest)
-    assert rest.events == []

@@ -1,0 +1,56 @@
+"""Episodes of every kind for the sinks that show traces."""
+
+from art_trainer.tracking.sinks.base import EpisodesPlayed, RunInfo
+from art_trainer.types import Ending, Episode, EpisodeTiming, Judgement, Span, TokenHistory, Turn, TurnTiming
+
+SETTINGS = {
+    "env": "art/Email-v0", "model": "art-tiny", "temperature": 0.7, "max_completion_length": 4, "seed": 3,
+}  # fmt: skip
+TOOLS = (
+    {"type": "function", "function": {"name": "search", "parameters": {"type": "object", "properties": {}}}},
+)
+
+
+def run_info(folder, config=SETTINGS):
+    return RunInfo(folder / "mail-1", config)
+
+
+def solved():
+    """Two calls, judged and measured, with the tokens of both replies."""
+    history = TokenHistory(
+        (
+            Span((1, 2, 3, 4, 5)),
+            Span((6, 7, 8), 0, (-0.1, -0.2, -0.3), 11),
+            Span((9, 10)),
+            Span((11, 12, 13, 14), 1, (-0.1, -0.2, -0.3, -0.4), 11),
+        )
+    )
+    search = {"name": "search", "arguments": {"query": "bücher"}}
+    answer = {"name": "answer", "arguments": {"text": "5 €"}}
+    turns = (
+        Turn('I look.\nsearch("bücher")', "Nothing found. ☃", -0.1, {"cost": -0.1}, search),
+        Turn('answer("5 €")', "Right.", 1.0, {"correct": 1.0, "cost": 0.0}, answer),
+    )
+    return Episode(
+        "art/Email-v0", "task-7", 41, "What did the books cost?", turns, (history,), Ending.TERMINATED,
+        success=True, metrics={"searches": 1.0}, tools=TOOLS,
+        judgements={"clarity": Judgement(0.75, "short and clear", {"tone": 0.5})}, independent_reward=0.8,
+    )  # fmt: skip
+
+
+def invalid():
+    """A reply without a call, then the end; no tokens. Half a surrogate pair is in what was seen."""
+    fault = {"kind": "no_call", "message": "no call was found"}
+    turns = (Turn("hello", "No call was found. \ud83d", -0.5, {"invalid": -0.5}, None, fault),)
+    return Episode("art/Email-v0", "task-8", 42, "Find it.", turns, (), Ending.TRUNCATED, success=False)
+
+
+def broken():
+    """The environment raised at once."""
+    return Episode("art/Email-v0", "task-9", 43, "", (), (), Ending.ENV_ERROR, error="KeyError: 'inbox'")
+
+
+def played(step=3):
+    """A step's event: the three episodes, the first of them with its times."""
+    timing = EpisodeTiming(1_800_000_000.25, (TurnTiming(0.5, 0.125), TurnTiming(0.25, None)))
+    return EpisodesPlayed(step, (solved(), invalid(), broken()), (timing, None, None))
