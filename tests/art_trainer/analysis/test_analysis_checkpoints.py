@@ -27,14 +27,13 @@ def _trained(folder: Path, *, resumed_from: int | None = None) -> None:
     trainer.close()
 
 
-def _kept(folder: Path) -> list[str]:
-    return sorted(file.stem for file in (folder / "evaluations").iterdir())
-
-
 def test_evaluations_in_training_are_kept_and_written_again_by_a_resumed_run(tmp_path: Path) -> None:
+    def kept() -> list[str]:
+        return sorted(file.stem for file in (tmp_path / "evaluations").iterdir())
+
     _trained(tmp_path)
     run = RunFolder(tmp_path)
-    assert _kept(tmp_path) == ["step-000000", "step-000002", "step-000004"]
+    assert kept() == ["step-000000", "step-000002", "step-000004"]
     lines = {line["step"]: line for line in run.metrics().records}
     for step in (0, 2, 4):
         found = run.evaluation(f"step-{step:06d}")
@@ -50,7 +49,7 @@ def test_evaluations_in_training_are_kept_and_written_again_by_a_resumed_run(tmp
     first = (run.evaluations / "step-000002.json").read_text()
     later.write_text(json.dumps(json.loads(later.read_text()) | {"seed": 99}))
     _trained(tmp_path, resumed_from=2)
-    assert _kept(tmp_path) == ["before", "step-000000", "step-000002", "step-000004"]
+    assert kept() == ["before", "step-000000", "step-000002", "step-000004"]
     assert (run.evaluations / "step-000002.json").read_text() == first
     assert json.loads(later.read_text())["seed"] != 99
 

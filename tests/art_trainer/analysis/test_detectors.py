@@ -142,7 +142,6 @@ def loses_its_way(progress, rng):
 @pytest.mark.parametrize(
     ("script", "found"),
     [
-        (honest, {"reward_without_success": NONE, "longer_replies": NONE, "repetition": NONE}),
         (learns_calls, {"reward_without_success": NONE, "dominant_term": NONE}),
         (scores_points, {"reward_without_success": POSSIBLE}),
         (without_success, {"reward_without_success": UNKNOWN}),
@@ -166,10 +165,6 @@ def test_what_each_drift_shows(tmp_path, script, found):
     assert run.verdict.confidence is expected
     if script is scores_points:
         assert run.verdict.learned.startswith("Its reward rose: success stays at 0%")
-    if script is longer_for_nothing:
-        assert findings["longer_replies"].numbers["growth"] > 0.5
-    if script is learns_calls:
-        assert findings["reward_without_success"].numbers["reward_change"] > 0.4
 
 
 def test_held_out_success_counts_before_that_of_training(tmp_path):

@@ -1,5 +1,6 @@
 import json
 import re
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -26,28 +27,21 @@ def judge_eval(invoke):
 
 
 def test_rates_the_rubric_and_writes_the_files(judge_eval, tmp_path):
-    output = judge_eval(
-        "--judge", "rubric", "--without-facts", "--groups", 6, "--size", 4,
-        "--checks", 2, "--json", "found.json",
-    )  # fmt: skip
+    options = ("--judge", "rubric", "--without-facts", "--groups", 6, "--size", 4, "--checks", 2)
+    output = judge_eval(*options, "--json", "found.json")
+    assert "6 groups, 95% intervals" in output
+    assert "in other orders (2 groups)" in output
     data = json.loads((tmp_path / "found.json").read_text())
     assert [one["judge"] for one in data["judges"]] == ["rubric", "rubric without facts"]
     assert data["judges"][0]["tau"]["value"] >= data["judges"][1]["tau"]["value"]
-    assert len(data["judges"][0]["groups"]) == 6
-    assert {"scripted", "random", "scripted with noise"} == {
-        name for group in data["judges"][0]["groups"] for name in group["players"]
-    }
-    assert "6 groups, 95% intervals" in output
-    assert "in other orders (2 groups)" in output
-
-
-def test_the_same_seed_gives_the_same_groups(judge_eval, tmp_path):
-    for name in ("one", "two"):
-        judge_eval("--groups", 4, "--size", 3, "--json", name)
-    judge_eval("--groups", 4, "--size", 3, "--seed", 1, "--json", "three")
-    one, two, three = [(tmp_path / name).read_text() for name in ("one", "two", "three")]
-    assert one == two
-    assert json.loads(one)["judges"] != json.loads(three)["judges"]
+    groups = data["judges"][0]["groups"]
+    assert len(groups) == 6
+    players = {name for group in groups for name in group["players"]}
+    assert players == {"scripted", "random", "scripted with noise"}
+    for seed, equal in ((0, True), (1, False)):
+        judge_eval(*options, "--seed", seed, "--json", "other.json")
+        other = json.loads((tmp_path / "other.json").read_text())
+        assert (other["judges"][0]["groups"] == groups) is equal
 
 
 def test_players_can_be_chosen_and_play_without_noise(judge_eval, tmp_path):
@@ -66,34 +60,28 @@ def test_recorded_episodes_are_judged_in_place_of_played_ones(judge_eval, tmp_pa
     data = json.loads((tmp_path / "f").read_text())
     (judge,) = data["judges"]
     assert data["recorded"] == "run"
-    assert [group["rewards"] for group in judge["groups"]] == [
-        pytest.approx(one.group.rewards) for one in groups[:3]
-    ]
+    rewards = [pytest.approx(one.group.rewards) for one in groups[:3]]
+    assert [group["rewards"] for group in judge["groups"]] == rewards
     assert judge["groups"][0]["players"] == ["step-000007"] * 4
 
 
 @pytest.fixture
-def server():
-    """A judge model that likes short attempts, and a little more what it is shown first."""
+def serve(monkeypatch):
+    """Serve a judge model; returns the server."""
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    with ExitStack() as stack:
+        yield lambda answer: stack.enter_context(closing(JudgeServer(answer)))
 
-    def answer(number, request):
-        texts = shown(request)
-        scores = {
-            label: max(0.0, 1 - len(text) / 2000 - 0.01 * place)
-            for place, (label, text) in enumerate(texts.items())
-        }
+
+def test_a_judge_model_over_http_with_its_cost_and_its_bias(judge_eval, tmp_path, serve):
+    def likes_short_attempts_and_early_places(number, request):
+        texts = enumerate(shown(request).items())
+        scores = {label: max(0.0, 1 - len(text) / 2000 - 0.01 * place) for place, (label, text) in texts}
         return says(answer_json(scores))
 
-    server = JudgeServer(answer)
-    yield server
-    server.close()
-
-
-def test_a_judge_model_over_http_with_its_cost_and_its_bias(judge_eval, tmp_path, server, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "none")
-    words = f"openai:tiny@{server.url}"
-    options = ["--judge", words, "--groups", 4, "--size", 4, "--checks", 2, "--orders", 4]
-    options += ["--judge-args", "cache=judge.db"]
+    server = serve(likes_short_attempts_and_early_places)
+    options = ["--judge", f"openai:tiny@{server.url}", "--groups", 4, "--size", 4, "--checks", 2]
+    options += ["--orders", 4, "--judge-args", "cache=judge.db"]
     output = judge_eval(*options, "--json", "f")
     (judge,) = json.loads((tmp_path / "f").read_text())["judges"]
     usage = judge["usage"]
@@ -112,17 +100,10 @@ def test_a_judge_model_over_http_with_its_cost_and_its_bias(judge_eval, tmp_path
     assert [group["scores"] for group in again["groups"]] == [group["scores"] for group in judge["groups"]]
 
 
-def test_a_judge_model_that_fails_is_counted(judge_eval, tmp_path, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "none")
-    server = JudgeServer(lambda number, request: says("no idea"))
-    try:
-        output = judge_eval(
-            "--judge", f"openai:tiny@{server.url}", "--judge-args", "max_repairs=0", "--groups", 2,
-            "--size", 2,
-        )  # fmt: skip
-    finally:
-        server.close()
-    assert "2 malformed" in output
+def test_a_judge_model_that_fails_is_counted(judge_eval, serve):
+    server = serve(lambda number, request: says("no idea"))
+    judge = ("--judge", f"openai:tiny@{server.url}", "--judge-args", "max_repairs=0")
+    assert "2 malformed" in judge_eval(*judge, "--groups", 2, "--size", 2)
 
 
 def test_a_group_with_a_fault_is_left_out_and_counted(judge_eval):

@@ -1,7 +1,5 @@
 import io
-from functools import partial
 
-import gymnasium as gym
 import pytest
 from rich.console import Console
 
@@ -10,8 +8,6 @@ from art_trainer.formatting import visible
 from art_trainer.inference.scripted_policy import ScriptedPolicy
 from art_trainer.types import EpisodeSpec
 from tests.art_trainer.toy_envs import Echo
-
-GREEN = EpisodeSpec(0, {"task": "test-1"})
 
 
 @pytest.fixture
@@ -30,20 +26,6 @@ def typing(*lines):
     return read
 
 
-def test_a_person_plays_and_sees_observation_reward_and_score(console):
-    play_by_hand(gym.make("toy/Echo-v0"), GREEN, console, typing("blue", "green"))
-    shown = console.file.getvalue()
-    for text in ("Say green!", "Wrong.", "reward +0.900 (word +1, speed -0.1)"):
-        assert text in shown
-    assert shown.rstrip().endswith("Solved: reward 0.800 in 2 turns (word +1, speed -0.2)")
-    assert "› green" not in shown, "they have just typed it"
-
-
-def test_watching_shows_the_replies(console):
-    watch(ScriptedPolicy("scripted"), partial(gym.make, "toy/Echo-v0"), GREEN, console)
-    assert "› green" in console.file.getvalue()
-
-
 def test_a_fence_takes_lines_until_it_is_closed():
     read = typing("```python", "print(1)", "", "```", "next")
     assert read_reply(read) == "```python\nprint(1)\n\n```"
@@ -51,7 +33,8 @@ def test_a_fence_takes_lines_until_it_is_closed():
 
 
 def test_a_fault_is_shown(console):
-    watch(ScriptedPolicy("scripted"), lambda: Echo(fragile=True), GREEN, console)
+    spec = EpisodeSpec(0, {"task": "test-1"})
+    watch(ScriptedPolicy("scripted"), lambda: Echo(fragile=True), spec, console)
     assert "(env_error): RuntimeError: out of paint" in console.file.getvalue()
 
 

@@ -7,14 +7,7 @@ from art_trainer.cli.console import TrainingProgress
 from art_trainer.formatting import duration, sparkline
 from art_trainer.types import Ending, Episode
 
-METRICS = {
-    "reward": 0.25,
-    "success": 0.5,
-    "kl": 0.001,
-    "entropy": 1.5,
-    "tokens_per_second": 12345.0,
-    "x": 9.0,
-}
+METRICS = {"success": 0.5, "kl": 0.001, "entropy": 1.5, "tokens_per_second": 12345.0, "x": 9.0}
 EPISODE = Episode("e", "t", 0, "", (), (), Ending.TERMINATED)
 
 

@@ -10,8 +10,7 @@ import pytest
 from art_trainer.cli.access import read_token
 from art_trainer.cli.policies import load_policy
 from art_trainer.errors import ConfigError
-from art_trainer.tracking.env_vars import ENV_VARS, load_env_vars
-from art_trainer.tracking.sinks.backfill import describe_run
+from art_trainer.tracking.env_vars import ENV_VARS
 from art_trainer.training.run_settings import Layer, merge_settings
 from art_trainer.training.run_setup import make_dispatcher
 from tests.art_trainer.toy_envs import Echo
@@ -74,16 +73,8 @@ def test_sync_that_does_not_get_through_is_exit_code_1(invoke: Any, run: MadeRun
         ("sync . --to tensorboard", ["holds no run"]),
         ("train --log tensorbord", ["did you mean `tensorboard`?"]),
         ("train --set log=3", ["log is 3"]),
-        *(
-            (
-                f"{command} langfuse,openpipe,otel",
-                [
-                    "langfuse needs LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY",
-                    "openpipe needs OPENPIPE_API_KEY",
-                ],
-            )
-            for command in ("sync . --to", "train --env toy/Echo-v0 --model scratch --log")
-        ),
+        ("sync . --to langfuse,openpipe,otel", ["LANGFUSE_PUBLIC_KEY", "openpipe needs"]),
+        ("train --env toy/Echo-v0 --model scratch --log langfuse", ["LANGFUSE_SECRET_KEY"]),
     ],
 )
 def test_mistakes_are_one_line(refused: Any, tmp_path: Path, command: str, words: list[str]) -> None:
@@ -96,9 +87,10 @@ def test_mistakes_are_one_line(refused: Any, tmp_path: Path, command: str, words
 def test_settings_of_the_env_file_are_in_effect(
     invoke: Any, refused: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = {"OPENAI_API_KEY": "sk-file", "ART_SERVER_PORT": "1234", "ART_CLIENT_WORKERS": "3"}
-    names["ART_SERVER_TOKEN"] = "TheTokenOfTheFile1234"
-    (tmp_path / ".env").write_text("".join(f"{name}='{value}'\n" for name, value in names.items()))
+    (tmp_path / ".env").write_text(
+        "OPENAI_API_KEY='sk-file'\nART_SERVER_PORT=1234\nART_CLIENT_WORKERS=3\n"
+        "ART_SERVER_TOKEN='TheTokenOfTheFile1234'\n"
+    )
     ports: list[int] = []
 
     def listen(host: str, port: int) -> None:
@@ -123,11 +115,6 @@ def test_settings_of_the_env_file_are_in_effect(
     assert "ART_SERVER_PORT" in refused("serve")
 
 
-def test_without_a_file_the_settings_are_the_commands_defaults() -> None:
-    services = load_env_vars()
-    assert (services.integer("ART_SERVER_PORT"), services.integer("ART_CLIENT_WORKERS")) == (8270, 1)
-
-
 def test_log_is_a_setting_like_others() -> None:
     by_words = merge_settings([Layer("flag", {"log": "tensorboard,wandb"})])
     by_list = merge_settings([Layer("run.yaml", {"log": ["tensorboard", "wandb"]})])
@@ -148,10 +135,3 @@ def test_a_monitor_is_made_of_the_named_sinks_alone(tmp_path: Path) -> None:
     monitor.on_end("finished")
     assert [(status.name, status.complete) for status in monitor.statuses] == [("tensorboard", True)]
     assert '"max_turns": 2' in (tmp_path / "run" / "sinks" / "run.json").read_text()
-
-
-def test_secrets_among_the_settings_are_not_sent(tmp_path: Path) -> None:
-    settings = {"judge_args": {"api_key": "sk-1234567890", "temperature": 0}, "env": "e", "model": "a/b"}
-    run = describe_run(tmp_path / "run", settings)
-    assert run.config["judge_args"] == {"temperature": 0}
-    assert run.tags == ("ART", "GRPO", "b")

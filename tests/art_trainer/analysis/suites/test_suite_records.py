@@ -37,10 +37,9 @@ def test_a_record_survives_its_file(record, tmp_path):
     file = tmp_path / "deep" / "result.json"
     record.write(file)
     assert read_record(file) == record
-    told = json.loads(file.read_text())
-    assert told["format"] == 1
-    assert told["policies"][1]["summary"]["value"] == 1.0
-    assert told["policies"][1]["summary"]["metric"] == "success"
+    data = json.loads(file.read_text())
+    summary = data["policies"][1]["summary"]
+    assert (data["format"], summary["value"], summary["metric"]) == (1, 1.0, "success")
 
 
 def test_the_commit_and_uncommitted_changes_are_recorded(tmp_path):
@@ -104,8 +103,6 @@ def test_a_file_that_is_no_result_is_named(tmp_path, text, words):
     file.write_text(text)
     with pytest.raises(RecordError, match=words):
         read_record(file)
-    with pytest.raises(RecordError, match=r"gone\.json cannot be read: No such file"):
-        read_record(tmp_path / "gone.json")
 
 
 def test_differences_name_the_episode_and_its_fields(record):

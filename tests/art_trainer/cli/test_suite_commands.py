@@ -1,49 +1,25 @@
+"""``art-trainer eval`` with suites, ``eval --verify`` and ``make-suite``."""
+
 import json
+from unittest.mock import Mock
 
 import huggingface_hub
 import pytest
+import torch
 import yaml
-from typer.testing import CliRunner
 
 import tests.art_trainer.toy_envs  # noqa: F401 (registers toy/Echo-v0)
 from art_trainer.analysis.result_files import read_record
 from art_trainer.analysis.suites import load_suite
 from art_trainer.cli.eval import command_of, files_of
-from art_trainer.cli.main import app, main
-from tests.art_trainer.tiny_models import byte_tokenizer, tiny_model
 
 ENV = "toy/Echo-v0"
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models") / "tiny"
-    tiny_model("qwen2").save_pretrained(folder)
-    byte_tokenizer().save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture
-def invoke(tmp_path, monkeypatch):
-    """Run ``art-trainer`` in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "140")
-
-    def run(*arguments):
-        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return result
-
-    return run
 
 
 @pytest.fixture
 def echo_suite(invoke):
     """A suite of one's own, in the working folder."""
-    assert (
-        invoke("make-suite", "echo.yaml", "--env", ENV, "--episodes", 4, "--about", "Say it.").exit_code == 0
-    )
+    invoke("make-suite", "echo.yaml", "--env", ENV, "--episodes", 4, "--about", "Say it.")
     return "echo.yaml"
 
 
@@ -102,15 +78,13 @@ def test_a_changed_result_is_found_and_its_exit_code_is_1(invoke, echo_suite, tm
     assert "changed: numpy: 0.9 then, " in result.output
 
 
-def test_tasks_that_have_changed_are_noticed(invoke, echo_suite, tmp_path, monkeypatch, capsys):
+def test_tasks_that_have_changed_are_noticed(invoke, refused, echo_suite, tmp_path):
     invoke("eval", "--suite", echo_suite, "--policy", "scripted", "--json", "a.json")
     suite = yaml.safe_load((tmp_path / echo_suite).read_text())
     suite["task_list_sha256"] = "0" * 64
     (tmp_path / echo_suite).write_text(yaml.safe_dump(suite))
-    with pytest.raises(SystemExit) as exit_:
-        main(["eval", "--suite", echo_suite, "--policy", "scripted"])
-    assert exit_.value.code == 2
-    assert "tasks of toy/Echo-v0 have changed" in capsys.readouterr().err
+    error = refused("eval", "--suite", echo_suite, "--policy", "scripted")
+    assert "tasks of toy/Echo-v0 have changed" in error
     data = json.loads((tmp_path / "a.json").read_text())
     data["suite"]["task_list_sha256"] = "0" * 64
     (tmp_path / "a.json").write_text(json.dumps(data))
@@ -120,14 +94,11 @@ def test_tasks_that_have_changed_are_noticed(invoke, echo_suite, tmp_path, monke
 
 
 def test_a_model_is_repeated_bit_for_bit_and_other_weights_are_named(invoke, model, tmp_path):
-    import torch
-
-    threads = torch.get_num_threads()
     flags = ["--env", ENV, "--episodes", 3, "--temperature", 1, "--max-completion-length", 4]
     assert invoke("eval", *flags, "--policy", model, "--json", "a.json").exit_code == 0
     record = read_record(tmp_path / "a.json")
     assert {"model.safetensors", "config.json", "tokenizer.json"} <= set(record.policies[0].files)
-    assert record.made_with["threads"] == threads
+    assert record.made_with["threads"] == torch.get_num_threads()
     same = invoke("eval", "--verify", "a.json")
     assert same.exit_code == 0
     assert "all 3 episodes are the same" in same.output
@@ -142,15 +113,10 @@ def test_a_model_is_repeated_bit_for_bit_and_other_weights_are_named(invoke, mod
 
 
 def test_a_hub_models_files_are_those_in_the_cache(model, monkeypatch):
-    asked = []
-
-    def snapshot(name, *, local_files_only):
-        asked.append((name, local_files_only))
-        return str(model)
-
+    snapshot = Mock(return_value=model)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
     assert "model.safetensors" in files_of("some-org/some-model", object())
-    assert asked == [("some-org/some-model", True)]
+    snapshot.assert_called_once_with("some-org/some-model", local_files_only=True)
     assert files_of("openai:m@http://localhost/v1", object()) == {}
 
 
@@ -172,12 +138,8 @@ def test_a_metric_of_the_environment_is_printed(invoke):
         (["make-suite", "mine.yaml", "--env", ENV, "--split", "tset"], "did you mean `test`"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_one_line(arguments, words, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as exit_:
-        main(arguments)
-    assert exit_.value.code == 2
-    assert words in capsys.readouterr().err
+def test_a_mistake_is_one_line(arguments, words, refused):
+    assert words in refused(*arguments)
 
 
 def test_arguments_keep_their_type_in_the_command():

@@ -1,22 +1,16 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from art_trainer.cli.main import app
 from tests.art_trainer.analysis.drifting_runs import Play, honest, pays_length, write_evaluation, write_run
 
 EVIL = "\x1b[31m [bold]x[/bold] [/x]"
 
 
 @pytest.fixture
-def invoke():
-    def call(*arguments):
-        result = CliRunner().invoke(app, ["analyze", *map(str, arguments)], env={"COLUMNS": "120"})
-        assert result.exit_code == 0, result.output
-        return " ".join(result.output.split())
-
-    return call
+def analyze(invoke):
+    """Run ``art-trainer analyze``; returns the output, with single spaces."""
+    return lambda *arguments: " ".join(invoke("analyze", *arguments).output.split())
 
 
 @pytest.fixture
@@ -27,8 +21,8 @@ def hacked(tmp_path):
     return folder
 
 
-def test_the_terminal_answers_three_questions_and_numbers_and_page_are_written(invoke, hacked, tmp_path):
-    words = invoke(hacked, "--json", tmp_path / "a.json", "--html", tmp_path / "a.html", "--price", "3")
+def test_the_terminal_answers_three_questions_and_numbers_and_page_are_written(analyze, hacked, tmp_path):
+    words = analyze(hacked, "--json", tmp_path / "a.json", "--html", tmp_path / "a.html", "--price", "3")
     assert "Did it learn? Not by more than chance: held-out success went from 50% to 50%" in words
     assert "Where does it fail? 50% of the 40 evaluated attempts fail" in words
     assert "Is the reward hacked? Yes" in words
@@ -42,19 +36,19 @@ def test_the_terminal_answers_three_questions_and_numbers_and_page_are_written(i
     assert "<polyline" in page
 
 
-def test_runs_and_evaluations_are_compared(invoke, hacked, tmp_path):
+def test_runs_and_evaluations_are_compared(analyze, hacked, tmp_path):
     other = write_run(tmp_path / "fair", honest, steps=8)
     write_evaluation(other, "after", [True] * 40)
-    assert "Episodes won 20, lost 0" in invoke(hacked, other, "--compare", "--html", tmp_path / "both.html")
+    assert "Episodes won 20, lost 0" in analyze(hacked, other, "--compare", "--html", tmp_path / "both.html")
     assert "Episodes won 20, lost 0" in (tmp_path / "both.html").read_text()
     write_evaluation(hacked, "step-10", [True] * 40)
-    assert "step-10 → after" in invoke(hacked, "--between", "step-10", "after")
+    assert "step-10 → after" in analyze(hacked, "--between", "step-10", "after")
 
 
-def test_foreign_text_is_no_markup_in_the_terminal(invoke, tmp_path):
+def test_foreign_text_is_no_markup_in_the_terminal(analyze, tmp_path):
     def script(progress, rng):
         return Play(False, [EVIL] * 2, {EVIL: float(rng.random())}, invalid=1, error=(EVIL, EVIL))
 
-    output = invoke(write_run(tmp_path, script, steps=8))
+    output = analyze(write_run(tmp_path, script, steps=8))
     assert "\x1b[31m" not in output
     assert "[bold]x[/bold]" in output
