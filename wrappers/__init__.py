@@ -12,7 +12,6 @@ if __name__ != "art_gym.wrappers":
 
 from art_gym.wrappers.history_window import HistoryWindow
 from art_gym.wrappers.record_episodes import RecordEpisodes
-from art_gym.wrappers.reward_terms import RewardClip, RewardScale, StepPenalty
 from art_gym.wrappers.rubric_reward import RubricReward
 from art_gym.wrappers.ruler_reward import RulerReward
 from art_gym.wrappers.ruler_scoring import WAITING
@@ -23,11 +22,8 @@ __all__ = [
     "GroupEnv",
     "HistoryWindow",
     "RecordEpisodes",
-    "RewardClip",
-    "RewardScale",
     "RubricReward",
     "RulerReward",
-    "StepPenalty",
     "TextAdapter",
 ]
 
