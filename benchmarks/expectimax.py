@@ -118,15 +118,14 @@ def main() -> int:
     parser.add_argument("--games", type=int, help="how many games (default 100 of expectimax)")
     parser.add_argument("--depth", type=int, default=_DEPTH, help="how many moves it looks ahead")
     parser.add_argument("--cutoff", type=float, default=_CUTOFF, help="positions less likely are cut off")
-    parser.add_argument("--seconds", type=float, help="time for a move; the depth is then the most")
     parser.add_argument(
         "--players", nargs="*", choices=BASELINES, help="these baselines instead; all of them without a name"
     )
     arguments = parser.parse_args()
     # Made once at once, so that it says what is out of range.
-    Expectimax(arguments.depth, seconds=arguments.seconds, cutoff=arguments.cutoff)
+    Expectimax(arguments.depth, cutoff=arguments.cutoff)
     setting = f"expectimax, depth {arguments.depth}"
-    chosen = expectimax(arguments.depth, seconds=arguments.seconds, cutoff=arguments.cutoff)
+    chosen = expectimax(arguments.depth, cutoff=arguments.cutoff)
     players: dict[str, Baseline] = {setting: chosen}
     if arguments.players is not None:
         players = {name: BASELINES[name] for name in arguments.players or BASELINES}
@@ -140,7 +139,6 @@ def main() -> int:
     failures = check(results[setting]) if setting in results else []
     figures = {
         "cutoff": arguments.cutoff,
-        "seconds": arguments.seconds,
         "games": {name: [asdict(game) for game in games] for name, games in results.items()},
     }
     last = next(reversed(results.values()))

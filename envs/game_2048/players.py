@@ -82,11 +82,11 @@ def chooser(choose: Chooser) -> Baseline:
     return player
 
 
-def expectimax(depth: int = 8, *, seconds: float | None = None, cutoff: float = 0.02) -> Baseline:
+def expectimax(depth: int = 8, *, cutoff: float = 0.02) -> Baseline:
     """A player that searches, one :class:`~art_gym.envs.game_2048.search.expectimax.Expectimax` a game."""
 
     def player(env: Game2048Env, rng: np.random.Generator) -> Player:
-        search = Expectimax(depth, seconds=seconds, cutoff=cutoff)
+        search = Expectimax(depth, cutoff=cutoff)
         return lambda observation: ACTIONS[search(env.rules, env.board)]
 
     return player

@@ -11,7 +11,6 @@ search runs in Python, some hundred times slower.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from importlib.util import find_spec
@@ -26,7 +25,6 @@ DEEPEST = 16
 """The most moves that can be looked ahead."""
 
 _COMPILED_SIZE = 4
-_GROWTH = 8  # how many times longer the next depth is likely to take
 _EQUAL = 1e-6  # values that differ by less than rounding may make them differ
 _TILES = ((1, 0.9), (2, 0.1))
 
@@ -71,9 +69,7 @@ class Expectimax:
     """Chooses moves by looking ahead.
 
     Args:
-        depth: How many of its own moves it looks ahead, 1 to 16; with ``seconds`` the most it does.
-        seconds: Time for a move: the depth rises from 1 until the next one would probably take too long. The
-            choice then depends on the machine; with a depth alone it depends on the board alone.
+        depth: How many of its own moves it looks ahead, 1 to 16.
         cutoff: Positions less likely than this are looked at one move ahead, however deep the search: so it
             looks further if few cells are empty, when it matters and costs little.
 
@@ -81,14 +77,12 @@ class Expectimax:
         ValueError: For arguments out of range.
     """
 
-    def __init__(self, depth: int = 8, *, seconds: float | None = None, cutoff: float = 0.02) -> None:
+    def __init__(self, depth: int = 8, *, cutoff: float = 0.02) -> None:
         if not 1 <= depth <= DEEPEST:
             raise ValueError(f"depth must be from 1 to {DEEPEST}, not {depth}")
-        if seconds is not None and not seconds > 0:
-            raise ValueError(f"seconds must be more than 0, not {seconds}")
         if not 0 <= cutoff <= 1:
             raise ValueError(f"cutoff is a probability from 0 to 1, not {cutoff}")
-        self.depth, self.seconds, self.cutoff = depth, seconds, float(cutoff)
+        self.depth, self.cutoff = depth, float(cutoff)
         self._search: CompiledSearch | PythonSearch | None = None
 
     def __call__(self, rules: Rules, board: int) -> int:
@@ -99,18 +93,7 @@ class Expectimax:
 
     def values(self, rules: Rules, board: int) -> tuple[float, ...]:
         """What each of ``ACTIONS`` is worth; minus infinity if it is illegal."""
-        search = self._searcher(rules)
-        started = time.perf_counter()
-        depth = self.depth if self.seconds is None else 1
-        while True:
-            begun = time.perf_counter()
-            values = search.values(board, depth)
-            now = time.perf_counter()
-            if depth == self.depth or self.seconds is None:
-                break
-            if now - started + _GROWTH * (now - begun) > self.seconds:
-                break
-            depth += 1
+        values = self._searcher(rules).values(board, self.depth)
         return tuple(
             value if legal else -np.inf for value, legal in zip(values, rules.legal(board), strict=True)
         )
@@ -132,13 +115,13 @@ class CompiledSearch:
         self._cutoff = cutoff
         self._kernels = kernels
         self._tables = kernels.Tables(*kernels.slides(), row_values())
-        self._room = kernels.new_memory(), kernels.new_stack(DEEPEST)
+        self._memory = kernels.new_memory()
         self._worth = np.zeros(len(ACTIONS))
 
     def values(self, board: int, depth: int) -> Sequence[float]:
         """What each action is worth; 0 if it is illegal."""
         packed = np.uint64(self._kernels.pack(self.rules.exponents(board)))
-        self._kernels.value_moves(packed, depth, self._cutoff, self._tables, *self._room, self._worth)
+        self._kernels.value_moves(packed, depth, self._cutoff, self._tables, self._memory, self._worth)
         worth: list[float] = self._worth.tolist()
         return worth
 

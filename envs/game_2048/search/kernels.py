@@ -4,9 +4,6 @@ A board is one 64-bit word with four bits a cell, row by row, so a row is sixtee
 one is looking it up in a table. Up and down are left and right of the transposed board, and since no value
 changes when a board is transposed, it is never transposed back. A cell holds an exponent of at most 15, the
 tile 32,768; larger ones are searched as if they were that.
-
-The search goes down a stack of its own and not by recursion: Numba 0.68 crashes when it loads functions that
-call each other from its cache on disk.
 """
 
 from __future__ import annotations
@@ -63,48 +60,10 @@ class Memory(NamedTuple):
     values: NDArray[np.float64]
 
 
-class Stack(NamedTuple):
-    """The boards between the one that is searched and the one that is looked at, each of shape (depth,)."""
-
-    board: _Words
-    """A board on which a tile is to appear."""
-    turned: _Words
-    """The same transposed."""
-    empty: NDArray[np.int64]
-    """How many cells of it are empty."""
-    chance: NDArray[np.float64]
-    """How likely it is."""
-    tile: NDArray[np.int64]
-    """The tile that appeared: twice the cell, and 1 more if it is a 4."""
-    replies: _Words
-    """The board with the tile, and the same transposed: shape (depth, 2)."""
-    move: NDArray[np.int64]
-    """How many of the four moves on it have been looked at."""
-    best: NDArray[np.float64]
-    """The best value among them."""
-    total: NDArray[np.float64]
-    """The values of the tiles before it, each times its probability in its cell."""
-
-
 def new_memory() -> Memory:
     """An empty transposition table."""
     return Memory(
         np.zeros(ENTRIES, np.uint64), np.zeros(ENTRIES, np.int64), np.zeros(ENTRIES), np.zeros(ENTRIES)
-    )
-
-
-def new_stack(depth: int) -> Stack:
-    """Room for a search that looks this many moves ahead, or fewer."""
-    return Stack(
-        board=np.zeros(depth, np.uint64),
-        turned=np.zeros(depth, np.uint64),
-        empty=np.zeros(depth, np.int64),
-        chance=np.zeros(depth),
-        tile=np.zeros(depth, np.int64),
-        replies=np.zeros((depth, 2), np.uint64),
-        move=np.zeros(depth, np.int64),
-        best=np.zeros(depth),
-        total=np.zeros(depth),
     )
 
 
@@ -134,7 +93,6 @@ def value_moves(
     cutoff: float,
     tables: Tables,
     memory: Memory,
-    stack: Stack,
     worth: NDArray[np.float64],
 ) -> None:
     """Write the value of each move into ``worth`` (4,), in the order of ``ACTIONS``; 0 if it is illegal.
@@ -145,7 +103,6 @@ def value_moves(
         cutoff: A board less likely than this is valued by one more move, however deep the search.
         tables: What is looked up for a row.
         memory: Emptied first, so that a value depends on the arguments before it alone.
-        stack: From :func:`new_stack`, for this depth or more.
         worth: Where the values go.
     """
     memory.boards[:] = _ZERO
@@ -156,107 +113,52 @@ def value_moves(
         if after != before and depth == 1:
             worth[action] = _value(after, tables.values)
         elif after != before:
-            worth[action] = _expected(after, depth - 1, cutoff, tables, memory, stack)
+            worth[action] = _expected(after, depth - 1, 1.0, cutoff, tables, memory)
 
 
 @compiled
-def _expected(board: Any, depth: int, cutoff: float, tables: Tables, memory: Memory, stack: Stack) -> float:
-    """What a board is worth on average when a tile is to appear and ``depth`` more moves are looked at."""
-    level = 0
-    _enter(level, board, 1.0, stack)
-    while True:
-        if stack.move[level] == 4:
-            if _next_tile(level, stack):
-                if level + 1 == depth or _reply_chance(level, stack) < cutoff:
-                    stack.best[level] = _best_last_move(level, tables, stack)
-                    stack.move[level] = 4
+def _expected(board: Any, depth: int, chance: float, cutoff: float, tables: Tables, memory: Memory) -> float:
+    """What a board is worth on average when a tile is to appear and ``depth`` more moves are looked at.
+
+    The one function that calls itself: Numba 0.68 crashes when it loads functions that call each other from
+    its cache on disk.
+    """
+    place = _place(board)
+    known = memory.boards[place] == board and memory.depths[place] == depth
+    if known and memory.chances[place] >= chance:
+        found: float = memory.values[place]
+        return found
+    turned, empty, total = _transposed(board), _empty_cells(board), 0.0
+    for tile in range(32):  # twice the cell, and 1 more if it is a 4
+        cell = tile >> 1
+        if (board >> np.uint64(4 * cell)) & _CELL != _ZERO:
+            continue
+        new, share = (_TWO, _P4) if tile & 1 else (_ONE, _P2)
+        reply = board | new << np.uint64(4 * cell)
+        reply_turned = turned | new << np.uint64(4 * (cell % 4 * 4 + cell // 4))
+        likely, best = chance / empty * share, 0.0
+        for move in range(4):
+            before = reply_turned if move >> 1 else reply
+            after = _slid(before, tables.right if move & 1 else tables.left)
+            if after == before:
                 continue
-            value: float = stack.total[level] / stack.empty[level]
-            _remember(level, depth - level, value, memory, stack)
-            if level == 0:
-                return value
-            level -= 1
-            stack.best[level] = max(stack.best[level], value)
-            continue
-        move = stack.move[level]
-        stack.move[level] = move + 1
-        before = stack.replies[level, move >> 1]
-        after = _slid(before, tables.right if move & 1 else tables.left)
-        if after == before:
-            continue
-        chance = _reply_chance(level, stack)
-        place = _place(after)
-        known = memory.boards[place] == after and memory.depths[place] == depth - level - 1
-        if known and memory.chances[place] >= chance:
-            stack.best[level] = max(stack.best[level], memory.values[place])
-        else:
-            level += 1
-            _enter(level, after, chance, stack)
+            if depth == 1 or likely < cutoff:
+                best = max(best, _value(after, tables.values))
+            else:
+                best = max(best, _expected(after, depth - 1, likely, cutoff, tables, memory))
+        total += best * share
+    value = total / empty
+    memory.boards[place], memory.depths[place] = board, depth
+    memory.chances[place], memory.values[place] = chance, value
+    return value
 
 
 @compiled
-def _enter(level: int, board: Any, chance: float, stack: Stack) -> None:
-    """Begin with a board on which a tile is to appear."""
+def _empty_cells(board: Any) -> int:
     empty = 0
     for cell in range(16):
         empty += (board >> np.uint64(4 * cell)) & _CELL == _ZERO
-    stack.board[level] = board
-    stack.turned[level] = _transposed(board)
-    stack.empty[level] = empty
-    stack.chance[level] = chance
-    stack.tile[level] = -1
-    stack.move[level] = 4
-    stack.best[level] = 0.0
-    stack.total[level] = 0.0
-
-
-@compiled
-def _next_tile(level: int, stack: Stack) -> bool:
-    """Add up the best reply to the tile before and let the next one appear; whether there was one."""
-    tile, board = stack.tile[level], stack.board[level]
-    stack.total[level] += stack.best[level] * (_P4 if tile & 1 else _P2)
-    tile += 1
-    while tile < 32 and (board >> np.uint64(4 * (tile >> 1))) & _CELL != _ZERO:
-        tile += 2
-    if tile >= 32:
-        return False
-    cell = tile >> 1
-    new = _TWO if tile & 1 else _ONE
-    stack.replies[level, 0] = board | new << np.uint64(4 * cell)
-    stack.replies[level, 1] = stack.turned[level] | new << np.uint64(4 * (cell % 4 * 4 + cell // 4))
-    stack.tile[level] = tile
-    stack.move[level] = 0
-    stack.best[level] = 0.0
-    return True
-
-
-@compiled
-def _reply_chance(level: int, stack: Stack) -> float:
-    """How likely the board with the tile is."""
-    chance: float = stack.chance[level] / stack.empty[level] * (_P4 if stack.tile[level] & 1 else _P2)
-    return chance
-
-
-@compiled
-def _best_last_move(level: int, tables: Tables, stack: Stack) -> float:
-    """The value of the best move on the board with the tile; 0 if none is legal."""
-    best: float = 0.0
-    for side in range(2):
-        before = stack.replies[level, side]
-        for rows in (tables.left, tables.right):
-            after = _slid(before, rows)
-            if after != before:
-                best = max(best, _value(after, tables.values))
-    return best
-
-
-@compiled
-def _remember(level: int, depth: int, value: float, memory: Memory, stack: Stack) -> None:
-    place = _place(stack.board[level])
-    memory.boards[place] = stack.board[level]
-    memory.depths[place] = depth
-    memory.chances[place] = stack.chance[level]
-    memory.values[place] = value
+    return empty
 
 
 @compiled

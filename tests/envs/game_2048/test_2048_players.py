@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -242,18 +241,7 @@ def test_it_reaches_2048_and_deeper_is_better() -> None:
     assert means[1] > 3 * means[0]
 
 
-@pytest.mark.e2e
-def test_a_time_budget_is_kept_and_used() -> None:
-    board = RULES.pack((1, 2, 3, 1, 0, 0, 4, 2, 0, 0, 1, 5, 0, 1, 2, 6))
-    deep = Expectimax(3).values(RULES, board)  # what is compiled once is not the move's time
-    assert Expectimax(3, seconds=10).values(RULES, board) == deep
-    started = time.perf_counter()
-    Expectimax(16, seconds=0.05, cutoff=0).values(RULES, board)
-    assert time.perf_counter() - started < 2
-    assert Expectimax(16, seconds=1e-9).values(RULES, board) == Expectimax(1).values(RULES, board)
-
-
-@pytest.mark.parametrize("arguments", [{"depth": 0}, {"depth": 17}, {"seconds": 0}, {"cutoff": 1.5}], ids=str)
+@pytest.mark.parametrize("arguments", [{"depth": 0}, {"depth": 17}, {"cutoff": 1.5}], ids=str)
 def test_wrong_arguments_are_named(arguments: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(arguments))):
         Expectimax(**arguments)  # type: ignore[arg-type]
