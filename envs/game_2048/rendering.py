@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final
+from importlib.resources import files
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from art_gym.envs.game_2048.text_board import board_text
 
 Image = NDArray[np.uint8]
-Colour = tuple[int, int, int]
+Colour = list[int]
 
 _TILE, _GAP, _HEADER, _RADIUS = 80, 8, 48, 6  # pixels; all even, as video codecs want it
 _MARGIN = 4  # pixels between a number and the border of its tile
@@ -20,51 +21,11 @@ _LARGEST_SCALE = 5  # pixels a dot of the font
 _BRIGHT = 160  # luminance from which on a number is dark
 _LONGEST_NUMBER = 6  # digits; larger tiles are written as powers of two
 
-_PAGE: Final = (250, 248, 239)
-_BOARD: Final = (146, 138, 128)
-_EMPTY: Final = (196, 187, 176)
-_DARK: Final = (84, 76, 68)
-_LIGHT: Final = (255, 252, 245)
-# From 2 on: paper, sand, orange, red, gold for the middle game; green, blue and violet for the rare ones.
-_TILES: Final[tuple[Colour, ...]] = (
-    (240, 230, 218),
-    (236, 220, 190),
-    (244, 184, 124),
-    (244, 152, 96),
-    (240, 120, 88),
-    (228, 84, 60),
-    (240, 210, 116),
-    (238, 200, 84),
-    (234, 190, 60),
-    (228, 180, 40),
-    (220, 166, 16),
-    (110, 180, 110),
-    (60, 150, 110),
-    (60, 140, 190),
-    (50, 100, 180),
-    (100, 80, 180),
-    (140, 60, 160),
-)
-
-_FONT: Final = {
-    "0": "01110 10001 10011 10101 11001 10001 01110",
-    "1": "00100 01100 00100 00100 00100 00100 01110",
-    "2": "01110 10001 00001 00010 00100 01000 11111",
-    "3": "11110 00001 00001 01110 00001 00001 11110",
-    "4": "00010 00110 01010 10010 11111 00010 00010",
-    "5": "11111 10000 11110 00001 00001 10001 01110",
-    "6": "00110 01000 10000 11110 10001 10001 01110",
-    "7": "11111 00001 00010 00100 01000 01000 01000",
-    "8": "01110 10001 10001 01110 10001 10001 01110",
-    "9": "01110 10001 10001 01111 00001 00010 01100",
-    "^": "00100 01010 10001 00000 00000 00000 00000",
-    "S": "01111 10000 10000 01110 00001 00001 11110",
-    "C": "01110 10001 10000 10000 10000 10001 01110",
-    "O": "01110 10001 10001 10001 10001 10001 01110",
-    "R": "11110 10001 10001 11110 10100 10010 10001",
-    "E": "11111 10000 10000 11110 10000 10000 11111",
-    " ": "00000 00000 00000 00000 00000 00000 00000",
-}
+_LOOK = tomllib.loads(files(__package__).joinpath("rendering.toml").read_text("utf-8"))
+_COLOURS: dict[str, Colour] = _LOOK["colours"]
+_BOARD, _EMPTY, _DARK = _COLOURS["board"], _COLOURS["empty"], _COLOURS["dark"]
+_TILES: list[Colour] = _LOOK["tiles"]
+_FONT: dict[str, str] = _LOOK["font"]
 
 
 def ansi(exponents: Sequence[int], size: int, score: int) -> str:
@@ -96,7 +57,7 @@ def picture(exponents: Sequence[int], size: int, score: int) -> Image:
     """
     side = size * _TILE + (size + 1) * _GAP
     image = np.empty((side + _HEADER, side, 3), np.uint8)
-    image[:_HEADER] = _PAGE
+    image[:_HEADER] = _COLOURS["page"]
     image[_HEADER:] = _BOARD
     _write(image[:_HEADER, _GAP:-_GAP], f"SCORE {score}", _DARK, largest=3)
     for cell, exponent in enumerate(exponents):
@@ -113,7 +74,7 @@ def _colour(exponent: int) -> Colour:
 def _ink(exponent: int) -> Colour:
     """The colour of the number: dark on a bright tile."""
     red, green, blue = _colour(exponent)
-    return _DARK if 0.299 * red + 0.587 * green + 0.114 * blue > _BRIGHT else _LIGHT
+    return _DARK if 0.299 * red + 0.587 * green + 0.114 * blue > _BRIGHT else _COLOURS["light"]
 
 
 def _colored_cell(exponent: int, width: int) -> str:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import platform
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.resources import files
 
 from art_gym.envs.coding.sandbox.backends import BackendName, missing_layers
 from art_gym.envs.coding.sandbox.child import landlock, seccomp
 from art_gym.envs.coding.sandbox.child.lockdown import unused_id
 from art_gym.envs.coding.sandbox.run import Limits, Outcome, Run, SandboxUnavailableError
 from art_gym.envs.coding.sandbox.sandbox import Sandbox
-
-# --- programs that try to get out, harmless if they succeed ---
 
 
 @dataclass(frozen=True)
@@ -32,82 +32,22 @@ class Probe:
         return run.outcome is Outcome.EXITED and run.stdout.startswith(b"HELD")
 
 
-def _attempt(code: str, error: str = "OSError") -> str:
-    """A program that tries something, and says HELD if that raises."""
-    lines = "\n".join(f"    {line}" for line in code.strip().splitlines())
-    return f"try:\n{lines}\nexcept {error}:\n    print('HELD')\nelse:\n    print('OUT')\n"
+_ATTEMPT = "{setup}\ntry:\n    {code}\nexcept {error}:\n    print('HELD')\nelse:\n    print('OUT')\n"
 
 
-_CALL = """
-import ctypes
-libc = ctypes.CDLL(None, use_errno=True)
-def call(name, *arguments):
-    if getattr(libc, name)(*arguments) < 0:
-        raise OSError(ctypes.get_errno(), name)
-"""
-
-FIRST = (
-    # Whoever gets past these could do harm with the others.
-    Probe("endless loop", "runs for ever with all signals ignored", """
-import signal
-for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
-    signal.signal(number, signal.SIG_IGN)
-while True:
-    pass
-""", (Outcome.TIMEOUT, Outcome.CPU)),
-    Probe("fork", "makes a second process", _attempt("import os\nif os.fork() == 0: os._exit(0)")),
-    Probe("signal", "asks whether it may signal its parent", _attempt("import os\nos.kill(os.getppid(), 0)")),
-)  # fmt: skip
-PROBES = (
-    *FIRST,
-    Probe("exec", "starts another program", _attempt("import os\nos.execv('/bin/true', ['true'])")),
-    Probe("posix_spawn", "starts another program beside itself", _attempt(
-        "import os\nos.posix_spawn('/bin/true', ['true'], {})")),
-    Probe("read files", "reads the list of users", _attempt("open('/etc/passwd').read()")),
-    Probe("list files", "lists the root directory", _attempt("import os\nos.listdir('/')")),
-    Probe("write files", "writes to /tmp", _attempt(
-        "import os\nos.open('/tmp/art-gym-probe', os.O_CREAT | os.O_WRONLY)")),
-    Probe("processes", "reads about other processes", _attempt("open('/proc/1/status').read()")),
-    Probe("network", "makes a socket", _attempt("import socket\nsocket.socket()")),
-    Probe("abstract socket", "makes a socket for other processes here", _attempt(
-        "import socket\nsocket.socket(socket.AF_UNIX)")),
-    Probe("ptrace", "attaches to its parent", _CALL + _attempt(
-        "import os\ncall('ptrace', 16, os.getppid(), 0, 0)")),
-    Probe("shared memory", "makes System V shared memory", _CALL + _attempt(
-        "call('shmget', 0, 4096, 0o1600)")),
-    Probe("namespaces", "becomes root of a user namespace", _CALL + _attempt("call('unshare', 0x10000000)")),
-    Probe("limits", "raises its own limits", _attempt(
-        "import resource\nresource.setrlimit(resource.RLIMIT_AS, (-1, -1))", "(OSError, ValueError)")),
-    Probe("environment", "finds the parent's environment", """
-import os
-print("OUT" if {"HOME", "PATH", "USER"} & set(os.environ) else "HELD")
-"""),
-    Probe("descriptors", "finds descriptors that it was not given", """
-import os
-def is_open(number):
-    try: os.fstat(number)
-    except OSError: return False
-    return True
-print("OUT" if any(map(is_open, range(3, 1024))) else "HELD")
-"""),
-    Probe("packages", "imports what is installed beside the tests", _attempt(
-        "import art_gym", "ImportError")),
-    Probe("memory", "allocates 10 GB", "print(len(bytes(10 << 30)))", (Outcome.MEMORY,)),
-    Probe("output", "prints for ever", "while True: print('A' * 1000)", (Outcome.OUTPUT,)),
-    Probe("threads", "starts threads until there are no more", """
-import threading, time
-try:
-    for _ in range(5_000):
-        threading.Thread(target=time.sleep, args=(5,), daemon=True).start()
-except RuntimeError:
-    print("HELD", flush=True)
-import os
-os._exit(0)
-"""),
-)  # fmt: skip
+def _read_probes() -> Iterator[Probe]:
+    tables = tomllib.loads(files(__package__).joinpath("probes.toml").read_text("utf-8"))
+    libc = tables.pop("libc")
+    for name, table in tables.items():
+        setup = libc * table.get("uses_libc", False) + table.get("setup", "")
+        attempt = {"setup": setup, "code": table.get("attempt"), "error": table.get("error", "OSError")}
+        program = table.get("program") or _ATTEMPT.format(**attempt)
+        yield Probe(name, table["what"], program, tuple(map(Outcome, table.get("ends", ()))))
 
 
-# --- the check ---
+PROBES = tuple(_read_probes())
+FIRST = PROBES[:3]
+"""Whoever gets past these could do harm with the others."""
 
 _LIMITS = Limits(wall_seconds=2.0, cpu_seconds=2.0)
 _BACKENDS: tuple[BackendName, ...] = ("zygote", "bubblewrap", "container")
