@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from art_gym.errors import did_you_mean
 from art_gym.wrappers.judging.base import (
@@ -169,14 +167,11 @@ class PositionBias:
         by_position: For each place in the order shown, how far an attempt's score lies there above that
             attempt's average over all orders; all 0 for a judge that does not mind the order.
         spread: Standard deviation of an attempt's score over the orders, averaged over the attempts.
-        flips: Share of pairs of attempts, over all pairs of orders, that are ranked one way in the one order
-            and the other way in the other; a draw against a ranking counts half.
     """
 
     orders: int
     by_position: tuple[float, ...]
     spread: float
-    flips: float
 
 
 def position_bias(
@@ -223,16 +218,7 @@ def position_bias(
         places_O_N[number, order] = np.arange(count)
     moved_O_N = scores_O_N - scores_O_N.mean(axis=0)
     by_position = [float(moved_O_N[places_O_N == place].mean()) for place in range(count)]
-    return PositionBias(orders, tuple(by_position), float(scores_O_N.std(axis=0).mean()), _flips(scores_O_N))
-
-
-def _flips(scores_O_N: npt.NDArray[np.float64]) -> float:
-    """Share of pairs of attempts that two orders rank differently."""
-    ranked_O_N_N = np.sign(scores_O_N[:, :, None] - scores_O_N[:, None, :])
-    upper = np.triu_indices(scores_O_N.shape[1], k=1)
-    ranked_O_P = ranked_O_N_N[:, upper[0], upper[1]]
-    apart = [np.abs(one - other).mean() / 2 for one, other in itertools.combinations(ranked_O_P, 2)]
-    return math.fsum(apart) / len(apart)
+    return PositionBias(orders, tuple(by_position), float(scores_O_N.std(axis=0).mean()))
 
 
 def _distinct(group: Sequence[Attempt]) -> Mapping[tuple[object, ...], list[Attempt]]:

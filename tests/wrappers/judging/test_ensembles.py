@@ -111,16 +111,12 @@ def test_a_group_without_a_rival_is_in_the_middle_and_a_failed_pair_fails_the_gr
 
 
 def test_a_known_bias_is_measured() -> None:
-    assert position_bias(ByQuality(), GROUP, orders=6, rng=rng()) == PositionBias(
-        6, (0.0, 0.0, 0.0), 0.0, 0.0
-    )
+    assert position_bias(ByQuality(), GROUP, orders=6, rng=rng()) == PositionBias(6, (0.0, 0.0, 0.0), 0.0)
     moved = ByQuality(lambda place: -0.05 * place)
     bias = position_bias(moved, GROUP, orders=9, rng=rng())
     assert bias.by_position == pytest.approx((0.05, 0.0, -0.05))
     assert bias.spread == pytest.approx(np.std([0, 0.05, 0.1]))
-    assert bias.flips == 0, "the gaps of 0.2 and 0.4 are wider than the bias"
     bias = position_bias(moved, [attempt("a", 0.50), attempt("b", 0.51)], orders=2, rng=rng())
-    assert bias.flips == 1
     assert math.fsum(bias.by_position) == pytest.approx(0)
 
 
