@@ -18,12 +18,12 @@ ROOMS = {
         "games wrappers envs servers cli"
     ).split(),
     "art_gym.wrappers": (
-        "isolated_random text_adapter vector_infos history_window record_episodes minari_recording "
+        "isolated_random text_adapter history_window record_episodes minari_recording "
         "judging reward_terms rubric_reward ruler_scoring ruler_group ruler_vector ruler_reward group_env "
         "adapters"
     ).split(),
     "art_gym.wrappers.judging": (
-        "base recording cache budget prompt batching http_client llm_judge rubric_judge ensembles"
+        "base cache budget prompt batching http_client llm_judge rubric_judge ensembles"
     ).split(),
     "art_gym.envs.mail": (
         "message words grading store synthetic questions importers collection rewards facts baselines env"
@@ -32,7 +32,7 @@ ROOMS = {
         "compiling rules options text_board rendering search players env array_env duel vector"
     ).split(),
     "art_gym.envs.coding": (
-        "sandbox literals drivers values problem problems judge sharing loaders rewards "
+        "sandbox drivers values problem problems judge sharing loaders "
         "statement collection baselines validate env duel"
     ).split(),
 }

@@ -8,8 +8,7 @@ from typing import Any, SupportsFloat
 import gymnasium as gym
 from gymnasium.utils import RecordConstructorArgs
 
-from art_gym.wrappers.judging.base import Judge, judge_group
-from art_gym.wrappers.judging.recording import AttemptRecorder
+from art_gym.wrappers.judging.base import AttemptRecorder, Judge, judge_group
 from art_gym.wrappers.judging.rubric_judge import RubricJudge
 from art_gym.wrappers.reward_terms import RewardMix, RewardMode, own_terms
 

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, TypedDict, get_args
 from art_gym.errors import did_you_mean
 from art_gym.wrappers.judging.base import (
     Attempt,
+    AttemptRecorder,
     Judge,
     JudgeFailedError,
     JudgingError,
@@ -19,7 +20,6 @@ from art_gym.wrappers.judging.base import (
     Score,
     judge_group,
 )
-from art_gym.wrappers.judging.recording import AttemptRecorder
 from art_gym.wrappers.reward_terms import RewardMix, RewardMode, own_terms
 
 WAITING: Final = "This attempt is over and waits for the others of its group. What you reply has no effect."

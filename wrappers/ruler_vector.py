@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from art_gym.errors import ResetNeededError
 from art_gym.spaces import UnicodeText
 from art_gym.wrappers.ruler_scoring import WAITING, GroupScorer, GroupTracker, Transition
-from art_gym.wrappers.vector_infos import join_infos, split_infos
 
 _IDLE = ""  # the action of environments whose attempts wait
 _MOST_SEEDS = 2**31
@@ -257,3 +256,68 @@ def _autoreset_mode(env: gym.vector.VectorEnv[Any, Any, Any]) -> AutoresetMode:
             "next-step autoreset: leave shared_memory=True, or choose another autoreset_mode"
         )
     return mode
+
+
+# --- the `info` of a vector environment, and of each of its environments ---
+#
+# Gymnasium keeps the two apart with masks: beside `infos[key]`, an array, `infos["_" + key]` says whose
+# values are meant. Its own way there (`VectorEnv._add_info`) takes the first value's type for all, and fails
+# if one environment has a dictionary and another has none; this one does not.
+
+# What Gymnasium makes of a plain bool, int or float.
+_PLAIN = (np.bool_, np.int64, np.float64)
+_NUMBERS = (bool, int, float, np.number)
+
+
+def split_infos(infos: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+    """Each environment's own ``info``, of the ``info`` of ``count`` environments."""
+    return [_row(infos, index) for index in range(count)]
+
+
+def join_infos(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The ``info`` of a vector environment, from that of each of its environments.
+
+    Equal to Gymnasium's for values of one type; numbers of several types become ``float64``, any other
+    mixture an array of objects.
+    """
+    infos: dict[str, Any] = {}
+    for key in dict.fromkeys(key for row in rows for key in row):
+        mask = np.array([key in row for row in rows], np.bool_)
+        values = [row[key] for row in rows if key in row]
+        if all(isinstance(value, dict) for value in values) and key != "final_obs":
+            infos[key] = join_infos([row.get(key, {}) for row in rows])
+        else:
+            infos[key] = _column(values, mask)
+        infos[f"_{key}"] = mask
+    return infos
+
+
+def _row(infos: Mapping[str, Any], index: int) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for key, values in infos.items():
+        mask = infos.get(f"_{key}")
+        is_mask = key.startswith("_") and key[1:] in infos
+        if is_mask or (mask is not None and not mask[index]):
+            continue
+        if isinstance(values, Mapping):
+            row[key] = _row(values, index)
+        else:
+            value = values[index]
+            row[key] = value.item() if isinstance(value, _PLAIN) else value
+    return row
+
+
+def _column(values: Sequence[Any], mask: np.ndarray) -> np.ndarray:
+    """An array with the values where the mask is, and nothing (0 or ``None``) elsewhere."""
+    first, types = values[0], {type(value) for value in values}
+    if len(types) == 1 and isinstance(first, _NUMBERS):
+        column = np.zeros(len(mask), type(first))
+    elif all(isinstance(value, _NUMBERS) and not isinstance(value, bool) for value in values):
+        column = np.zeros(len(mask), np.float64)
+    elif all(isinstance(value, np.ndarray) and value.shape == first.shape for value in values):
+        column = np.zeros((len(mask), *first.shape), np.result_type(*values))
+    else:
+        column = np.full(len(mask), None, object)
+    for index, value in zip(mask.nonzero()[0], values, strict=True):
+        column[index] = value
+    return column

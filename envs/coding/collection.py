@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from functools import lru_cache
 from os import PathLike, fspath
 
@@ -18,20 +18,8 @@ BUILTIN = "builtin"
 _PROGRAMS = (1, 2, 3)  # the levels that ask for a program
 
 
-class ProblemTable(Mapping[str, Problem]):
+class ProblemTable(dict[str, Problem]):
     """Problems by id. Never changes, so copies of an environment share it."""
-
-    def __init__(self, problems: Iterable[Problem]) -> None:
-        self._by_id = {problem.id: problem for problem in problems}
-
-    def __getitem__(self, problem_id: str) -> Problem:
-        return self._by_id[problem_id]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._by_id)
-
-    def __len__(self) -> int:
-        return len(self._by_id)
 
     def __deepcopy__(self, memo: dict[int, object]) -> ProblemTable:
         return self
@@ -101,4 +89,4 @@ def _collect(problems: Iterable[Problem], levels: tuple[int, ...]) -> Collection
         Task(problem.id, problem.prompt, problem.split, {"level": problem.level, "kind": problem.kind})
         for problem in chosen
     )
-    return ProblemTable(chosen), tasks
+    return ProblemTable({problem.id: problem for problem in chosen}), tasks

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
 from typing import Any, ClassVar
 
@@ -14,7 +14,6 @@ from art_gym.envs.coding.baselines import BASELINES, TEACHERS
 from art_gym.envs.coding.collection import BUILTIN, open_collection
 from art_gym.envs.coding.judge import Verdict, Which, grade
 from art_gym.envs.coding.problem import Problem
-from art_gym.envs.coding.rewards import REWARDS, score_terms
 from art_gym.envs.coding.sandbox import Limits, SandboxFailedError
 from art_gym.envs.coding.sandbox import Outcome as RunOutcome
 from art_gym.envs.coding.sharing import shared_sandbox
@@ -28,6 +27,13 @@ _QUICK = Limits(wall_seconds=5, cpu_seconds=1)
 """For one expression; a model in training writes thousands, and ``9 ** 9 ** 9`` among them."""
 _UNGRADED = ("reference", "mutants", "source")  # of a problem, what its judge does not use
 _FENCED = re.compile(r"\s*```[^\n`]*\n(.*?)\n?```\s*", re.DOTALL)
+_QUICK_REWARD = 0.1
+_LOADS_REWARD = 0.05
+REWARDS: Mapping[str, Callable[[Verdict], float]] = {
+    "all": lambda verdict: float(verdict.solved),
+    "fraction": lambda verdict: verdict.fraction,
+}
+"""What the hidden tests pay, from 0 to 1, by the name that ``gym.make`` takes."""
 
 
 class CodingEnv(TextEnv):
@@ -231,3 +237,27 @@ def _checked(code: str) -> str:
     """The code without a fence around it."""
     fenced = _FENCED.fullmatch(checked_code(code))
     return fenced[1] if fenced else code
+
+
+def score_terms(reward: str, verdict: Verdict, turns_left: float) -> dict[str, float]:
+    """The reward of a submission in named parts.
+
+    ``tests`` is what the hidden tests pay. A solution earns ``quick`` besides, up to 0.1 for turns left; a
+    program that is paid nothing for its tests, but loads and has what is to be called, earns ``loads``, 0.05.
+
+    Args:
+        reward: A name in `REWARDS`.
+        verdict: On the hidden tests.
+        turns_left: The share of the turns that were not used.
+
+    Raises:
+        ValueError: If the sandbox could not judge.
+    """
+    if verdict.infrastructure:
+        raise ValueError(f"a failure of the sandbox is paid in neither direction: {verdict.infrastructure}")
+    terms = {"tests": REWARDS[reward](verdict)}
+    if verdict.solved:
+        terms["quick"] = _QUICK_REWARD * turns_left
+    elif verdict.loaded and not terms["tests"]:
+        terms["loads"] = _LOADS_REWARD
+    return terms

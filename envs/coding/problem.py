@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
-from art_gym.envs.coding.literals import read_literal
-from art_gym.envs.coding.values import Equality, write_literal
+from art_gym.envs.coding.values import Equality, read_literal, write_literal
 
 Kind = Literal["function", "script", "unittest"]
 

@@ -1,4 +1,4 @@
-"""Parse and compare the values that an untrusted program returned.
+"""Parse, compare, show and write values: those that an untrusted program returned, and those of test cases.
 
 A result arrives as tokens (see `drivers.codec`) and becomes a tree, not Python values: nothing of the
 candidate's is called, hashed or compared with its own methods, so neither an object that equals everything
@@ -7,9 +7,10 @@ nor a set of numbers chosen to collide gains or costs anything.
 
 from __future__ import annotations
 
+import ast
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -221,7 +222,7 @@ _LONGEST_INT = 10**600
 
 
 def write_literal(value: object) -> str:
-    """The value as one Python expression that `literals.read_literal` reads back, equal in type and value.
+    """The value as one Python expression that `read_literal` reads back, equal in type and value.
 
     Raises:
         ValueError: If it holds something that is no built-in value, or holds itself.
@@ -277,3 +278,69 @@ def _literal_leaf(leaf: Leaf) -> str:
         parts = (_literal_leaf(Leaf("float", part)) for part in (leaf.value.real, leaf.value.imag))
         return f"complex({', '.join(parts)})"
     return _leaf_text(leaf)
+
+
+def read_literal(text: str) -> Any:
+    """The value of a Python literal; also ``set()``, ``frozenset(…)``, ``bytearray(…)`` and ``float("nan")``.
+
+    Raises:
+        ValueError: If the text is anything else. Nothing is ever executed.
+    """
+    try:
+        return read_display(ast.parse(text.strip(), mode="eval").body, literal)
+    except (SyntaxError, RecursionError, MemoryError, TypeError) as error:
+        raise ValueError(f"not a Python literal ({error}): {text[:80]!r}") from None
+
+
+def read_display(node: ast.expr, other: Callable[[ast.expr], Any]) -> Any:
+    """The value of lists, tuples, sets and dicts of expressions; ``other`` reads every other expression.
+
+    Raises:
+        TypeError: If a member of a set or a key cannot be hashed.
+        ValueError: For ``**`` in a dict.
+    """
+    match node:
+        case ast.List(elts=items):
+            return [read_display(item, other) for item in items]
+        case ast.Tuple(elts=items):
+            return tuple(read_display(item, other) for item in items)
+        case ast.Set(elts=items):
+            return {read_display(item, other) for item in items}
+        case ast.Dict(keys=keys, values=values):
+            known = [key for key in keys if key is not None]
+            if len(known) < len(keys):
+                raise ValueError("`**` has no place in a literal")
+            pairs = zip(known, values, strict=True)
+            return {read_display(key, other): read_display(value, other) for key, value in pairs}
+    return other(node)
+
+
+def literal(node: ast.expr) -> Any:
+    """The value of a literal that is no list, tuple, set or dict.
+
+    Raises:
+        ValueError: If it is anything else.
+    """
+    match node:
+        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
+            return _call(name, [read_display(argument, literal) for argument in arguments])
+        case _:
+            return ast.literal_eval(node)
+
+
+def _call(name: str, arguments: list[Any]) -> Any:
+    match name, arguments:
+        case "set", []:
+            return set()
+        case "frozenset", []:
+            return frozenset()
+        case "frozenset", [set() as items]:
+            return frozenset(items)
+        case "bytearray", [bytes() as data]:
+            return bytearray(data)
+        case "float", [str() as text] if text.lstrip("+-") in ("inf", "nan"):
+            return float(text)
+        case "complex", [float() as real, float() as imag]:
+            return complex(real, imag)
+        case _:
+            raise ValueError(f"`{name}(…)` is not a literal")

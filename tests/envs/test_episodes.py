@@ -23,7 +23,7 @@ from art_gym.env import TextEnv
 from art_gym.envs.coding.env import CodingEnv
 from art_gym.envs.game_2048.env import Game2048Env
 from art_gym.envs.mail.env import EmailEnv
-from art_gym.wrappers.judging.recording import AttemptRecorder
+from art_gym.wrappers.judging.base import AttemptRecorder
 from art_gym.wrappers.judging.rubric_judge import RubricJudge
 from tests.envs.coding.tasks import PROBLEMS
 from tests.envs.mail.boxes import FALCON_MAILS, FALCON_QUESTIONS, written

@@ -16,7 +16,7 @@ from art_gym.wrappers.group_env import GroupEnv
 from art_gym.wrappers.judging import Attempt, JudgeFailedError, JudgingError, Rubric, Score
 from art_gym.wrappers.ruler_group import RulerGroupReward
 from art_gym.wrappers.ruler_reward import RulerReward
-from art_gym.wrappers.vector_infos import split_infos
+from art_gym.wrappers.ruler_vector import split_infos
 from tests.art_gym.pettingzoo_warnings import MASK_AT_THE_END, no_other_warnings
 from tests.art_gym.toy_games import Pennies
 from tests.art_gym.toys import CounterEnv

@@ -22,7 +22,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 import art_gym  # noqa: F401 (registers the environments)
 from art_gym import ResetNeededError
 from art_gym.wrappers.judging import Attempt, JudgeFailedError, Rubric, Score
-from art_gym.wrappers.judging.recording import AttemptRecorder
+from art_gym.wrappers.judging.base import AttemptRecorder
 from art_gym.wrappers.ruler_reward import RulerReward
 from art_gym.wrappers.ruler_scoring import WAITING
 from art_gym.wrappers.ruler_vector import RulerVectorReward

@@ -7,7 +7,7 @@ from gymnasium.vector import VectorEnv
 from hypothesis import given
 from hypothesis import strategies as st
 
-from art_gym.wrappers.vector_infos import join_infos, split_infos
+from art_gym.wrappers.ruler_vector import join_infos, split_infos
 
 VALUES = {
     "flag": st.booleans(),

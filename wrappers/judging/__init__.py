@@ -2,6 +2,7 @@
 
 from art_gym.wrappers.judging.base import (
     Attempt,
+    AttemptRecorder,
     Criterion,
     Judge,
     JudgeFailedError,
@@ -22,7 +23,6 @@ from art_gym.wrappers.judging.ensembles import (
     position_bias,
 )
 from art_gym.wrappers.judging.llm_judge import RULER_RUBRIC, LLMJudge
-from art_gym.wrappers.judging.recording import AttemptRecorder
 from art_gym.wrappers.judging.rubric_judge import (
     CLASSIC_CRITERIA,
     CLASSIC_RUBRIC,

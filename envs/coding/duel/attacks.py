@@ -9,10 +9,9 @@ import numpy as np
 
 from art_gym.envs.coding.duel.domain import Domain
 from art_gym.envs.coding.judge import CaseResult, answered, grade
-from art_gym.envs.coding.literals import read_literal
 from art_gym.envs.coding.problem import Case, Problem
 from art_gym.envs.coding.sandbox import Limits, Sandbox
-from art_gym.envs.coding.values import tree_of, write_literal
+from art_gym.envs.coding.values import read_literal, tree_of, write_literal
 from art_gym.errors import ToolError
 
 LONGEST_INPUT = 10_000  # characters

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
 
-from art_gym.envs.coding.literals import read_literal
 from art_gym.envs.coding.problem import Case
+from art_gym.envs.coding.values import literal, read_display, read_literal
 
 _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -100,28 +100,21 @@ def constant(node: ast.expr) -> Any:
     Raises:
         UnsupportedTestError: For any other expression, and if the value would be huge.
     """
+    try:
+        return read_display(node, _computed)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UnsupportedTestError(str(error)) from None
+
+
+def _computed(node: ast.expr) -> Any:
     match node:
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
             return _compute(type(op), constant(left), constant(right))
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return _guarded(operator.neg, constant(operand))
-        case ast.List(elts=items):
-            return [constant(item) for item in items]
-        case ast.Tuple(elts=items):
-            return tuple(constant(item) for item in items)
-        case ast.Set(elts=items):
-            return _guarded(set, [constant(item) for item in items])
-        case ast.Dict(keys=keys, values=values) if None not in keys:
-            pairs = [(constant(k), constant(v)) for k, v in zip(keys, values, strict=True) if k is not None]
-            return _guarded(dict, pairs)
+            return -constant(operand)
         case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in _BUILDERS:
-            return _guarded(_BUILDERS[name], constant(argument))
-        case ast.Call(func=ast.Name(id="set"), args=[], keywords=[]):
-            return set()
-    try:
-        return read_literal(ast.unparse(node))
-    except ValueError as error:
-        raise UnsupportedTestError(str(error)) from None
+            return _BUILDERS[name](constant(argument))
+    return literal(node)
 
 
 def _call(node: ast.expr, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -139,11 +132,7 @@ def _compute(kind: type[ast.operator], left: Any, right: Any) -> Any:
         raise UnsupportedTestError("a power that is too large")
     if kind is ast.Mult and len(numbers) < 2 and any(abs(number) > _LARGEST for number in numbers):
         raise UnsupportedTestError("a sequence that is too long")
-    return _guarded(_OPERATORS[kind], left, right)
-
-
-def _guarded(function: Callable[..., Any], *arguments: Any) -> Any:
     try:
-        return function(*arguments)
-    except (TypeError, ArithmeticError) as error:
+        return _OPERATORS[kind](left, right)
+    except ArithmeticError as error:
         raise UnsupportedTestError(str(error)) from None

@@ -40,8 +40,8 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
-from art_gym.envs.coding.literals import read_literal
 from art_gym.envs.coding.problem import Case, Problem
+from art_gym.envs.coding.values import read_literal
 
 SUBJECTS = (
     "text",

@@ -13,6 +13,7 @@ import os
 import sqlite3
 import threading
 import weakref
+from collections import OrderedDict
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -23,7 +24,6 @@ import numpy.typing as npt
 
 from art_gym.envs.mail import words as _words
 from art_gym.envs.mail.message import Address, Message, bare_id, to_utc
-from art_gym.envs.mail.store.bm25_cache import PostingCache
 from art_gym.envs.mail.store.writer import APPLICATION_ID, ROLES, SCHEMA_VERSION, MailStoreWriter
 from art_gym.envs.mail.words import query_words
 from art_gym.errors import did_you_mean
@@ -32,6 +32,14 @@ __all__ = ["Header", "Hit", "MailStore", "MailStoreWriter", "open_store", "query
 
 _MAX_WORDS = 64  # words of a query that count; the rest is dropped
 _DAY_END = 86_399  # seconds from the start of a day to its last one
+
+_SUBJECT_WEIGHT = 2.0  # a word in the subject counts as two in the text
+
+_CACHED_ROWS = 2_000_000  # rows kept over all words, 12 bytes each
+_SQL = (
+    f"SELECT rowid, -bm25(words, {_SUBJECT_WEIGHT}, 1.0, 1.0) FROM words WHERE words MATCH ? ORDER BY rowid"
+)
+_RECORD = np.dtype([("row", np.int32), ("score", np.float64)])
 
 _Rows = npt.NDArray[np.int64]
 
@@ -51,6 +59,46 @@ class Header(NamedTuple):
     date: datetime | None
     sender: Address
     subject: str
+
+
+class Posting(NamedTuple):
+    """The messages that hold one word: rows (ascending), and the word's part of each one's score."""
+
+    rows: npt.NDArray[np.int32]
+    scores: npt.NDArray[np.float64]
+
+
+class PostingCache:
+    """The postings of recently used words of one store; safe to share between threads.
+
+    FTS5's ``bm25()`` of a query is the sum over its words of a term that depends on that word and the message
+    alone (https://www.sqlite.org/fts5.html, section 5.1.1). So the terms of each word can be kept, and a
+    query of any number of words is scored by adding arrays: as exact as SQLite, faster than its OR, and with
+    the number of words matched for free.
+    """
+
+    def __init__(self) -> None:
+        self._postings: OrderedDict[str, Posting] = OrderedDict()
+        self._rows = 0
+        self._lock = threading.Lock()
+
+    def get(self, db: sqlite3.Connection, word: str) -> Posting:
+        """The posting of a word as ``query_words`` gives it; empty when no message holds it."""
+        with self._lock:
+            posting = self._postings.get(word)
+            if posting is not None:
+                self._postings.move_to_end(word)
+                return posting
+        records = np.fromiter(db.execute(_SQL, (f'"{word}"',)), dtype=_RECORD)
+        posting = Posting(records["row"].copy(), records["score"].copy())
+        with self._lock:
+            if word not in self._postings:
+                self._postings[word] = posting
+                self._rows += len(posting.rows) + 1
+            while self._rows > _CACHED_ROWS and len(self._postings) > 1:
+                _, old = self._postings.popitem(last=False)
+                self._rows -= len(old.rows) + 1
+        return posting
 
 
 class MailStore:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from art_gym.envs.coding.baselines import constant_answers, empty_answer
+from art_gym.envs.coding.env import score_terms
 from art_gym.envs.coding.judge import Verdict, grade, run_tests, same_output
 from art_gym.envs.coding.problem import Case, Problem
-from art_gym.envs.coding.rewards import score_terms
 from art_gym.envs.coding.sandbox import Limits, Outcome, Run, Sandbox, SandboxUnavailableError
 
 HACKS = Path(__file__).with_name("reward_hacks")

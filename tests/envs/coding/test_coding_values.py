@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from art_gym.envs.coding.drivers import codec, drivers
 from art_gym.envs.coding.drivers.codec import DEEPEST, EncodingError, decode, encode
-from art_gym.envs.coding.literals import read_literal
-from art_gym.envs.coding.values import read_tree, same, shorten, show, tree_of, write_literal
+from art_gym.envs.coding.values import read_literal, read_tree, same, shorten, show, tree_of, write_literal
 
 hashable = st.recursive(
     st.none()

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from art_gym.errors import ResetNeededError
-from art_gym.wrappers.judging.recording import AttemptRecorder
+from art_gym.wrappers.judging.base import AttemptRecorder
 from tests.art_gym.toys import CounterEnv
 
 
