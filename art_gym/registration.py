@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from importlib.metadata import entry_points
 from typing import Any, Final
 
 import gymnasium as gym
+from gymnasium.envs.registration import load_env_creator
 
 _ADAPTERS = "art_gym.wrappers.adapters"
 _ENVS: dict[str, dict[str, Any]] = {
@@ -28,11 +30,11 @@ _ENVS: dict[str, dict[str, Any]] = {
     "babyai/Text-v0": {"entry_point": f"{_ADAPTERS}.babyai_env:BabyAITextEnv"},
 }
 _GAMES = {
-    "art/2048Duel-v0": "art_gym.envs.game_2048.duel",
-    "art/CodingDuel-v0": "art_gym.envs.coding.duel.env",
-    "classic/TicTacToe-v0": f"{_ADAPTERS}.tic_tac_toe",
-    "classic/ConnectFour-v0": f"{_ADAPTERS}.connect_four",
-    "textarena/Game-v0": f"{_ADAPTERS}.textarena_game",
+    "art/2048Duel-v0": "art_gym.envs.game_2048.duel:Duel2048Env",
+    "art/CodingDuel-v0": "art_gym.envs.coding.duel.env:CodingDuelEnv",
+    "classic/TicTacToe-v0": f"{_ADAPTERS}.tic_tac_toe:TicTacToe",
+    "classic/ConnectFour-v0": f"{_ADAPTERS}.connect_four:ConnectFour",
+    "textarena/Game-v0": f"{_ADAPTERS}.textarena_game:TextArenaGame",
 }
 _AEC_ONLY = ("textarena/Game-v0",)
 """Only the game knows who moves next, so all seats cannot be stepped at once."""
@@ -62,11 +64,26 @@ def register_games() -> None:
     """
     import pettingzoo  # type: ignore[import-untyped]
 
-    for game_id, module in _GAMES.items():
+    for game_id, game in _GAMES.items():
         if game_id not in pettingzoo.aec_registry:
-            pettingzoo.register("aec", game_id, entry_point=f"{module}:env")
+            pettingzoo.register("aec", game_id, entry_point=game)
         if game_id not in (*pettingzoo.parallel_registry, *_AEC_ONLY):
-            pettingzoo.register("parallel", game_id, entry_point=f"{module}:parallel_env")
+            pettingzoo.register("parallel", game_id, entry_point=partial(_parallel_game, game))
+
+
+def _parallel_game(game: str, *, max_cycles: int | None = None, **arguments: Any) -> Any:
+    """Make a game for code that steps all seats at once; actions of seats that are not to move are ignored.
+
+    Args:
+        game: The game's class, as ``"module:Class"``.
+        max_cycles: A cycle is the move of one seat, so each of the two seats has half of this, rounded up.
+        arguments: Of the class.
+    """
+    from pettingzoo.utils.conversions import turn_based_aec_to_parallel  # type: ignore[import-untyped]
+
+    if max_cycles is not None:
+        arguments["max_cycles"] = (max_cycles + 1) // 2
+    return turn_based_aec_to_parallel(load_env_creator(game)(**arguments))
 
 
 def load_plugins() -> None:

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
-from pettingzoo.utils.conversions import turn_based_aec_to_parallel  # type: ignore[import-untyped]
 
 from art_gym.env import Baseline
 from art_gym.envs.game_2048 import rendering
@@ -282,20 +281,6 @@ class Duel2048Env(TextAECEnv):
         }
         told = dict.fromkeys(self.seats, words)
         return MoveResult(told, ends=True, success=frozenset(winners), metrics=metrics)
-
-
-def env(**arguments: Any) -> Duel2048Env:
-    """The game, as ``pettingzoo.make("aec", "art/2048Duel-v0")`` makes it."""
-    return Duel2048Env(**arguments)
-
-
-def parallel_env(*, max_cycles: int = 3000, **arguments: Any) -> Any:
-    """The game for code that steps all seats at once, as ``pettingzoo.make("parallel", …)`` makes it.
-
-    A cycle is the move of one seat, so each seat has half of ``max_cycles``, rounded up. What the others say
-    is not looked at; their action masks are all zero.
-    """
-    return turn_based_aec_to_parallel(Duel2048Env(max_cycles=(max_cycles + 1) // 2, **arguments))
 
 
 def _numbered(exponents: Sequence[int], size: int) -> str:

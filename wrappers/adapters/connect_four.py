@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from pettingzoo.utils.conversions import turn_based_aec_to_parallel  # type: ignore[import-untyped]
-
 from art_gym.env import Baseline
 from art_gym.wrappers.adapters.board_game import PLAYERS, BoardGame, Cells
 from art_gym.wrappers.adapters.common import import_optional
@@ -57,13 +55,3 @@ class ConnectFour(BoardGame):
         shown = ["." if not cell else self.marks[cell - 1] for cell in self.cells]
         rows = [shown[at : at + _COLUMNS] for at in range(0, len(shown), _COLUMNS)]
         return "\n".join(map(" ".join, [[str(number) for number in range(1, _COLUMNS + 1)], *rows]))
-
-
-def env(**arguments: Any) -> ConnectFour:
-    """The game, for PettingZoo's registry."""
-    return ConnectFour(**arguments)
-
-
-def parallel_env(**arguments: Any) -> Any:
-    """The game for code that steps all seats at once, for PettingZoo's registry."""
-    return turn_based_aec_to_parallel(ConnectFour(**arguments))

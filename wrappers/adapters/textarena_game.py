@@ -159,8 +159,3 @@ class TextArenaGame(pettingzoo.AECEnv):  # type: ignore[misc]  # PettingZoo has 
                 "score_terms": {"env": mine},
                 "metrics": {"turns": float(self.turns[name])},
             }
-
-
-def env(**arguments: Any) -> TextArenaGame:
-    """The game, for PettingZoo's registry."""
-    return TextArenaGame(**arguments)

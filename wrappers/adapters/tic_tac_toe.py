@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
-from pettingzoo.utils.conversions import turn_based_aec_to_parallel  # type: ignore[import-untyped]
 
 from art_gym.env import Baseline
 from art_gym.wrappers.adapters.board_game import PLAYERS, BoardGame, Cells, lines, wins, with_mark
@@ -72,13 +71,3 @@ class TicTacToe(BoardGame):
     def cells(self) -> Cells:
         """The nine cells, in PettingZoo's order."""
         return tuple(int(cell) for cell in self.raw.board.squares)
-
-
-def env(**arguments: Any) -> TicTacToe:
-    """The game, for PettingZoo's registry."""
-    return TicTacToe(**arguments)
-
-
-def parallel_env(**arguments: Any) -> Any:
-    """The game for code that steps all seats at once, for PettingZoo's registry."""
-    return turn_based_aec_to_parallel(TicTacToe(**arguments))

@@ -7,7 +7,6 @@ from os import PathLike
 from typing import Any, ClassVar
 
 import numpy as np
-from pettingzoo.utils.conversions import turn_based_aec_to_parallel  # type: ignore[import-untyped]
 
 from art_gym.env import Baseline
 from art_gym.envs.coding.collection import BUILTIN, Collection, open_collection
@@ -279,20 +278,6 @@ class CodingDuelEnv(TextAECEnv):
 
     def _rng(self) -> np.random.Generator:
         return np.random.default_rng(self.np_random.integers(2**32))
-
-
-def env(**arguments: Any) -> CodingDuelEnv:
-    """The game, as ``pettingzoo.make("aec", "art/CodingDuel-v0")`` makes it."""
-    return CodingDuelEnv(**arguments)
-
-
-def parallel_env(*, max_cycles: int = 20, **arguments: Any) -> Any:
-    """The game for code that steps all seats at once, as ``pettingzoo.make("parallel", …)`` makes it.
-
-    A cycle is the move of one seat, so each seat has half of ``max_cycles``, rounded up. What the others say
-    is not looked at.
-    """
-    return turn_based_aec_to_parallel(CodingDuelEnv(max_cycles=(max_cycles + 1) // 2, **arguments))
 
 
 def _with_inputs(collection: Collection) -> Collection:
