@@ -19,8 +19,8 @@ from art_trainer.analysis.run_records import REWARD, TERM, RunRecords
 from art_trainer.analysis.task_rates import TaskRates
 from art_trainer.analysis.trends import Change, TermGain, change_of, ends_of
 from art_trainer.rollout.evaluate import Evaluation
+from art_trainer.tracking.stalls import SOLVED, Stall
 
-_SOLVED = 0.9  # from this success rate on, equal attempts are not stagnation
 _RARE = 0.02
 _FEWEST_GROUPS = 10
 _NOT_MEASURED = "it was not measured, or over too few steps (6 are needed)"
@@ -147,7 +147,7 @@ class Evidence:
     @property
     def solved(self) -> bool:
         """Whether nearly every late attempt succeeds."""
-        return (self.late_success or 0.0) >= _SOLVED
+        return (self.late_success or 0.0) >= SOLVED
 
     @cached_property
     def reward_rises(self) -> bool:
@@ -439,9 +439,10 @@ _BY_CHANCE = "Not by more than chance"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The analysis in three sentences.
+    """The analysis in three sentences, and before them what keeps the run from learning.
 
     Attributes:
+        stall: What keeps it from learning, if anything does.
         learned: Whether the run learned.
         failures: Where it fails.
         reward_hacking: Whether the reward is hacked.
@@ -449,6 +450,7 @@ class Verdict:
         reasons: The evidence of the strongest findings.
     """
 
+    stall: Stall | None
     learned: str
     failures: str
     reward_hacking: str
@@ -472,12 +474,17 @@ def verdict_of(
         tasks: Success rates by task, of that evaluation and of training.
         errors: The most frequent errors in training.
     """
+    stall = evidence.records.stalls.find(evidence.records.errors.first_replies)
+    untrained = stall is not None and stall.dead and stall.never_learned
     hacking = [finding for finding in findings if finding.reward_hacking]
     seen = [finding for finding in hacking if finding.seen]
     if seen:
         confidence = seen[0].confidence
         shown = [finding for finding in seen if finding.confidence is confidence]
         answer = f"{_HACKED[confidence]}: {'; '.join(finding.title.lower() for finding in shown)}."
+    elif untrained:
+        confidence, shown = Confidence.UNKNOWN, []
+        answer = "Not measured: nothing was trained."
     elif evidence.change(REWARD) is None:  # without a trend of the reward there is nothing to explain
         confidence, shown = Confidence.UNKNOWN, []
         answer = "Unknown: there are too few steps (6 are needed)."
@@ -485,8 +492,11 @@ def verdict_of(
         confidence, shown = Confidence.NONE, []
         measured = sum(finding.confidence is not Confidence.UNKNOWN for finding in hacking)
         answer = f"No sign of it: none of the {measured} detectors that could measure passes its threshold."
+        if others := [f"{one.title.lower()} ({one.confidence})" for one in findings if one.seen]:
+            answer += f" What else was found: {'; '.join(others)}."
     return Verdict(
-        learned=_learned(evidence),
+        stall=stall,
+        learned="No: no step had a gradient, so nothing was trained." if untrained else _learned(evidence),
         failures=_failures(evidence, last, tasks, errors),
         reward_hacking=answer,
         confidence=confidence,

@@ -52,10 +52,12 @@ class ErrorCollector:
     Attributes:
         replies: Replies seen.
         errors: Those without a valid call.
+        first_replies: The first three of them.
     """
 
     def __init__(self) -> None:
         self.replies = self.errors = 0
+        self.first_replies: list[str] = []
         self._seen: dict[tuple[str, str], ErrorPattern] = {}
         self._dropped = 0
 
@@ -65,6 +67,7 @@ class ErrorCollector:
         for number, turn in enumerate(episode.turns, start=1):
             if turn.error is not None:
                 self.errors += 1
+                self.first_replies = [*self.first_replies, turn.reply][:3]
                 kind, message = str(turn.error.get("kind", "invalid")), str(turn.error.get("message", ""))
                 self._count(step, episode, kind, message, turn.reply, f", turn {number}")
         if episode.failed:

@@ -20,6 +20,7 @@ from art_trainer.analysis.run_records import JUDGE, TERM
 from art_trainer.analysis.svg_charts import Chart, line_chart
 from art_trainer.analysis.task_rates import TaskRates
 from art_trainer.formatting import number, percent, short, visible
+from art_trainer.tracking.stalls import Stall
 
 _STYLES = {
     Confidence.STRONG: "bold red",
@@ -150,6 +151,8 @@ def print_analysis(analysis: Analysis, console: Console) -> None:
 
 def _parts(run: RunAnalysis) -> Iterator[RenderableType]:
     verdict = run.verdict
+    if verdict.stall is not None:
+        yield Text.assemble(("Warning: ", "bold red"), visible(stall_sentence(verdict.stall)))
     for question, answer in (
         ("Did it learn?", verdict.learned),
         ("Where does it fail?", verdict.failures),
@@ -206,6 +209,12 @@ def _cell(text: str) -> Text:
 
 
 # Sentences.
+
+
+def stall_sentence(stall: Stall) -> str:
+    """What keeps a run from learning."""
+    claim = "this run cannot learn" if stall.dead else "this run hardly learns"
+    return f"{claim}. {stall.message[0].upper()}{stall.message[1:]}"
 
 
 def record_summary(run: RunAnalysis) -> str:
@@ -315,6 +324,7 @@ def render_page(template: str, **values: Any) -> str:
         ticked=_ticked,
         drawing=Markup,
         record=record_summary,
+        stalled=stall_sentence,
         tables=tables,
     )
     style, _, _ = loader.get_source(environment, "report.css")

@@ -23,6 +23,7 @@ from art_trainer.analysis.task_rates import TaskCollector
 from art_trainer.errors import RecordError
 from art_trainer.tracking.episode_store import iter_episodes
 from art_trainer.tracking.run_dir import RunFolder, parse_line
+from art_trainer.tracking.stalls import StallDetector
 from art_trainer.types import CUT_OFF, Episode, Turn
 
 if TYPE_CHECKING:
@@ -176,6 +177,7 @@ class RunRecords:
         tasks: Success by task.
         broken_lines: Unreadable lines of ``metrics.jsonl``.
         damage: What was wrong with the episode records; nothing after it was read.
+        stalls: What kept the run from learning.
         last_step: The last step that was logged or recorded.
         last_recorded: The last step with recorded episodes.
     """
@@ -186,6 +188,7 @@ class RunRecords:
     tasks: TaskCollector = field(default_factory=TaskCollector)
     broken_lines: int = 0
     damage: list[str] = field(default_factory=list)
+    stalls: StallDetector = field(default_factory=lambda: StallDetector({}))
     last_step: int = 0
     last_recorded: int = 0
 
@@ -228,7 +231,7 @@ class RunRecords:
 
 def read_run(run: Path) -> RunRecords:
     """Read a run's training records and metrics once, in bounded memory."""
-    records = RunRecords()
+    records = RunRecords(stalls=StallDetector(RunFolder(run).settings()))
     tools: set[str] = set()
     for step, members in iter_groups(run, records.damage):
         _add_group(records.windows.at(step), members, tools)
@@ -257,6 +260,7 @@ def _read_metrics(file: Path, records: RunRecords) -> None:
             for name, value in line.items():
                 if isinstance(value, int | float):
                     sums.add(name, value)
+            records.stalls.add(step, line)
             records.last_step = max(records.last_step, step)
             place += 1
 

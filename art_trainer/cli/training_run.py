@@ -17,7 +17,7 @@ from art_trainer.analysis.report import headline, write_report
 from art_trainer.cli.console import TrainingProgress, episode_bar, print_settings, results_table
 from art_trainer.cli.options import show_logs
 from art_trainer.cli.run_config import recipes_for
-from art_trainer.errors import ConfigError
+from art_trainer.errors import ConfigError, StalledError
 from art_trainer.formatting import number, percent
 from art_trainer.inference.policy import Policy
 from art_trainer.inference.scripted_policy import ScriptedPolicy
@@ -60,6 +60,7 @@ def run_training(
 
     Raises:
         typer.Exit: With code 130 after Ctrl-C, when a checkpoint and a report were written.
+        StalledError: If the run cannot learn; a checkpoint and a report were written too.
     """
     if settings.run.opponent != SELF or settings.run.seat is not None:
         raise ConfigError("opponent and seat are settings of art-trainer self-play: leave them out")
@@ -111,6 +112,9 @@ def _run_main(
             *(folder.report_file, command, folder.path),
         )
         raise typer.Exit(INTERRUPTED) from None
+    except StalledError:
+        _log.info("\nReport: %s", folder.report_file)
+        raise
     finally:
         # Whatever ended the run, its numbers up to there are worth reading.
         write_report(folder.path)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from art_trainer.config import GRPOConfig
-from art_trainer.tracking.stalls import STOP_AFTER, WARN_AFTER, StallDetector
+from art_trainer.tracking.stalls import StallDetector
 from art_trainer.types import Group
 
 FIRST_STEPS = 5
@@ -131,8 +131,9 @@ class HealthMonitor:
         self._reported.add(stall.name)
         message = f"step {step}: {stall.message}"
         if stall.dead and not self._config.keep_going:
-            message += f" After {STOP_AFTER} steps in a row without a gradient the run stops."
-        return [RunWarning(step, stall.name, float(step - stall.first + 1), float(WARN_AFTER), message)]
+            message += f" After {self._stalls.stop_after} steps in a row without a gradient the run stops."
+        steps = float(stall.last - stall.first + 1)
+        return [RunWarning(step, stall.name, steps, steps, message)]
 
     def _limits(self, metrics: Mapping[str, float]) -> Iterator[tuple[str, float, float, float]]:
         """Yield each metric's name, its value, the setting and the threshold that follows from it."""

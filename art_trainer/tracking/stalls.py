@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-WARN_AFTER = 3
-"""Steps in a row without a gradient before a warning."""
+WARN_AFTER, WARN_LATER = 3, 5
+"""Steps in a row without a gradient before a warning: of a run that never had one, and of one that had."""
 STOP_AFTER = 10
 """Steps in a row without a gradient before the run is stopped."""
 SOLVED = 0.9
@@ -167,6 +167,8 @@ class StallDetector:
     A step has none if no token was trained on, the gradient's norm is zero, or only terms beside the reward
     have one (KL, entropy). Steps whose optimizer steps were skipped count as steps with a gradient.
 
+    A run that had gradients in one of N steps gets N times as many steps: it is slow, but it learns.
+
     Args:
         settings: The run's settings by name, as in ``run.yaml``.
     """
@@ -174,7 +176,7 @@ class StallDetector:
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._settings = settings
         self._first = self._last = self._steps = 0
-        self._learned = False
+        self._before = self._with_gradient = 0
         self._newest: list[dict[str, float]] = []
 
     def add(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -186,7 +188,9 @@ class StallDetector:
         numbers = {name: value for name, value in known.items() if isinstance(value, int | float)}
         self._newest = [*self._newest, numbers][-WARN_AFTER:]
         if self._has_gradient(metrics):
-            self._learned, self._steps = True, 0
+            self._before += self._steps + 1
+            self._with_gradient += 1
+            self._steps = 0
         else:
             self._first = self._first if self._steps else step
             self._steps += 1
@@ -194,7 +198,19 @@ class StallDetector:
     @property
     def must_stop(self) -> bool:
         """Whether so many steps in a row had no gradient that the run should stop."""
-        return self._steps >= STOP_AFTER and self._cause() is not None
+        return self._steps >= self.stop_after and self._cause() is not None
+
+    @property
+    def stop_after(self) -> int:
+        """Steps in a row without a gradient before the run is stopped."""
+        return self._patience(STOP_AFTER)
+
+    def _patience(self, steps: int) -> int:
+        return math.ceil(steps * self._before / self._with_gradient) if self._with_gradient else steps
+
+    @property
+    def _is_dead(self) -> bool:
+        return self._steps >= self._patience(WARN_LATER if self._with_gradient else WARN_AFTER)
 
     def find(self, replies: Sequence[str] = ()) -> Stall | None:
         """What keeps the run from learning now; ``None`` if nothing does.
@@ -205,10 +221,10 @@ class StallDetector:
         name = self._cause()
         if name is None:
             return None
-        dead = self._steps >= WARN_AFTER
+        dead = self._is_dead
         first = self._first if dead else self._last - WARN_AFTER + 1
         since = f"no step from {first} to {self._last} had a gradient" if dead else f"since step {first}"
-        never = not self._learned
+        never = not self._with_gradient
         message = f"{since}: {self._explain(name, replies)}"
         return Stall(name, _CAUSES[name].title, first, self._last, dead, never, message)
 
@@ -218,7 +234,8 @@ class StallDetector:
             "first": self._first,
             "last": self._last,
             "steps": self._steps,
-            "learned": self._learned,
+            "before": self._before,
+            "with_gradient": self._with_gradient,
             "newest": self._newest,
         }
 
@@ -226,8 +243,8 @@ class StallDetector:
         """Set what :meth:`state` returned; a run that was stopped gets as many steps again."""
         self._first, self._last = int(state["first"]), int(state["last"])
         self._steps, self._newest = int(state["steps"]), [dict(numbers) for numbers in state["newest"]]
-        self._learned = bool(state["learned"])
-        if self._steps >= STOP_AFTER:
+        self._before, self._with_gradient = int(state["before"]), int(state["with_gradient"])
+        if self._steps >= self.stop_after:
             self._steps, self._newest = 0, []
 
     def _has_gradient(self, metrics: Mapping[str, float]) -> bool:
@@ -246,7 +263,7 @@ class StallDetector:
         steps = self._newest
         if len(steps) < WARN_AFTER:
             return None
-        if self._steps >= WARN_AFTER and not (self._learned and _solved(steps)):
+        if self._is_dead and not (self._with_gradient and _solved(steps)):
             return next(name for name, cause in _CAUSES.items() if cause.holds(steps))
         return "no_valid_reply" if _CAUSES["no_valid_reply"].holds(steps) else None
 

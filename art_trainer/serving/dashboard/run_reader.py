@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import statistics
 import threading
@@ -21,6 +22,7 @@ from art_trainer.serving.dashboard.episode_view import episode_view
 from art_trainer.serving.dashboard.tail_reader import MetricTable, TailReader
 from art_trainer.serving.http.middleware import ApiError
 from art_trainer.tracking.run_dir import AFTER, BASELINE, BEFORE, STEP, RunFolder
+from art_trainer.tracking.stalls import StallDetector
 from art_trainer.types import Interval
 
 MAX_EVENTS = 1_000
@@ -48,6 +50,7 @@ class RunReader:
         self._lock = threading.Lock()
         self._metrics = MetricTable(self._folder.metrics_file)
         self._event_lines = TailReader(self._folder.warnings_file)
+        self._stalls, self._stalls_generation = StallDetector({}), ""
         self._event_generation = ""
         self._events: deque[dict[str, Any]] = deque(maxlen=MAX_EVENTS)
         self._parsed: dict[Path, tuple[int, dict[str, Any]]] = {}
@@ -58,14 +61,15 @@ class RunReader:
         Returns:
             ``env`` and ``model``; ``state``: ``starting``, ``running``, ``quiet`` (nothing was written for a
             while) or ``finished``; ``step`` and ``max_steps``; ``seconds_left`` at the speed of the newest
-            steps; ``quiet_seconds`` since anything was written; numbers that change with new ``metrics``,
+            steps; ``stall``, ``title`` and ``message`` of what keeps the run from learning;
+            ``quiet_seconds`` since anything was written; numbers that change with new ``metrics``,
             ``episodes``, ``warnings`` and ``evaluations``; ``latest`` values of some metrics. ``None`` is
             unknown.
         """
         episodes, events = self.episodes.count(), self.events()
         with self._lock:
-            self._metrics.update()
             settings = self._read(self._folder.settings_file, self._folder.settings)
+            self._update(settings)
             latest = {key: found[-1] for key in ("step", *_LATEST) if (found := self._metrics.latest(key))}
             step, planned = int(latest.pop("step", 0)), settings.get("max_steps")
             max_steps = planned if isinstance(planned, int) and planned > 0 else None
@@ -82,6 +86,7 @@ class RunReader:
                 "step": step,
                 "max_steps": max_steps,
                 "seconds_left": pace * left if pace is not None and left and state == "running" else None,
+                "stall": self._stall(),
                 "quiet_seconds": quiet,
                 "metrics": self._metrics.cursor,
                 "episodes": episodes,
@@ -93,7 +98,7 @@ class RunReader:
     def metrics(self, after: str | None) -> dict[str, Any]:
         """The rows after a cursor, see :class:`~art_trainer.serving.dashboard.tail_reader.MetricTable`."""
         with self._lock:
-            self._metrics.update()
+            self._update(self._read(self._folder.settings_file, self._folder.settings))
             return self._metrics.after(after)
 
     def events(self) -> list[dict[str, Any]]:
@@ -159,6 +164,22 @@ class RunReader:
             with contextlib.suppress(ValueError):
                 self._parsed[file] = (changed, parse())
         return self._parsed[file][1]
+
+    def _update(self, settings: dict[str, Any]) -> None:
+        """Read new metrics, and look for what keeps the run from learning."""
+        records = self._metrics.update()
+        if self._stalls_generation != self._metrics.generation:
+            self._stalls, self._stalls_generation = StallDetector(settings), self._metrics.generation
+        for record in records:
+            step = record.get("step")
+            if isinstance(step, int | float) and math.isfinite(step):
+                self._stalls.add(int(step), record)
+
+    def _stall(self) -> dict[str, str] | None:
+        stall = self._stalls.find()
+        if stall is None:
+            return None
+        return {"title": f"{'cannot learn: ' * stall.dead}{stall.title}", "message": stall.message}
 
     def _evaluations_version(self) -> str:
         times = [file.stat().st_mtime_ns for file in self._folder.evaluations.glob("*.json")]

@@ -82,8 +82,13 @@ class MetricTable:
         self._rows = 0
         self._columns: dict[str, array[float]] = {}
 
-    def update(self) -> None:
-        """Read what is new.
+    @property
+    def generation(self) -> str:
+        """Changes when the file was written anew; rows of earlier generations are void."""
+        return self._generation
+
+    def update(self) -> list[dict[str, Any]]:
+        """Read and return what is new.
 
         Raises:
             OSError: The file cannot be read.
@@ -99,6 +104,7 @@ class MetricTable:
                 value = record.get(name)
                 column.append(value if isinstance(value, int | float) else _NAN)
             self._rows += 1
+        return records
 
     def latest(self, name: str, count: int | None = None) -> list[float]:
         """The finite values of a metric among the newest rows, the oldest first."""

@@ -88,6 +88,11 @@ function factsOf(run) {
   };
 }
 
+/** A badge of a run that cannot learn. */
+function stallChip(run) {
+  return run.stall ? chip(run.stall.title, "bad", { title: run.stall.message }) : null;
+}
+
 function progressBar(step, wanted, label) {
   const bar = h("progress", { max: wanted ?? 1, value: wanted ? Math.min(step, wanted) : 0, "aria-label": label });
   return bar;
@@ -113,11 +118,13 @@ function hero(facts) {
           "div",
           { class: "line" },
           chip(facts.word, facts.kind),
+          stallChip(run),
           h("b", {}, `step ${count(facts.step)}`, facts.wanted ? h("span", { class: "soft" }, ` of ${count(facts.wanted)}`) : null),
           h("span", { class: "grow" }),
           h("span", { class: "soft" }, facts.left ?? facts.age ?? ""),
         ),
         progressBar(facts.step, facts.wanted, `Progress of ${run.name}`),
+        run.stall ? h("p", { class: "notice" }, `${run.stall.message[0].toUpperCase()}${run.stall.message.slice(1)}`) : null,
       ),
     ),
     table && table.rows
@@ -176,7 +183,7 @@ function runRow({ run, word, kind, step, wanted, left, ago }, successes) {
       h("button", { type: "button", class: "plain", "data-key": `solo-${run.id}`, title: "Show only this run, or all", onclick: () => soloRun(run.id) }, run.name),
       h("span", { class: "soft about" }, [run.model, run.env].filter(Boolean).join(" on ")),
     ),
-    h("td", {}, chip(word, kind)),
+    h("td", {}, chip(word, kind), " ", stallChip(run)),
     h("td", { class: "steps" }, progressBar(step, wanted, `Progress of ${run.name}`), h("span", {}, wanted ? `${count(step)} / ${count(wanted)}` : count(step))),
     h("td", { class: "num", "data-label": "Reward" }, h("span", { class: `line-${run.id % RUN_COLOURS}` }, sparkline(rewards.slice(-200), 72, 20)), h("b", {}, short(run.latest.reward))),
     successes ? h("td", { class: "num", "data-label": "Success" }, percent(run.latest.success, 1)) : null,

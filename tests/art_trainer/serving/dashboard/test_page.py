@@ -126,6 +126,23 @@ def test_the_overview_shows_runs_curves_warnings_and_evaluations(open_page, url)
     expect(page.locator(".plot[data-metric='time/rollout'] canvas")).to_be_visible()
 
 
+def test_a_run_that_cannot_learn_has_a_badge(open_page, tmp_path):
+    flat = {"frac_reward_zero_std": 1.0, "trained_tokens": 0.0, "grad_norm": 0.0, "reward": 0.0}
+    for name in ("dead", "alive"):
+        run = DashRun(tmp_path / name)
+        for step in (1, 2, 3):
+            run.step(step, **(flat if name == "dead" else {}))
+    with serving((tmp_path,)) as url, serving((tmp_path / "dead",)) as alone:
+        rows = open_page(url).locator("table.runs tbody tr")
+        expect(rows.filter(has_text="dead").locator(".chip.bad")).to_have_text(
+            "cannot learn: the reward never moves"
+        )
+        expect(rows.filter(has_text="alive").locator(".chip.bad")).to_have_count(0)
+        expect(open_page(alone).locator(".hero .notice")).to_contain_text(
+            "No step from 1 to 3 had a gradient"
+        )
+
+
 def test_dragging_zooms_all_curves_and_a_key_zooms_out(open_page, url):
     page = open_page(url)
     plot = page.locator(".plot[data-metric='kl'] .u-over")
