@@ -6,9 +6,8 @@ What kills a run is null or one of
 - ``{"event": E, "path": P, "count": N}``: at the N-th change of kind E to a path that holds P, before it;
 - ``{"call": "module:Class.method", "count": N}``: at the N-th call of a method.
 
-The process kills itself there with SIGKILL, so that nothing can tidy up. With ``"supervised": true`` that is
-the first start of a run under ``art-trainer supervise``. Prints a JSON list: of each run its exit status, and
-what then lies among the checkpoints of the folder of its name.
+The process kills itself there with SIGKILL, so that nothing can tidy up. Prints a JSON list: of each run its
+exit status, and what then lies among the checkpoints of the folder of its name.
 """
 
 from __future__ import annotations
@@ -21,14 +20,11 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
-from unittest import mock
+from typing import Any
 
 import gymnasium as gym
 
 from art_trainer.cli.main import main
-from art_trainer.cli.supervise import TrainingCommand
-from art_trainer.training.supervisor import Supervisor, TrainingJob
 from tests.art_trainer.tiny_models import EchoEnv
 
 ENV = "toy/Words-v0"
@@ -89,49 +85,12 @@ def work(arguments: Sequence[str], moment: Mapping[str, Any], folder: str) -> No
     os._exit(status)
 
 
-class Forked:
-    """In place of ``subprocess.Popen``: a child that need not import PyTorch. The first one is killed."""
-
-    moments: ClassVar[list[Mapping[str, Any]]] = []
-    folder = ""
-
-    def __init__(self, command: Sequence[str], env: Mapping[str, str], start_new_session: bool) -> None:
-        self.returncode: int | None = None
-        moment = Forked.moments.pop() if Forked.moments else {}
-        self.pid = os.fork()
-        if self.pid == 0:
-            os.setsid()
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            work(command[1:], moment, Forked.folder)
-
-    def poll(self, options: int = os.WNOHANG) -> int | None:
-        if self.returncode is None:
-            found, status = os.waitpid(self.pid, options)
-            self.returncode = os.waitstatus_to_exitcode(status) if found else None
-        return self.returncode
-
-    def wait(self) -> int | None:
-        return self.poll(0)
-
-
-def supervise(run: Mapping[str, Any], folder: str) -> int:
-    """Run the command under supervision; return what that comes to."""
-    Forked.moments, Forked.folder = [run["kill"]], folder
-    command = TrainingCommand(["art-trainer", *run["arguments"]])
-    with mock.patch("subprocess.Popen", Forked):
-        return Supervisor([TrainingJob(command.folder, command, first_pause=0.001)]).run()
-
-
 def play(run: Mapping[str, Any], folder: str) -> dict[str, Any]:
     """Run the command in a child; return its exit status and what is left among its checkpoints."""
-    if run.get("supervised"):
-        status = supervise(run, folder)
-    else:
-        child = os.fork()
-        if child == 0:
-            work(run["arguments"], run["kill"] or {}, folder)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    child = os.fork()
+    if child == 0:
+        work(run["arguments"], run["kill"] or {}, folder)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     left = sorted(path.name for path in Path(folder, run["name"], "checkpoints").glob("*"))
     return {"status": status, "left": left}
 

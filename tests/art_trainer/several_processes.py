@@ -25,15 +25,14 @@ import torch
 from art_trainer.cli import main as cli
 from art_trainer.config import GRPOConfig
 from art_trainer.errors import EngineError, StalledError
-from art_trainer.models.loading import add_lora_adapter
 from art_trainer.training.distributed import ProcessGroup, init_distributed
 from art_trainer.training.learner import Learner
 from art_trainer.training.trainer import GRPOTrainer
 from art_trainer.types import Episode
 from tests.art_trainer.guess import GuessEnv, guess_policy
 from tests.art_trainer.made_episodes import made_groups
-from tests.art_trainer.tiny_models import tiny_model
-from tests.art_trainer.updates import untimed, weights_of, with_rewards
+from tests.art_trainer.tiny_models import lora_model, tiny_model
+from tests.art_trainer.updates import config, untimed, weights_of, with_rewards
 
 TRAINER: dict[str, Any] = {
     "learning_rate": 2e-3,
@@ -49,29 +48,19 @@ TRAINER: dict[str, Any] = {
 
 def learn(options: Mapping[str, Any], processes: ProcessGroup) -> tuple[torch.Tensor, list[dict[str, float]]]:
     """Three updates of a tiny model on episodes made by hand; the weights, and the metrics but for times."""
-    model = tiny_model(options.get("family", "qwen2"), hidden=32)
-    if options.get("lora"):
-        torch.manual_seed(0)
-        model = add_lora_adapter(model, 4)
+    make = lora_model if options.get("lora") else tiny_model
+    model = make(family=options.get("family", "qwen2"), hidden=32)
     groups = made_groups(model, groups=options.get("groups", 3), size=3)
     flat = options.get("flat", [])
     groups = [with_rewards(g, [0.5] * 3) if i in flat else g for i, g in enumerate(groups)]
-    config = GRPOConfig(
-        **{
-            "learning_rate": 1e-2,
-            "adam_epsilon": 1e-3,
-            "tokens_per_microbatch": 96,
-            "lr_scheduler_type": "constant",
-            **options.get("config", {}),
-        }
-    )
-    learner = Learner(model, config, processes)
+    settings = {"learning_rate": 1e-2, "adam_epsilon": 1e-3, "tokens_per_microbatch": 96}
+    learner = Learner(model, config(**{**settings, **options.get("config", {})}), processes)
     metrics = [learner.update(groups) for _ in range(3)]
     return weights_of(model), [untimed(one) for one in metrics]
 
 
 class Watcher:
-    """Writes down the episodes and steps it is told of, and may interrupt its process at a step."""
+    """Records episodes and steps."""
 
     def __init__(self) -> None:
         self.episodes: list[tuple[int, str, float]] = []
@@ -103,20 +92,20 @@ class Reached(GuessEnv):
 
 
 def make_trainer(options: Mapping[str, Any], processes: ProcessGroup) -> tuple[GRPOTrainer, Watcher]:
-    """A trainer of a tiny model, gone on with from a checkpoint if one is named."""
+    """A trainer of a tiny model, resumed from a checkpoint if one is named."""
     watcher = Watcher()
-    config = GRPOConfig(**{**TRAINER, **options.get("config", {}), "output_dir": options["folder"]})
+    settings = GRPOConfig(**{**TRAINER, **options.get("config", {}), "output_dir": options["folder"]})
     policy = guess_policy(hidden=16, seed=processes.rank)  # the main process's weights are those that count
-    trainer = GRPOTrainer(policy, Reached, config, callbacks=[watcher], processes=processes)
+    trainer = GRPOTrainer(policy, Reached, settings, callbacks=[watcher], processes=processes)
     if "resume" in options:
         trainer.load_checkpoint(options["resume"])
     return trainer, watcher
 
 
 def train(options: Mapping[str, Any], processes: ProcessGroup) -> dict[str, Any]:
-    """A run of GRPO; its weights and what its callback was told."""
-    interrupted = options.get("interrupt") == processes.rank
-    Reached.games, Reached.at = 0, options.get("at", 0) if interrupted else -1
+    """A run of GRPO; its weights and what its callback got. The second process may get a signal."""
+    Reached.games, Reached.at = 0, options.get("at", -1) if processes.rank == 1 else -1
+    Reached.number = options.get("signal", signal.SIGINT)
     trainer, watcher = make_trainer(options, processes)
     if "full_at" in options and processes.is_main:
         trainer.backend.publish = partial(publish_to_full_disk, at=options["full_at"])  # type: ignore[method-assign]
@@ -136,20 +125,6 @@ def publish_to_full_disk(version: int, at: int) -> None:
     """Fail at a version, as a server does whose disk is full."""
     if version == at:
         raise EngineError("no room")
-
-
-def die(options: Mapping[str, Any], processes: ProcessGroup) -> None:
-    """A run of which one process is killed in its second step, after some files were written."""
-
-    Reached.games, Reached.at = 0, options["at"] if processes.rank == 1 else -1
-    Reached.number = signal.SIGKILL
-    trainer, _ = make_trainer(options, processes)
-    trainer.train()
-
-
-def command(options: Mapping[str, Any], processes: ProcessGroup) -> int:
-    """``art-trainer`` with some arguments; its exit code."""
-    return exit_code(options["arguments"])
 
 
 def exit_code(arguments: Sequence[str]) -> int:
@@ -207,8 +182,7 @@ def launch(one: Mapping[str, Any], size: int = 2) -> list[int]:
 JOBS: dict[str, Callable[[Mapping[str, Any], ProcessGroup], Any]] = {
     "learn": learn,
     "train": train,
-    "die": die,
-    "command": command,
+    "command": lambda options, processes: exit_code(options["arguments"]),
 }
 
 

@@ -1,4 +1,4 @@
-"""A run that is killed at any moment and gone on with is, bit for bit, the run that was never killed."""
+"""A run that is killed at any moment and resumed is, bit for bit, the run that was never killed."""
 
 import json
 import os
@@ -47,7 +47,7 @@ MOMENTS: dict[str, dict[str, Any]] = {
         "event": "os.rename", "path": "checkpoints/.step-000003.partial", "count": 1,
     },
 }  # fmt: skip
-"""Where one run is killed, one after the other, each time it was gone on with."""
+"""Where one run is killed, one after the other, and resumed each time."""
 
 
 @pytest.fixture(scope="module")
@@ -64,37 +64,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ("killed", False, None),
         )
     ]
-    kill = MOMENTS["between the optimizer steps of step 2"]
-    given = arguments(folder, "supervised", True)
-    runs.append({"name": "supervised", "arguments": given, "kill": kill, "supervised": True})
     (folder / "runs.json").write_text(json.dumps({"folder": str(folder), "runs": runs}))
     command = [sys.executable, "-m", "tests.art_trainer.killed_runs", str(folder / "runs.json")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
-    (folder / "told.json").write_text(done.stdout.splitlines()[-1])
+    (folder / "outcomes.json").write_text(done.stdout.splitlines()[-1])
     return folder
 
 
 def arguments(folder: Path, name: str, start: bool) -> list[str]:
-    """What a run is started with, or gone on with."""
+    """The arguments to start a run, or to resume it."""
     if not start:
         return ["train", "--resume", str(folder / name)]
     given = ["train", "--model", folder / "tiny", "--output-dir", folder / name, *SETTINGS]
     return [str(argument) for argument in given]
-
-
-def told(folder: Path) -> list[dict[str, Any]]:
-    """What was told of the run that was never killed, and of the one that was, time after time."""
-    found: list[dict[str, Any]] = json.loads((folder / "told.json").read_text())
-    return found[:-1]
-
-
-def test_it_was_killed_at_every_moment_and_finished_in_the_end(folder: Path) -> None:
-    whole, *others = told(folder)
-    statuses = dict(zip([*MOMENTS, "the end"], (run["status"] for run in others), strict=True))
-    assert statuses == {**dict.fromkeys(MOMENTS, -signal.SIGKILL), "the end": 0}
-    assert whole["status"] == 0
 
 
 def test_the_weights_moments_and_counters_are_those_of_the_whole_run(folder: Path) -> None:
@@ -105,9 +89,8 @@ def test_the_weights_moments_and_counters_are_those_of_the_whole_run(folder: Pat
     for state in states:
         del state["config"]["output_dir"]
     assert states[0] == states[1]
-    assert (whole / "model/model.safetensors").read_bytes() != (
-        folder / "tiny/model.safetensors"
-    ).read_bytes()
+    start = folder / "tiny" / "model.safetensors"
+    assert (whole / "model/model.safetensors").read_bytes() != start.read_bytes()
 
 
 def test_metrics_and_evaluations_are_those_of_the_whole_run(folder: Path) -> None:
@@ -125,8 +108,10 @@ def test_metrics_and_evaluations_are_those_of_the_whole_run(folder: Path) -> Non
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
-def test_no_kill_leaves_less_than_the_newest_whole_checkpoint(folder: Path) -> None:
-    whole, *killed = told(folder)
+def test_every_kill_leaves_the_newest_whole_checkpoint_and_the_run_ends_in_the_end(folder: Path) -> None:
+    whole, *killed = json.loads((folder / "outcomes.json").read_text())
+    statuses = [run["status"] for run in (whole, *killed)]
+    assert statuses == [0, *[-signal.SIGKILL] * len(MOMENTS), 0]
     left = {moment: run["left"] for moment, run in zip([*MOMENTS, "the end"], killed, strict=True)}
     # The best one so far, by the evaluation, is kept beside the newest.
     assert left["the first rollout"] == ["step-000000"]
@@ -140,17 +125,7 @@ def test_no_kill_leaves_less_than_the_newest_whole_checkpoint(folder: Path) -> N
 
 
 def test_steps_that_were_saved_are_not_done_again(folder: Path) -> None:
-    # The last time it was gone on with, from a checkpoint that was being replaced, nothing was left to train.
+    # The last time it was resumed, from a checkpoint that was being replaced, nothing was left to train.
     killed = folder / "killed"
     started = (killed / "run.yaml").stat().st_mtime_ns
     assert (killed / "episodes.jsonl.zst").stat().st_mtime_ns < started
-
-
-def test_a_supervised_run_is_killed_between_two_steps_and_ends_as_the_whole_run(folder: Path) -> None:
-    assert json.loads((folder / "told.json").read_text())[-1]["status"] == 0
-    supervised, whole = folder / "supervised", folder / "whole"
-    (restart,) = (json.loads(line) for line in (supervised / "restarts.jsonl").read_text().splitlines())
-    assert (restart["code"], restart["step"], restart["checkpoint"]) == (-signal.SIGKILL, 1, 1)
-    assert logged_metrics(supervised) == logged_metrics(whole)
-    for file in ("episodes.jsonl.zst", "checkpoints/step-000003/model/model.safetensors"):
-        assert (supervised / file).read_bytes() == (whole / file).read_bytes(), file
