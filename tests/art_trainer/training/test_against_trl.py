@@ -36,7 +36,7 @@ MAX_LENGTH = 32
 
 @dataclass
 class Played:
-    """Trajectories as TRL's generation step hands them on."""
+    """Trajectories as TRL's generation step gives them."""
 
     prompts: list[list[int]]
     completions: list[list[int]]
@@ -58,10 +58,10 @@ def played(groups: Sequence[Group]) -> Played:
     return result
 
 
-def _trainer(base: type, settings: Any, model: torch.nn.Module) -> Any:
-    """A real trainer of TRL's that is handed trajectories instead of sampling them."""
+def _trainer(kind: type, settings: type, folder: Path) -> Any:
+    """A real trainer of TRL's that gets trajectories instead of sampling them."""
 
-    class Handed(base):  # type: ignore[misc]
+    class Handed(kind):  # type: ignore[misc]
         trajectories: Played
 
         def _generate(self, prompts: Any) -> Any:
@@ -71,13 +71,18 @@ def _trainer(base: type, settings: Any, model: torch.nn.Module) -> Any:
             return t.prompts, t.completions, t.masks, texts, logprobs, {}, None, None
 
         def _send_telemetry(self) -> None:
-            """Tests tell nobody."""
+            """No network in tests."""
 
     tokenizer = byte_tokenizer()
     tokenizer.pad_token = "<|endoftext|>"
+    arguments = settings(
+        **{"output_dir": str(folder), "use_cpu": True, "bf16": False, "report_to": "none", "beta": 0.0},
+        **{"per_device_train_batch_size": 3 * SIZE, "num_generations": SIZE},
+        **{"gradient_checkpointing": False, "max_completion_length": MAX_LENGTH},
+    )
     trainer = Handed(
-        model,
-        args=settings,
+        tiny_model(),
+        args=arguments,
         reward_funcs=lambda completions, **_: [trainer.trajectories.rewards[int(i)] for i in completions],
         train_dataset=datasets.Dataset.from_list([{"prompt": "task"}]),
         processing_class=tokenizer,
@@ -87,23 +92,9 @@ def _trainer(base: type, settings: Any, model: torch.nn.Module) -> Any:
     return trainer
 
 
-def _settings(kind: type, folder: Path) -> Any:
-    return kind(
-        output_dir=str(folder),
-        use_cpu=True,
-        bf16=False,
-        report_to="none",
-        per_device_train_batch_size=3 * SIZE,
-        num_generations=SIZE,
-        gradient_checkpointing=False,
-        max_completion_length=MAX_LENGTH,
-    )
-
-
 @pytest.fixture(scope="module")
 def made_trainer(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    settings = _settings(trl.GRPOConfig, tmp_path_factory.mktemp("trl"))
-    return _trainer(trl.GRPOTrainer, settings, tiny_model())
+    return _trainer(trl.GRPOTrainer, trl.GRPOConfig, tmp_path_factory.mktemp("trl"))
 
 
 @pytest.fixture
@@ -214,8 +205,6 @@ def test_losses_and_gradients_are_trls(
     assert found.item() == pytest.approx(wanted.item(), rel=1e-9, abs=1e-12)
     wanted.backward()
     found.backward()
-    assert theirs.grad is not None
-    assert ours.grad is not None
     assert theirs.grad.abs().max() > 1e-3
     assert torch.allclose(ours.grad, theirs.grad, rtol=1e-9, atol=1e-12)
 
@@ -233,12 +222,8 @@ def test_advantages_are_trls(set_up: Any, scale: Any) -> None:
     assert first_turns(groups, scale_rewards=scale) == pytest.approx(wanted.tolist(), abs=1e-6)
 
 
-def test_leave_one_out_advantages_are_those_of_trls_rloo_trainer(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    settings = _settings(trl.RLOOConfig, tmp_path_factory.mktemp("rloo"))
-    settings.beta = 0.0
-    rloo = _trainer(trl.RLOOTrainer, settings, tiny_model())
+def test_leave_one_out_advantages_are_those_of_trls_rloo_trainer(tmp_path: Path) -> None:
+    rloo = _trainer(trl.RLOOTrainer, trl.RLOOConfig, tmp_path)
     groups = made_groups(rloo.model, groups=3, size=SIZE)
     rloo.trajectories = played(groups)
     texts = list(map(str, range(3 * SIZE)))
@@ -253,13 +238,8 @@ def test_leave_one_out_advantages_are_those_of_trls_rloo_trainer(
 def test_corrections_for_another_sampler_are_trls(
     set_up: Any, mode: Any, bounds: tuple[float | None, float | None]
 ) -> None:
-    low, high = bounds
-    trainer = set_up(
-        use_vllm=True,
-        vllm_importance_sampling_mode=mode,
-        vllm_importance_sampling_clip_min=low,
-        vllm_importance_sampling_clip_max=high,
-    )
+    settings = dict(zip(("mode", "clip_min", "clip_max"), (mode, *bounds), strict=True))
+    trainer = set_up(use_vllm=True, **{f"vllm_importance_sampling_{k}": v for k, v in settings.items()})
     groups = made_groups(trainer.model, groups=3, size=SIZE)
     shifted = [with_logprobs(group, gap) for group, gap in zip(groups, (-0.1, 0.03, 0.2), strict=True)]
     inputs = scored(trainer, shifted)
@@ -269,9 +249,7 @@ def test_corrections_for_another_sampler_are_trls(
         inputs["old_per_token_logps"][mask],
         inputs["sampling_per_token_logps"][mask],
         mask.nonzero()[:, 0],
-        mode=mode,
-        clip_min=low,
-        clip_max=high,
+        **settings,
     )
     assert len(set(found.tolist())) > 1
     assert found.tolist() == pytest.approx(wanted.tolist(), abs=1e-6)
@@ -288,20 +266,10 @@ def trl_update(trainer: Any, inputs: dict[str, torch.Tensor]) -> tuple[torch.Ten
 def test_the_learners_update_is_trls_on_the_same_trajectories(
     set_up: Any, loss_type: Any, level: Any
 ) -> None:
-    high = 1.1 if loss_type == "cispo" else 0.28
-    settings = config(
-        loss_type=loss_type,
-        importance_sampling_level=level,
-        epsilon_high=high,
-        entropy_coef=0.01,
-        scale_rewards="group",
-        max_completion_length=MAX_LENGTH,
-        max_grad_norm=0.0,
-    )
-    trainer = set_up(
-        **{"loss_type": loss_type, "importance_sampling_level": level, "scale_rewards": "group"},
-        **{"epsilon_low": 0.2, "epsilon_high": high, "_entropy_bonus_enabled": True, "entropy_coef": 0.01},
-    )
+    shared = {"loss_type": loss_type, "importance_sampling_level": level, "scale_rewards": "group"}
+    shared |= {"entropy_coef": 0.01, "epsilon_high": 1.1 if loss_type == "cispo" else 0.28}
+    settings = config(max_completion_length=MAX_LENGTH, max_grad_norm=0.0, **shared)
+    trainer = set_up(epsilon_low=0.2, _entropy_bonus_enabled=True, **shared)
     groups = made_groups(trainer.model, groups=3, size=SIZE)
     stale = [with_logprobs(group, gap) for group, gap in zip(groups, (-0.3, 0.05, 0.3), strict=True)]
     inputs = scored(trainer, stale)
@@ -313,32 +281,25 @@ def test_the_learners_update_is_trls_on_the_same_trajectories(
     assert (found - wanted).norm() <= 1e-5 * wanted.norm()
 
 
-def shrink(model: torch.nn.Module | None) -> None:
+def shrink(model: torch.nn.Module) -> None:
     """Make another policy of a model."""
-    assert model is not None
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(0.9)
 
 
-def test_so_it_is_with_a_reference_and_another_sampler(set_up: Any) -> None:
+def test_the_update_is_trls_with_a_reference_and_another_sampler(set_up: Any) -> None:
     gaps = (-0.1, 0.05, 0.1)
     groups = [with_logprobs(g, gap) for g, gap in zip(made_groups(tiny_model()), gaps, strict=True)]
     reference = tiny_model()
     shrink(reference)
     grpo_trainer.add_fused_lm_head(reference)
-    trainer = set_up(
-        **{"beta": 0.2, "ref_model": reference, "use_vllm": True, "scale_rewards": "none"},
-        **{"vllm_importance_sampling_mode": "token_truncate", "vllm_importance_sampling_clip_max": 1.05},
-    )
+    bounds = {"importance_sampling_mode": "token_truncate", "importance_sampling_clip_max": 1.05}
+    theirs = {f"vllm_{name}": value for name, value in bounds.items()}
+    trainer = set_up(beta=0.2, ref_model=reference, use_vllm=True, scale_rewards="none", **theirs)
     wanted, loss = trl_update(trainer, scored(trainer, groups))
     settings = config(
-        beta=0.2,
-        epsilon_high=0.2,
-        importance_sampling_correction=True,
-        importance_sampling_mode="token_truncate",
-        importance_sampling_clip_max=1.05,
-        max_grad_norm=0.0,
+        beta=0.2, epsilon_high=0.2, importance_sampling_correction=True, max_grad_norm=0.0, **bounds
     )
     found, metrics = caught_update(tiny_model(), groups, settings, lambda learner: shrink(learner.reference))
     assert metrics["kl"] > 0.01
