@@ -14,18 +14,14 @@ import httpx
 from websockets.sync.client import ClientConnection, connect
 
 from art_trainer.config import LeaseOptions
-from art_trainer.distributed.protocol import (
-    EpisodeData,
-    FileEntry,
-    ModelManifest,
-    RunSpec,
-    WeightManifest,
-)
+from art_trainer.distributed.protocol import EpisodeData, FileEntry, ModelManifest, RunSpec, WeightManifest
 from art_trainer.distributed.result_log import ResultLog
 from art_trainer.distributed.server import RunProgress, ServerOptions, TrainingServer
 from art_trainer.distributed.task_queue import TaskQueue
+from art_trainer.distributed.worker_connections import WorkerConnection
 from art_trainer.inference.sampling import SamplingParams
 from tests.art_trainer.distributed.played import episode, task
+from tests.art_trainer.waiting import until
 
 TOKEN = "a-token-that-nobody-guesses"
 RUN = RunSpec(
@@ -94,6 +90,15 @@ class Served:
             wire.welcome = wire.ask(type="hello", **{"protocol": 1, **hello})
             yield wire
 
+    @contextmanager
+    def deaf(self) -> Iterator[WorkerConnection]:
+        """The server's side of a worker that stops to read as soon as two messages wait for it."""
+        with self.dial("deaf", max_queue=1, ping_interval=None, close_timeout=0.1) as socket:
+            socket.send('{"type": "hello", "protocol": 1}')
+            connections = self.server.connections._connections
+            until(lambda: "deaf" in connections)
+            yield connections["deaf"]
+
 
 class Wire:
     """Messages as dicts."""
@@ -126,15 +131,9 @@ class Wire:
 
 def played(lease: dict[str, Any], **changes: Any) -> dict[str, Any]:
     """A result of a lease."""
-    of = task(seed=lease["seed"])
-    played = episode(of, version=changes.pop("version", 0), reward=changes.pop("reward", 1.0))
-    body = EpisodeData.of(played).model_dump(mode="json")
-    return {
-        "type": "episode_result",
-        "lease": lease["lease"],
-        "token": lease["token"],
-        "episode": body,
-    } | changes
+    made = episode(task(seed=lease["seed"]), reward=changes.pop("reward", 1.0))
+    result = {"type": "episode_result", "lease": lease["lease"], "token": lease["token"]}
+    return result | {"episode": EpisodeData.of(made).model_dump(mode="json")} | changes
 
 
 @contextmanager
@@ -142,13 +141,8 @@ def served(folder: Path, *, token: str | None = TOKEN, **options: Any) -> Iterat
     """A server that has published version 0."""
     log = ResultLog(folder / "journal")
     leases = LeaseOptions(options.pop("lease_seconds", 60.0))
-    queue = TaskQueue(
-        log,
-        options=leases,
-        max_staleness=options.pop("max_staleness", 0),
-        clock=options.pop("clock", time.monotonic),
-        on_work=lambda: server.connections.wake(),
-    )
+    clock = options.pop("clock", time.monotonic)
+    queue = TaskQueue(log, options=leases, clock=clock, on_work=lambda: server.connections.wake())
     progress = options.pop("progress", RunProgress("run", 3))
     server = TrainingServer(
         queue,

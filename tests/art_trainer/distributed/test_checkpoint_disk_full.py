@@ -49,7 +49,7 @@ def disk(tmp_path: Path) -> Iterator[tuple[Path, Mount]]:
     subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
-def test_a_full_disk_ends_the_run_in_words_and_who_goes_on_uses_every_result_once(
+def test_a_full_disk_ends_the_run_and_its_continuation_uses_every_result_once(
     disk: tuple[Path, Mount], tmp_path: Path
 ) -> None:
     folder, mount = disk

@@ -4,7 +4,6 @@ import contextlib
 import http.client
 import json
 import logging
-import pickle
 import re
 import socket
 import time
@@ -30,7 +29,7 @@ from tests.art_trainer.distributed.server_helpers import TOKEN, Served, served
 from tests.art_trainer.serving.helpers import tiny_policy
 from tests.art_trainer.waiting import until
 
-WRONG = [None, "x", "wrong-token-of-some-length", TOKEN[:-1], TOKEN + "x", TOKEN.upper()]
+WRONG = [None, TOKEN[:-1], TOKEN + "x", TOKEN.upper()]
 
 
 @pytest.fixture(scope="module")
@@ -76,11 +75,9 @@ def test_no_route_answers_without_the_token(whole: Served) -> None:
     routes = every_route(whole.server.app)
     paths = {path for _, path in routes}
     assert {"/status", "/model", "/model/0", "/weights/0", "/weights/0/data", "/shutdown", "/ws/w1"} <= paths
-    assert {"/", "/v1/models", "/v1/chat/completions", "/v1/completions"} <= paths
-    assert len(paths) > 15
+    assert {"/", "/v1/models", "/v1/chat/completions", "/v1/completions", "/api/runs"} <= paths
     for token in WRONG:
-        headers = {} if token is None else {"authorization": f"Bearer {token}".encode()}
-        with httpx.Client(base_url=whole.server.url, headers=headers, trust_env=False) as client:
+        with whole.http(token) as client:
             for method, path in routes:
                 if method == "WS":
                     answer = refused(partial(whole.dial, path, token, path=""))
@@ -88,13 +85,15 @@ def test_no_route_answers_without_the_token(whole: Served) -> None:
                     answer = client.request(method, path, json={})
                 assert answer.status_code == 401, (method, path, token)
                 assert answer.headers["www-authenticate"] == "Bearer"
-                assert "status" not in answer.text or path == "/"
+                assert path == "/" or answer.json()["error"]["code"] == "invalid_api_key"
 
 
-def test_the_token_opens_the_routes(whole: Served) -> None:
+def test_the_token_opens_the_routes_and_there_are_no_documentation_pages(whole: Served) -> None:
     with whole.http() as client:
         for path in ("/status", "/model", "/weights/0", "/v1/models", "/"):
             assert client.get(path).status_code == 200, path
+        for path in ("/openapi.json", "/docs", "/redoc", "/docs/oauth2-redirect"):
+            assert client.get(path).status_code == 404, path
     with whole.worker() as worker:
         assert worker.welcome["type"] == "welcome"
 
@@ -138,17 +137,9 @@ def test_requests_and_sockets_are_checked_by_their_headers(
 def test_the_root_shows_the_login_page_without_a_token(whole: Served) -> None:
     with whole.http(None) as client:
         answer = client.get("/")
-        assert answer.status_code == 401
-        assert answer.content == page().body
+        assert (answer.status_code, answer.content) == (401, page().body)
         assert answer.headers["content-security-policy"] == page().headers["content-security-policy"]
         assert client.post("/").headers["content-type"] == "application/json"
-        assert client.get("/status").json()["error"]["code"] == "invalid_api_key"
-
-
-@pytest.mark.parametrize("path", ["/openapi.json", "/docs", "/redoc", "/docs/oauth2-redirect"])
-def test_there_are_no_documentation_pages(whole: Served, path: str) -> None:
-    with whole.http() as client:
-        assert client.get(path).status_code == 404
 
 
 def test_accepted_host_names() -> None:
@@ -160,15 +151,15 @@ def test_accepted_host_names() -> None:
     assert HostNames("::1").include("[::1]:80")
 
 
+UNUSABLE = ["short", "sixteen-letters-ü", "with a space in it", "line\nbreak-in-the-middle"]
+
+
 @pytest.mark.parametrize(
     ("host", "token", "names", "words"),
     [
         *((host, None, (), "no token") for host in ("0.0.0.0", "::", "10.0.0.1", "example.org")),
-        ("127.0.0.1", None, ["a.example"], r"'a\.example' is an allowed host name.* no token"),
-        ("127.0.0.1", "short", (), "token has 5"),
-        ("127.0.0.1", "sixteen-letters-ü", (), "ASCII"),
-        ("127.0.0.1", "with a space in it", (), "spaces"),
-        ("127.0.0.1", "line\nbreak-in-the-middle", (), "token has"),
+        ("127.0.0.1", None, ["a.example"], "a.example"),
+        *(("127.0.0.1", token, (), f"token has {len(token)}") for token in UNUSABLE),
         ("127.0.0.1", None, ["localhost", "127.0.0.2"], None),
         ("0.0.0.0", TOKEN, ["a.example"], None),
     ],
@@ -193,15 +184,11 @@ def test_without_a_token_local_clients_are_allowed_but_no_web_pages(tmp_path: Pa
         assert client.get("/status", headers={"origin": "http://evil.example"}).status_code == 403
 
 
-@pytest.mark.parametrize(
-    "name", ["..%2fshelf%2fsecret.txt", "secret.txt", "%2e%2e", "..%5csecret.txt", "config.json%00", "", "."]
-)
-def test_only_the_models_own_files_are_fetched(whole: Served, name: str) -> None:
+def test_only_the_models_own_files_are_fetched(whole: Served) -> None:
     with whole.http() as client:
-        answer = client.get(f"/model/{name}", follow_redirects=False)
-    assert answer.status_code in (200, 307, 404)
-    assert "not to be fetched" not in answer.text
-    assert answer.status_code != 200 or answer.json()["files"]
+        assert client.get("/model/config.json").text == "{}"
+        for name in ("..%2fshelf%2fsecret.txt", "secret.txt", "%2e%2e", "..%5csecret.txt", "config.json%00"):
+            assert client.get(f"/model/{name}", follow_redirects=False).status_code in (307, 404), name
 
 
 def test_files_come_whole_and_in_ranges(whole: Served) -> None:
@@ -209,10 +196,8 @@ def test_files_come_whole_and_in_ranges(whole: Served) -> None:
         assert len(client.get("/weights/0/data").content) == 3_000_000
         part = client.get("/weights/0/data", headers={"range": "bytes=2999990-"})
         assert (part.status_code, len(part.content)) == (206, 10)
-        for path in ("/weights/1", "/weights/1/data"):
-            assert client.get(path).status_code == 404
-        for path in ("/weights/x", "/weights/-1", "/weights/99999999999999999999"):
-            assert client.get(path).status_code == 422
+        paths = {"/1": 404, "/1/data": 404, "/x": 422, "/-1": 422, "/99999999999999999999": 422}
+        assert {path: client.get(f"/weights{path}").status_code for path in paths} == paths
         assert client.get("/status").headers["x-content-type-options"] == "nosniff"
 
 
@@ -231,17 +216,6 @@ def test_the_size_of_bodies_is_limited(tmp_path: Path) -> None:
         parts = (b" " * 100 for _ in range(10))
         assert client.post("/echo", content=parts).json() == 1000
         assert client.get("/status").status_code == 200
-
-
-def test_pickles_are_refused(whole: Served) -> None:
-    code = pickle.dumps(Path)
-    with whole.http() as client:
-        for path in ("/v1/chat/completions", "/v1/completions"):
-            assert 400 <= client.post(path, content=code).status_code < 500
-    with whole.worker("pickler") as worker:
-        worker.socket.send(code)
-        assert worker.hear()["code"] == "malformed"
-        assert worker.socket.ping().wait(30)
 
 
 def test_requests_above_the_rate_limit_get_429(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,9 +245,7 @@ def test_the_rate_limit_refills_and_is_per_client() -> None:
 def test_the_number_of_sockets_is_limited(tmp_path: Path) -> None:
     with served(tmp_path, limits=Limits(sockets=2)) as here:
         with here.dial("w1"), here.dial("w2"):
-            answer = refused(lambda: here.dial("w3"))
-            assert answer.status_code == 503
-            assert answer.json()["error"]["code"] == "too_many_connections"
+            assert refused(lambda: here.dial("w3")).json()["error"]["code"] == "too_many_connections"
 
         def one_may_come_again() -> bool:
             with contextlib.suppress(InvalidStatus), here.dial("w3"):
@@ -293,12 +265,11 @@ def test_slow_request_headers_are_cut_off(tmp_path: Path) -> None:
                 assert slow.recv(100) == b""
 
 
-def lasts(address: str, seconds: float) -> tuple[bool, float]:
-    """Whether one connection that is used lasts so long, and the longest pause in its use."""
+def longest_pause(address: str, seconds: float) -> tuple[bool, float]:
+    """Use one connection for so long; whether it lasted, and the longest pause in its use."""
     began = asked = time.monotonic()
     longest = 0.0
-    line = http.client.HTTPConnection(address, timeout=30)
-    with contextlib.closing(line):
+    with contextlib.closing(http.client.HTTPConnection(address, timeout=30)) as line:
         line.connect()
         line.auto_open = 0  # one that is cut off is not opened again
         while asked - began < seconds:
@@ -316,7 +287,7 @@ def test_a_connection_that_is_used_is_not_cut_off(tmp_path: Path) -> None:
     with served(tmp_path, limits=Limits(head_seconds=0.4)) as here:
         lasted, pause = False, 1.0
         while not lasted and pause > 0.2:  # a machine that paused has shown nothing
-            lasted, pause = lasts(here.server.url.removeprefix("http://"), 0.5)
+            lasted, pause = longest_pause(here.server.url.removeprefix("http://"), 0.5)
         assert lasted
 
 
@@ -333,14 +304,10 @@ def test_the_token_is_in_no_log_and_no_address(
     with caplog.at_level(logging.DEBUG):
         for token in (TOKEN, "wrong-token-of-some-length"):
             with whole.http(token) as client:
-                client.get("/status")
                 client.post("/v1/chat/completions", content=b"{}")
         with whole.worker("logged") as worker:
-            worker.say(type="nonsense")
-            assert worker.hear()["type"] == "error"
-            assert TOKEN not in json.dumps(worker.welcome)
+            assert worker.ask(type="nonsense")["type"] == "error"
     ours = [record for record in caplog.records if not record.name.startswith(("websockets", "httpcore"))]
-    assert not [record for record in ours if TOKEN in record.getMessage()]
-    assert TOKEN not in whole.server.url
-    assert TOKEN not in whole.server.status().model_dump_json()
-    assert TOKEN not in "".join(capfd.readouterr())
+    said = [record.getMessage() for record in ours] + [json.dumps(worker.welcome), *capfd.readouterr()]
+    said += [whole.server.url, whole.server.status().model_dump_json()]
+    assert not [text for text in said if TOKEN in text]

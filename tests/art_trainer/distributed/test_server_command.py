@@ -11,13 +11,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import httpx
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from art_trainer.cli.access import read_certificate
 from art_trainer.cli.main import app
 from art_trainer.cli.options import show_logs
 from art_trainer.cli.run_config import gather_settings
@@ -25,6 +23,7 @@ from art_trainer.cli.serve import DEFAULTS, serve
 from art_trainer.distributed.worker.connection import UnreachableError
 from art_trainer.distributed.worker.worker import Worker
 from art_trainer.errors import CheckpointError, ConfigError
+from art_trainer.rollout.envs import env_maker
 from art_trainer.serving.dashboard.router import page
 from art_trainer.signals import StopRequest
 from art_trainer.tracking.run_dir import RunFolder, list_checkpoints
@@ -55,7 +54,6 @@ class Serving:
         monkeypatch.setenv("ART_SERVER_TOKEN", TOKEN)
         self.folder = folder
         self.words = io.StringIO()
-        self.seen: dict[str, Any] = {}
         self.ended = threading.Event()
 
     @property
@@ -63,33 +61,29 @@ class Serving:
         found = re.search(r"^Server: (\S+)$", self.words.getvalue(), re.MULTILINE)
         return found[1] if found else ""
 
-    def get(self, path: str, token: str | None = TOKEN) -> httpx.Response:
+    def ask(self, path: str, token: str | None = TOKEN, method: str = "GET") -> httpx.Response:
         headers = {"authorization": f"Bearer {token}"} if token else {}
-        return httpx.get(self.url + path, headers=headers, trust_env=False, timeout=30)
+        return httpx.request(method, self.url + path, headers=headers, trust_env=False, timeout=30)
 
     def state(self) -> str:
-        return str(self.get("/status").json()["state"])
+        return str(self.ask("/status").json()["state"])
 
     def stop(self, number: int) -> None:
         """Send this process a signal; again if it goes on for long after it."""
-        until(lambda: self.state() == "starved")
+        self.wait_for_work()
         while not self.ended.is_set():
             os.kill(os.getpid(), number)
             self.ended.wait(20)
 
+    def wait_for_work(self) -> None:
+        """Wait until there are leases, but no worker."""
+        until(lambda: self.state() == "starved")
+
     def work(self, patience: float = 60) -> None:
         # Not while this process loads a checkpoint: Transformers makes one model at a time.
-        until(lambda: self.state() == "starved")
-        worker = Worker(
-            self.url,
-            lambda env, args: lambda: gym.make(env, **args),
-            self.folder / "cache",
-            token=TOKEN,
-            capacity=4,
-            device="cpu",
-            patience=patience,
-        )
-        worker.run()
+        self.wait_for_work()
+        options: dict[str, Any] = {"token": TOKEN, "capacity": 4, "device": "cpu", "patience": patience}
+        Worker(self.url, env_maker, self.folder / "cache", **options).run()
 
     def run(self, meanwhile: Callable[[], None], *, resume: bool = False, **options: Any) -> RunFolder:
         """Serve; meanwhile do something in another thread, once the server is up."""
@@ -106,12 +100,9 @@ class Serving:
                 os.kill(os.getpid(), signal.SIGINT)
 
         run = self.folder / "run"
+        which = {"resume": run if resume else None, "resume_step": options.pop("step", None)}
         flags = {**SETTINGS, "output_dir": str(run)}
-        step = options.pop("step", None)
-        settings = gather_settings(
-            flags, overrides={}, resume=run if resume else None, resume_step=step, defaults=DEFAULTS
-        )
-
+        settings = gather_settings(flags, overrides={}, defaults=DEFAULTS, **which)
         thread = threading.Thread(target=follow)
         thread.start()
         try:
@@ -132,44 +123,37 @@ def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Serving:
 
 
 def test_it_trains_with_workers_and_answers_everything_else_meanwhile(serving: Serving) -> None:
+    seen: dict[str, httpx.Response] = {}
+
     def look_and_work() -> None:
-        until(lambda: serving.state() == "starved")
-        serving.seen["models"] = serving.get("/v1/models").json()["data"][1]["id"]
-        serving.seen["page"] = serving.get("/").status_code
-        serving.seen["login"] = serving.get("/", None)
-        serving.seen["closed"] = [serving.get(path, None).status_code for path in ("/status", "/v1/models")]
-        serving.seen["runs"] = serving.get("/api/runs").json()
+        serving.wait_for_work()
+        seen.update({path: serving.ask(path) for path in ("/v1/models", "/", "/api/runs")})
+        seen.update({f"closed {path}": serving.ask(path, None) for path in ("/status", "/v1/models", "/")})
         serving.work()
 
     folder = serving.run(look_and_work)
-    assert serving.seen["models"].endswith("@0")
-    assert serving.seen["page"] == 200
-    assert (serving.seen["login"].status_code, serving.seen["login"].content) == (401, page().body)
-    assert serving.seen["closed"] == [401, 401]
+    assert seen["/v1/models"].json()["data"][1]["id"].endswith("@0")
+    assert [answer.status_code for answer in seen.values()] == [200] * 3 + [401] * 3
+    assert seen["closed /"].content == page().body
     assert len(folder.metrics().records) == 2
     assert folder.evaluation("after") is not None
     assert folder.settings()["save_steps"] == DEFAULTS["save_steps"] == 10
     words = serving.words.getvalue()
     assert f"Worker: art-trainer worker --server {serving.url}\n" in words
     assert "the token in $ART_SERVER_TOKEN" in words
-    assert TOKEN not in words
-    texts = (file.read_text(errors="replace") for file in folder.path.rglob("*") if file.is_file())
-    assert not any(TOKEN in text for text in texts)
+    texts = [file.read_text(errors="replace") for file in folder.path.rglob("*") if file.is_file()]
+    assert not any(TOKEN in text for text in [words, *texts])
 
 
 def test_sigterm_and_a_request_save_a_checkpoint_and_exit_with_0(serving: Serving) -> None:
     def terminate() -> None:
         serving.stop(signal.SIGTERM)
 
-    def ask() -> None:
-        until(lambda: serving.state() == "starved")
-        headers = {"authorization": f"Bearer {TOKEN}"}
-        assert (
-            httpx.post(f"{serving.url}/shutdown", headers=headers, trust_env=False, timeout=30).status_code
-            == 202
-        )
+    def request() -> None:
+        serving.wait_for_work()
+        assert serving.ask("/shutdown", method="POST").status_code == 202
 
-    for meanwhile, resume in ((terminate, False), (ask, True)):
+    for meanwhile, resume in ((terminate, False), (request, True)):
         with pytest.raises(typer.Exit) as ended:
             serving.run(meanwhile, resume=resume, no_api=True, no_dashboard=True)
         assert ended.value.exit_code == 0
@@ -208,14 +192,13 @@ def test_a_server_that_breaks_down_does_not_send_its_workers_away(
 
 
 def test_what_was_played_after_a_step_that_is_gone_back_to_is_given_up(serving: Serving) -> None:
-    left = serving.folder / "run" / "journal"
-    serving.run(serving.work)
-    left.mkdir(exist_ok=True)
-    (left / "batch-000007.jsonl").write_text("not a line of a journal\n" * 2)
-    run = serving.folder / "run"
-    step = int(list_checkpoints(run / "checkpoints")[-1].name.rpartition("-")[2])
+    run = serving.run(serving.work)
+    left = run.path / "journal" / "batch-000007.jsonl"
+    left.parent.mkdir(exist_ok=True)
+    left.write_text("not a line of a journal\n" * 2)
+    step = int(list_checkpoints(run.path / "checkpoints")[-1].name.rpartition("-")[2])
     serving.run(lambda: None, resume=True, step=step, no_api=True)
-    assert not (left / "batch-000007.jsonl").exists()
+    assert not left.exists()
 
 
 def test_what_cannot_be_served_is_refused_before_anything_is_loaded(
@@ -223,35 +206,28 @@ def test_what_cannot_be_served_is_refused_before_anything_is_loaded(
 ) -> None:
     monkeypatch.delenv("ART_SERVER_TOKEN", raising=False)
     settings = gather_settings({**SETTINGS, "output_dir": str(tmp_path / "run")}, overrides={})
-
-    def refused(**options: Any) -> str:
-        with pytest.raises(ConfigError) as caught:
-            serve(settings, **{"port": 0, **options})
-        return str(caught.value)
-
-    assert "there is no token" in refused(host="0.0.0.0")
-    assert "'a.example' is an allowed host name" in refused(allowed_host=("localhost", "a.example"))
-    assert "cannot be read" in refused(token_file=tmp_path / "none")
     (tmp_path / "short").write_text("abc\n")
-    assert "3 characters" in refused(token_file=tmp_path / "short")
-    assert not (tmp_path / "run").exists()
-    with pytest.raises(ConfigError, match="give both"):
-        read_certificate(tmp_path / "short", None)
-    with pytest.raises(ConfigError, match="cannot be used"):
-        read_certificate(tmp_path / "short", tmp_path / "short")
-    with pytest.raises(ConfigError, match="cannot be used"):
-        read_certificate(tmp_path / "short", tmp_path / "none")
-    assert read_certificate(None, None) is None
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert f"127.0.0.1:{port} cannot be listened on" in refused(port=port, no_api=True)
+        refusals: list[tuple[dict[str, Any], str]] = [
+            ({"host": "0.0.0.0"}, "there is no token"),
+            ({"allowed_host": ("localhost", "a.example")}, "'a.example' is an allowed host name"),
+            ({"token_file": tmp_path / "none"}, "cannot be read"),
+            ({"token_file": tmp_path / "short"}, "3 characters"),
+            ({"tls_cert": tmp_path / "short"}, "give both"),
+            ({"tls_cert": tmp_path / "short", "tls_key": tmp_path / "short"}, "cannot be used"),
+            ({"tls_cert": tmp_path / "short", "tls_key": tmp_path / "none"}, "cannot be used"),
+            ({"port": port, "no_api": True}, f"127.0.0.1:{port} cannot be listened on"),
+        ]
+        for options, words in refusals:
+            with pytest.raises(ConfigError, match=words):
+                serve(settings, **{"port": 0, **options})
     assert not (tmp_path / "run").exists()
 
 
 def test_its_flags_are_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     asked: list[tuple[Settings, Any, dict[str, Any]]] = []
-    opened: list[tuple[str, int]] = []
 
     def run_training(settings: Settings, console: object, make_setup: Any) -> None:
         with make_setup(None):
@@ -267,10 +243,7 @@ def test_its_flags_are_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setenv("ART_SERVER_TOKEN", TOKEN)
     monkeypatch.setattr("art_trainer.cli.training_run.run_training", run_training)
     monkeypatch.setattr("art_trainer.cli.serve.server_setup", server_setup)
-    monkeypatch.setattr(
-        "art_trainer.serving.http.server.listen",
-        lambda *address: opened.append(address) or io.BytesIO(),
-    )
+    monkeypatch.setattr("art_trainer.serving.http.server.listen", lambda *address: io.BytesIO())
     words = "serve --env toy/Echo-v0 --env-args words=2 --max-staleness 1 --set groups_per_step=3 --no-api "
     words += "--set importance_sampling_correction=true "
     words += "--host 10.0.0.5 --allowed-host a.example --allowed-host b.example --lease-seconds 5"
@@ -280,18 +253,16 @@ def test_its_flags_are_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert (settings.run.env, settings.run.env_args) == ("toy/Echo-v0", {"words": 2})
     assert (settings.config.max_staleness, settings.config.groups_per_step) == (1, 3)
     assert (settings.config.save_steps, settings.run.process_timeout) == (10, 86400.0)
-    assert opened == [("10.0.0.5", 1234)]
     assert (options.host, options.port, options.leases.lease_seconds) == ("10.0.0.5", 1234, 5)
     assert options.allowed_hosts == ("a.example", "b.example")
     assert parts == {"api": False, "dashboard": True}
 
 
 def test_several_requests_to_end_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupts: list[str] = []
-    told: list[str] = []
-    monkeypatch.setattr("_thread.interrupt_main", lambda: interrupts.append("now"))
+    done: list[str] = []
+    monkeypatch.setattr("_thread.interrupt_main", lambda: done.append("interrupted"))
     stop = StopRequest()
-    stop.then = lambda: told.append("workers")
+    stop.then = lambda: done.append("drained")
     with stop.listening():
         requests = [threading.Thread(target=stop.request) for _ in range(4)]
         for request in requests:
@@ -301,4 +272,4 @@ def test_several_requests_to_end_are_one(monkeypatch: pytest.MonkeyPatch) -> Non
         for request in requests:
             request.join(20)
         until(lambda: stop.requested)
-    assert (interrupts, told) == (["now"], ["workers"])
+    assert sorted(done) == ["drained", "interrupted"]

@@ -39,7 +39,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
     return found
 
 
-def test_a_worker_speaks_tls_with_a_certificate_that_it_was_told_of(
+def test_a_worker_speaks_tls_with_a_certificate_that_it_trusts(
     tmp_path: Path, certificate: Certificate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate.certificate))
