@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
@@ -73,13 +74,13 @@ def test_the_page_and_the_file_are_what_the_models_say(generator: ModuleType, pa
 
 def test_every_message_is_on_the_page_with_an_example_that_is_read(page: str) -> None:
     examples = [json.loads(text) for text in re.findall(r"```json\n(.*?)\n```", page, re.DOTALL)]
-    said = [one["type"] for one in examples if "type" in one]
-    assert said == [*kinds(ClientMessage), *kinds(ServerMessage)]
-    for example in examples[: len(said)]:
+    messages = [one for one in examples if "type" in one]
+    assert [one["type"] for one in messages] == [*kinds(ClientMessage), *kinds(ServerMessage)]
+    for example in messages:
         read = read_client_message if example["type"] in kinds(ClientMessage) else read_server_message
         assert read(json.dumps(example)).type == example["type"]
     answers = (ModelManifest, WeightManifest, ServerStatus)
-    for model, example in zip(answers, examples[len(said) :], strict=True):
+    for model, example in zip(answers, examples[len(messages) :], strict=True):
         model.model_validate_json(json.dumps(example))
 
 
@@ -94,9 +95,9 @@ def test_every_field_has_its_meaning_and_every_part_its_place(page: str) -> None
 def test_the_page_has_every_route_code_and_outcome(page: str, tmp_path: Path) -> None:
     with served(tmp_path) as here:
         routes = [route for route in here.server._router().routes if isinstance(route, APIRoute)]
-    told = {f"`{method} {route.path}`" for route in routes for method in route.methods}
-    assert len(told) == 6
-    assert [one for one in told if one not in page] == []
+    shown = {f"`{method} {route.path}`" for route in routes for method in route.methods}
+    assert len(shown) == 6
+    assert [one for one in shown if one not in page] == []
     sources = "".join(Path(str(module.__file__)).read_text() for module in (connections, guard))
     codes = set(re.findall(r'(?:code=|refuse\(|RejectedError\()\s*"(\w+)"', sources))
     codes |= set(re.findall(r'ApiError\(.*, "(\w+)"\)', sources)) - {"too_slow"}
@@ -123,11 +124,10 @@ def test_the_file_is_asyncapi_and_its_examples_are_of_its_schemas(document: Any)
             target = target[name]
     (channel,) = document["channels"].values()
     assert re.findall(r"{(\w+)}", channel["address"]) == list(channel["parameters"])
-    assert list(document["operations"]) == list(channel["messages"])
-    assert list(document["operations"]) == list(document["components"]["messages"])
-    heard = [name for name, operation in document["operations"].items() if operation["action"] == "receive"]
-    said = [name for name, operation in document["operations"].items() if operation["action"] == "send"]
-    assert (heard, said) == (kinds(ClientMessage), kinds(ServerMessage))
+    actions = {name: operation["action"] for name, operation in document["operations"].items()}
+    assert list(actions) == list(channel["messages"]) == list(document["components"]["messages"])
+    received, sent = kinds(ClientMessage), kinds(ServerMessage)
+    assert actions == dict.fromkeys(received, "receive") | dict.fromkeys(sent, "send")
     for kind, message in document["components"]["messages"].items():
         schema = {**message["payload"], "components": document["components"]}
         validator = jsonschema.Draft7Validator(schema)
@@ -146,23 +146,16 @@ def test_a_worker_that_knows_the_page_alone_plays_for_a_real_server(tmp_path: Pa
         *("base64", "hashlib", "json", "os", "struct", "sys", "time"),
         *("urllib.request", "websockets.sync.client"),
     }
-    backend = RemoteBackend(
-        guess_policy(hidden=16),
-        "toy",
-        {},
-        GRPOConfig(num_generations=4),
-        tmp_path / "run",
-        options=ServerOptions(token=TOKEN),
-    )
-    try:
+    config, options = GRPOConfig(num_generations=4), ServerOptions(token=TOKEN)
+    backend = RemoteBackend(guess_policy(hidden=16), "toy", {}, config, tmp_path / "run", options=options)
+    tasks = [GroupSpec(3, 4, (0, 0)), GroupSpec(4, 2, (0, 1))]
+    with closing(backend):
         backend.publish(0)
-        backend.prefetch([GroupSpec(3, 4, (0, 0)), GroupSpec(4, 2, (0, 1))])
+        backend.prefetch(tasks)
         command = [sys.executable, "-I", "-W", "error", str(WORKER), backend.url]
         environment = {**os.environ, "ART_SERVER_TOKEN": TOKEN}
         with subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE) as worker:
-            groups = backend.collect(
-                [GroupSpec(3, 4, (0, 0)), GroupSpec(4, 2, (0, 1))], on_episode=lambda episode: None
-            )
+            groups = backend.collect(tasks, on_episode=lambda episode: None)
             backend.drain_workers("that was all")
             printed, _ = worker.communicate(timeout=60)
         assert worker.returncode == 0
@@ -172,5 +165,3 @@ def test_a_worker_that_knows_the_page_alone_plays_for_a_real_server(tmp_path: Pa
         assert {episode.turns[0].reply for group in groups for episode in group.episodes} == {"0"}
         results = backend.status().results
         assert (results["leased"], results["accepted"]) == (6, 6)
-    finally:
-        backend.close()

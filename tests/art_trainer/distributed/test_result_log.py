@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import resource
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -24,6 +22,8 @@ from art_trainer.distributed.result_log import FILE, Entry, ResultLog, ResultLog
 from art_trainer.types import Ending, Episode, Span, TokenHistory, Turn
 from tests.art_trainer.distributed.played import TIMING, episode, task
 from tests.art_trainer.distributed.server_helpers import RUN
+from tests.art_trainer.tracking.full_disk import full_disk
+from tests.art_trainer.waiting import until
 
 
 @pytest.fixture
@@ -75,15 +75,9 @@ def test_attempts_without_an_episode_of_earlier_versions_are_skipped(log: Result
     text = '{"played": false}'
     log._db.execute("INSERT INTO results VALUES (0, 'a', 0, 0, ?, ?)", (zlib.crc32(text.encode()), text))
     log._db.commit()
-    log.append([entry()])
-    assert list(log.replay()) == [entry()]
-
-
-def test_the_same_attempt_counts_once(log: ResultLog) -> None:
     log.append([entry(reply="written, but the commit failed late")])
     log.append([entry(reply="sent again")])
-    (found,) = log.replay()
-    assert found.episode.turns[0].reply == "sent again"
+    assert list(log.replay()) == [entry(reply="sent again")], "and the same attempt counts once"
 
 
 def test_an_entry_that_json_cannot_hold_harms_nobody_else(log: ResultLog) -> None:
@@ -106,11 +100,9 @@ def test_appends_of_one_moment_share_a_commit(log: ResultLog, monkeypatch: pytes
     monkeypatch.setattr(log, "_write", slow)
     with ThreadPoolExecutor(8) as threads:
         started = [threads.submit(log.append, [entry()])]
-        while not sizes:
-            assert not started[0].done()
+        until(lambda: sizes != [])
         started += [threads.submit(log.append, [entry(member)]) for member in range(1, 8)]
-        while len(log._waiting) < 7:
-            assert not any(one.done() for one in started)
+        until(lambda: len(log._waiting) == 7)
         first.set()
     assert [one.result() for one in started] == [None] * 8
     assert sizes == [1, 7]
@@ -118,16 +110,11 @@ def test_appends_of_one_moment_share_a_commit(log: ResultLog, monkeypatch: pytes
 
 def test_a_full_disk_loses_nothing_and_can_be_tried_again(folder: Path, log: ResultLog) -> None:
     log.append([entry(0)])
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    wal = folder / f"{FILE}-wal"
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (wal.stat().st_size + 5000, limit[1]))
+    with full_disk((folder / f"{FILE}-wal").stat().st_size + 5000):
         for _ in range(3):
             with pytest.raises(ResultLogError, match=r"cannot be written.*can be sent again"):
                 log.append([entry(1, reply="x" * 100_000)])
         log.discard_before(-1)  # logged at most
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     log.append([entry(1)])
     assert list(log.replay()) == [entry(0), entry(1)]
 
@@ -158,16 +145,13 @@ def test_other_formats_are_refused_and_can_be_discarded(folder: Path, name: str)
     ResultLog(folder).close()
 
 
-def test_a_newer_version_and_an_impossible_folder_are_refused(folder: Path, tmp_path: Path) -> None:
-    ResultLog(folder).close()
-    with sqlite3.connect(folder / FILE) as db:
-        db.execute("PRAGMA user_version = 2")
-    db.close()
+def test_a_newer_version_and_an_impossible_folder_are_refused(folder: Path, log: ResultLog) -> None:
+    log._db.execute("PRAGMA user_version = 2")
+    log.close()
     with pytest.raises(ResultLogError, match="has version 2, this program reads 1"):
         ResultLog(folder)
-    (tmp_path / "file").write_text("")
     with pytest.raises(ResultLogError, match="cannot be opened"):
-        ResultLog(tmp_path / "file" / "journal")
+        ResultLog(folder / FILE / "journal")
 
 
 def test_a_folder_is_open_once_in_all_processes_and_a_closed_log_takes_nothing(
@@ -178,15 +162,13 @@ def test_a_folder_is_open_once_in_all_processes_and_a_closed_log_takes_nothing(
         with pytest.raises(ResultLogError, match="is in use: another server trains this run"):
             use(folder)
     code = "import pathlib, sys; from art_trainer.distributed.result_log import ResultLog as Log; "
-    code += "Log(pathlib.Path(sys.argv[1]))"
-    command = [sys.executable, "-c", code, str(folder)]
+    command = [sys.executable, "-c", code + "Log(pathlib.Path(sys.argv[1]))", str(folder)]
     other = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "is in use" in other.stderr
     log.close()
-    with pytest.raises(ResultLogError, match="closed"):
-        log.append([entry(1)])
-    with pytest.raises(ResultLogError, match="closed"):
-        log.discard_before(1)
+    for write in (lambda: log.append([entry(1)]), lambda: log.discard_before(1)):
+        with pytest.raises(ResultLogError, match="closed"):
+            write()
     for place in (folder, folder.parent / "none"):
         require_unused(place)
         discard(place)
@@ -217,15 +199,13 @@ def test_kill_9_keeps_what_was_acknowledged(folder: Path, tmp_path: Path) -> Non
                 writer.send_signal(signal.SIGKILL)
         acknowledged = int(line)
     shutil.copytree(folder, tmp_path / "torn")
-    found = ResultLog(folder)
-    members = [one.member for one in found.replay()]
+    with closing(ResultLog(folder)) as found:
+        members = [one.member for one in found.replay()]
     assert members[: acknowledged + 1] == list(range(acknowledged + 1))
-    found.close()
     wal = tmp_path / "torn" / f"{FILE}-wal"
     wal.write_bytes(wal.read_bytes()[:-1000])  # the tail of the last commit is torn
-    torn = ResultLog(tmp_path / "torn")
-    assert [one.member for one in torn.replay()] == members[:-1]
-    torn.close()
+    with closing(ResultLog(tmp_path / "torn")) as torn:
+        assert [one.member for one in torn.replay()] == members[:-1]
 
 
 def test_a_log_belongs_to_one_run(log: ResultLog) -> None:

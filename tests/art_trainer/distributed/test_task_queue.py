@@ -15,10 +15,11 @@ import pytest
 from art_trainer.config import LeaseOptions
 from art_trainer.distributed import task_queue
 from art_trainer.distributed.protocol import Lease
-from art_trainer.distributed.result_log import ResultLog, ResultLogError
+from art_trainer.distributed.result_log import Entry, ResultLog, ResultLogError
 from art_trainer.distributed.task_queue import BackendClosedError, TaskQueue
 from art_trainer.types import Ending, Episode, Group, GroupSpec
 from tests.art_trainer.distributed.played import TIMING, episode, member_of, task
+from tests.art_trainer.waiting import until
 
 
 class Clock:
@@ -50,12 +51,6 @@ def queue(log: ResultLog, clock: Clock) -> TaskQueue:
 def send(queue: TaskQueue, lease: Lease, client: str = "ann", **changes: Any) -> str:
     changes = dict[str, Any]({"reply": f"attempt {member_of(lease)}", "version": 5}) | changes
     return queue.result(client, lease.lease, lease.token, episode(lease, **changes), TIMING).outcome
-
-
-def play(queue: TaskQueue, *tasks: GroupSpec) -> None:
-    queue.submit(tasks)
-    wanted = sum(task.size for task in tasks)
-    assert [send(queue, lease) for lease in queue.lease("ann", wanted)] == ["accepted"] * wanted
 
 
 def test_a_waiting_trainer_gets_whole_groups_in_order_and_closing_loses_no_results(queue: TaskQueue) -> None:
@@ -98,16 +93,14 @@ def test_old_batches_go_first_and_groups_that_fit_whole(queue: TaskQueue) -> Non
     assert leased(9) == [(1, 0, member) for member in range(4)]
 
 
-def test_the_status_of_rejected_results_and_leases(queue: TaskQueue, clock: Clock) -> None:
+def test_the_status_counts_results_and_shows_leases(queue: TaskQueue, clock: Clock) -> None:
     queue.submit([task(size=4)])
     first, second, third, fourth = queue.lease("ann", 4)
     clock.now += 1
     for token in ("", first.token[:-1], second.token, "\ud800"):
         assert queue.result("ann", first.lease, token, episode(first, version=5)).outcome == "bad_token"
-    assert send(queue, first) == "accepted"
-    assert send(queue, second, version=[5, 3]) == "stale"
-    assert send(queue, third, version=6) == "invalid"
-    assert send(queue, fourth, task_id="b") == "invalid"
+    outcomes = [send(queue, first), send(queue, second, version=[5, 3]), send(queue, third, version=6)]
+    assert [*outcomes, send(queue, fourth, task_id="b")] == ["accepted", "stale", "invalid", "invalid"]
     again = queue.lease("bob", 2)
     status = queue.status()
     assert status.results == {"leased": 6, "accepted": 1, "bad_token": 4, "stale": 1, "invalid": 2}
@@ -176,8 +169,7 @@ def test_a_second_result_waits_until_the_first_is_written(
         assert queue.expire() == [], "a lease whose result is being written does not expire"
         queue.release("ann", [lease.lease], "meanwhile", failed=True)
         second = threads.submit(send, queue, lease, reply="second")
-        time.sleep(0.05)
-        assert not second.done()
+        until(lambda: len(queue._changed._waiters) == 1)
         go_on.set()
         assert second.result(60) == ("duplicate" if works else "accepted")
         assert (first.exception(60) is None) == works
@@ -223,23 +215,17 @@ def test_an_attempt_that_nobody_can_play_ends_with_an_error_and_is_tried_again_a
 
 
 @pytest.mark.parametrize("other", [task(seed=8), task(size=4)])
-def test_a_log_with_another_group_of_the_same_name_is_refused(
-    queue: TaskQueue, log: ResultLog, other: GroupSpec
-) -> None:
-    play(queue, task())
+def test_a_log_with_another_group_of_the_same_name_is_refused(log: ResultLog, other: GroupSpec) -> None:
+    log.append([Entry(task(), 0, 0, episode(task()))])
     with pytest.raises(ResultLogError, match=r"has seed 0 and 2 attempts, in this run seed \d and"):
         TaskQueue(log).submit([other])
 
 
-def test_on_work_is_called_whenever_there_is_something_new_to_lease(log: ResultLog, clock: Clock) -> None:
+def test_on_work_is_called_whenever_there_is_something_new_to_lease(
+    queue: TaskQueue, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     waiting: list[int] = []
-    queue = TaskQueue(
-        log,
-        options=LeaseOptions(10),
-        clock=clock,
-        on_work=lambda: waiting.append(queue.status().queue.waiting),
-    )
-    queue.publish(5)
+    monkeypatch.setattr(queue, "_on_work", lambda: waiting.append(queue.waiting))
     queue.submit([task()])
     one, two = queue.lease("ann", 2)
     assert send(queue, one) == "accepted"
@@ -278,13 +264,14 @@ def test_memory_stays_bounded_over_many_batches(
 def test_eight_threads_lose_and_double_nothing(log: ResultLog) -> None:
     queue = TaskQueue(log, options=LeaseOptions(0.03, max_attempts=1_000))
     queue.publish(5)
-    tasks = [task(place, batch=place // 10, size=4) for place in range(40)]
-    stop = threading.Event()
+    missing = {one.id: one for one in (task(place, batch=place // 10, size=4) for place in range(40))}
+    queue.submit(list(missing.values()))
     accepted: list[tuple[str, int, str]] = []
+    delivered: list[tuple[str, int, str]] = []
 
     def client(number: int) -> None:
         name, turn = f"client {number}", 0
-        while not stop.is_set():
+        while missing:
             turn += 1
             queue.expire()
             for lease in queue.lease(name, 1 + number % 3):
@@ -299,19 +286,16 @@ def test_eight_threads_lose_and_double_nothing(log: ResultLog) -> None:
                 if outcomes[0] == "accepted":
                     accepted.append((lease.group, member_of(lease), reply))
 
-    delivered = []
     with ThreadPoolExecutor(8) as threads:
         clients = [threads.submit(client, number) for number in range(8)]
         try:
-            queue.submit(tasks)
-            missing = {task.id for task in tasks}
             while missing:
                 for group in queue.wait(missing, timeout=60):
-                    missing.remove(group.task.id)
+                    del missing[group.task.id]
                     replies = (one.turns[0].reply for one in group.episodes)
                     delivered += [(group.task.id, member, reply) for member, reply in enumerate(replies)]
         finally:
-            stop.set()
+            missing.clear()
         for done in clients:
             done.result(60)
     on_disk = [(e.task.id, e.member, e.episode.turns[0].reply) for e in log.replay()]

@@ -1,13 +1,12 @@
-"""Files on their way to a worker: cut, torn, flipped, endless; and models that it must not make."""
+"""Files on their way to a worker: cut, short, flipped, endless; and models that it must not make."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import json
-import threading
 import time
-from contextlib import asynccontextmanager
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -27,29 +26,36 @@ CPU = torch.device("cpu")
 
 
 class Files:
-    """An HTTP server of one file, which a test may spoil.
+    """An HTTP server of one file, which a test may damage.
 
     Attributes:
         ranges: The first byte that each request asked for.
         replies: What the next requests get: a function of the whole bytes and the first one asked for.
     """
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data, replies=()):
         self.data = data
-        self.ranges: list[int] = []
-        self.replies: list[object] = []
-        self.authorizations: set[str | None] = set()
+        self.ranges = []
+        self.replies = list(replies)
+        self.authorizations = set()
 
-    @asynccontextmanager
-    async def running(self):
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        async with server:
-            yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    def fetch(self, ask, cache, *, token=None):
+        """What comes of asking a worker's cache of this server for something."""
+
+        async def go():
+            async with await asyncio.start_server(self._serve, "127.0.0.1", 0) as server:
+                url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+                files = ArtifactCache(url, token, cache, Backoff(np.random.default_rng(0), first=0.001))
+                try:
+                    return await ask(files)
+                finally:
+                    await files.close()
+
+        return asyncio.run(go())
 
     async def _serve(self, reader, writer):
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        fields = dict(line.split(": ", 1) for line in head.split("\r\n")[1:] if line)
-        fields = {name.lower(): value for name, value in fields.items()}
+        fields = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if line)
         self.authorizations.add(fields.get("authorization"))
         first = int(fields.get("range", "bytes=0-")[6:-1])
         self.ranges.append(first)
@@ -85,8 +91,7 @@ def flipped(files, writer, first):
     writer.write(files.data[:-1] + bytes([files.data[-1] ^ 1]))
 
 
-def torn(files, writer, first):
-    """Says that it is five bytes shorter."""
+def short(files, writer, first):
     head(writer, 200, len(files.data) - 5)
     writer.write(files.data[:-5])
 
@@ -105,38 +110,26 @@ def status(number):
 
 
 def fetch(tmp_path, replies, *, token=None):
-    """Fetch a file past some replies; the server, and the file or the fault."""
+    """Fetch a file past some replies; the server, and the file or the error."""
     source = tmp_path / "source"
     source.write_bytes(np.random.default_rng(0).bytes(300_000))
     entry = file_entry(source)
-    files = Files(source.read_bytes())
-    files.replies = list(replies)
-
-    async def go():
-        async with files.running() as url:
-            backoff = Backoff(np.random.default_rng(0), first=0.001)
-            server = ArtifactCache(url, token, tmp_path / "cache", backoff)
-            try:
-                return await server.model_file(entry)
-            except (DownloadError, RefusedError) as fault:
-                return fault
-            finally:
-                await server.close()
-
-    found = asyncio.run(go())
-    kept = sorted(path.name for path in (tmp_path / "cache" / "files").iterdir())
-    if isinstance(found, Exception):
-        assert kept == [], "nothing half fetched stays"
-    else:
-        assert kept == [entry.sha256]
-        assert found.read_bytes() == files.data
+    files = Files(source.read_bytes(), replies)
+    kept = tmp_path / "cache" / "files"
+    try:
+        found = files.fetch(lambda cache: cache.model_file(entry), tmp_path / "cache", token=token)
+    except (DownloadError, RefusedError) as error:
+        assert list(kept.iterdir()) == [], "nothing half fetched stays"
+        return files, error
+    assert [path.name for path in kept.iterdir()] == [entry.sha256]
+    assert found.read_bytes() == files.data
     return files, found
 
 
 def test_a_file_is_fetched_once_and_kept_by_its_hash(tmp_path):
     files, found = fetch(tmp_path, [], token="secret-token")
     assert files.ranges == [0]
-    assert files.authorizations == {"Bearer secret-token"}
+    assert files.authorizations == {"bearer secret-token"}
     again, same = fetch(tmp_path, [])
     assert (again.ranges, same) == ([], found)
     found.write_bytes(b"x" + found.read_bytes()[1:])
@@ -149,11 +142,11 @@ def test_a_file_is_fetched_once_and_kept_by_its_hash(tmp_path):
         ([cut, cut], [0, 150_000, 225_000]),
         ([cut, unranged], [0, 150_000]),
         ([flipped], [0, 0]),
-        ([torn], [0, 0]),
+        ([short], [0, 0]),
         ([endless], [0, 0]),
         ([status(503), status(429)], [0, 0, 0]),
     ],
-    ids=["cut", "no ranges", "flipped", "torn", "endless", "busy"],
+    ids=["cut", "no ranges", "flipped", "short", "endless", "busy"],
 )
 def test_a_download_is_resumed_or_repeated(tmp_path, replies, ranges):
     files, _ = fetch(tmp_path, replies)
@@ -180,20 +173,15 @@ def test_what_does_not_change_ends_the_download(tmp_path, reply, kind, words, re
 
 def test_the_newest_weights_are_kept(tmp_path):
     data = [bytes([version]) * 10 for version in range(6)]
+
+    async def ask(cache):
+        for version, body in enumerate(data):
+            files.data = body
+            entry = FileEntry(name="w", size=10, sha256=hashlib.sha256(body).hexdigest())
+            await cache.weight_file(WeightManifest(policy_version=version, kind="full", file=entry))
+
     files = Files(b"")
-    files.replies = [
-        lambda files, writer, first, body=body: (head(writer, 200, 10), writer.write(body)) for body in data
-    ]
-
-    async def go():
-        async with files.running() as url:
-            cache = ArtifactCache(url, None, tmp_path, Backoff(np.random.default_rng(0)))
-            for version, body in enumerate(data):
-                entry = FileEntry(name="w", size=10, sha256=hashlib.sha256(body).hexdigest())
-                await cache.weight_file(WeightManifest(policy_version=version, kind="full", file=entry))
-            await cache.close()
-
-    asyncio.run(go())
+    files.fetch(ask, tmp_path)
     assert sorted(file.read_bytes() for file in (tmp_path / "weights").iterdir()) == data[3:]
 
 
@@ -208,18 +196,8 @@ def test_the_newest_weights_are_kept(tmp_path):
     ids=["empty", "deep", "large", "path"],
 )
 def test_a_manifest_that_is_none_is_refused(tmp_path, body, words):
-    files = Files(body)
-
-    async def go():
-        async with files.running() as url:
-            server = ArtifactCache(url, None, tmp_path, Backoff(np.random.default_rng(0), first=0.001))
-            try:
-                with pytest.raises(DownloadError, match=words):
-                    await server.model()
-            finally:
-                await server.close()
-
-    asyncio.run(go())
+    with pytest.raises(DownloadError, match=words):
+        Files(body).fetch(lambda cache: cache.model(), tmp_path)
 
 
 def entry_of(name, size=10):
@@ -242,8 +220,7 @@ def test_files_of_other_kinds_and_sizes_are_not_even_fetched(entries, words, mon
 
 
 def test_weights_that_are_not_needed_may_be_large():
-    large = ModelManifest(files=[entry_of("model.safetensors", 2**50)])
-    assert files_to_fetch(large, weights=False) == []
+    assert files_to_fetch(ModelManifest(files=[entry_of("model.safetensors", 2**50)]), weights=False) == []
 
 
 @pytest.fixture
@@ -268,32 +245,17 @@ def edit(file, **changes):
         ("config.json", {"num_attention_heads": "many"}, "makes no model here"),
         ("tokens.json", {"eos_token_id": "; rm -rf /"}, "is no token"),
         ("adapter.json", {}, "--inference server"),
-    ],
-)
-def test_files_that_could_load_code_make_no_model(folder, file, changes, words):
-    (folder / "adapter.json").write_text("{}") if file == "adapter.json" else edit(folder / file, **changes)
-    with pytest.raises(RefusedError, match=words):
-        make_model(folder, described(guess_policy(hidden=16)), CPU)
-
-
-@pytest.mark.parametrize(
-    ("file", "changes", "words"),
-    [
         ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["evil.T", None]}}, "sets auto_map"),
         ("tokenizer_config.json", {"vocab_file": "/etc/passwd"}, "names files of this machine: vocab_file"),
         ("tokenizer.json", {"pre_tokenizer": None}, "makes other tokens here than there"),
         ("tokenizer.json", {"model": None}, "tokenizer cannot be loaded"),
     ],
 )
-def test_a_tokenizer_that_names_code_or_differs_is_refused(folder, file, changes, words):
-    edit(folder / file, **changes)
-    with pytest.raises(RefusedError, match=words):
+def test_files_that_could_load_code_or_differ_make_no_model(folder, file, changes, words):
+    (folder / "adapter.json").write_text("{}") if file == "adapter.json" else edit(folder / file, **changes)
+    with pytest.raises(RefusedError, match=words):  # noqa: PT012
+        make_model(folder, described(guess_policy(hidden=16)), CPU)
         load_tokenizer(folder)
-
-
-def test_a_tokenizer_without_code_is_loaded(folder):
-    edit(folder / "tokenizer_config.json", unk_token="GUESS", eos_token="<none>")
-    load_tokenizer(folder)
 
 
 def test_weights_of_another_type_are_refused(folder):
@@ -302,28 +264,29 @@ def test_weights_of_another_type_are_refused(folder):
         make_model(folder, run, CPU)
 
 
+def test_a_tokenizer_without_code_is_loaded(folder):
+    edit(folder / "tokenizer_config.json", unk_token="GUESS", eos_token="<none>")
+    load_tokenizer(folder)
+
+
 def test_two_workers_of_one_process_leave_other_models_their_values(folder, monkeypatch):
     run = described(guess_policy(hidden=16))
     before = torch.nn.init.normal_, PreTrainedModel.init_weights
     models = worker_model._MODELS
-    making, at_once, most = threading.Event(), [0], [0]
+    at_once, most = [0], [0]
 
     class Slow:
         @staticmethod
         def from_config(*args, **options):
             at_once[0] += 1
             most[0] = max(most[0], at_once[0])
-            making.set()
             time.sleep(0.3)  # long enough for the other one to come in, if nothing stops it
             at_once[0] -= 1
             return models.from_config(*args, **options)
 
     monkeypatch.setattr(worker_model, "_MODELS", Slow)
-    threads = [threading.Thread(target=make_model, args=(folder, run, CPU)) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    assert making.wait(20)
-    for thread in threads:
-        thread.join(60)
+    with ThreadPoolExecutor(2) as threads:
+        made = [threads.submit(make_model, folder, run, CPU) for _ in range(2)]
+    assert all(one.result() for one in made)
     assert most == [1]
     assert (torch.nn.init.normal_, PreTrainedModel.init_weights) == before

@@ -36,7 +36,7 @@ def policy_of(model):
 
 
 def trained(model, seed=1):
-    """The model with other weights where training changes some."""
+    """The model with other weights in all that training changes."""
     rng = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -77,30 +77,27 @@ def test_a_model_made_from_the_store_computes_the_same_bits(tmp_path, family, lo
     assert load_tokenizer(tmp_path / "model").chat_template == policy.tokenizer.chat_template
 
 
-def test_a_model_whose_computed_buffers_were_rounded_computes_the_same_bits(tmp_path):
-    """As ``apply_model_options`` leaves a model that was made, not loaded: its rotation is bfloat16 too."""
-    policy = policy_of(tiny_model().to(torch.bfloat16))
-    policy.model.model.rotary_emb.inv_freq.mul_(1.01)
-    store = WeightStore(tmp_path, policy)
-    manifest = store.publish(0)
-    other = make_model(tmp_path / "model", described(policy).model_copy(update={"dtype": "bfloat16"}), CPU)
-    match_dtypes(other, store.path(0))
-    apply_weights(other, store.path(0), manifest)
-    assert torch.equal(logits(policy.model), logits(other))
-
-
-def test_tied_weights_travel_once(tmp_path):
+@pytest.mark.parametrize("kind", ["rounded buffers", "tied weights"])
+def test_models_that_are_stored_in_another_way_compute_the_same_bits(tmp_path, kind):
+    """``apply_model_options`` rounds computed buffers of a model that was made, not loaded: its rotation is
+    bfloat16 too. Tied weights are stored once."""
     model = tiny_model()
-    model.config.tie_word_embeddings = True
-    model.lm_head.weight = model.model.embed_tokens.weight
+    if kind == "tied weights":
+        model.config.tie_word_embeddings = True
+        model.lm_head.weight = model.model.embed_tokens.weight
+    else:
+        model.to(torch.bfloat16).model.rotary_emb.inv_freq.mul_(1.01)
     policy = policy_of(model)
     store = WeightStore(tmp_path, policy)
     manifest = store.publish(0)
-    assert "lm_head.weight" not in load_file(store.path(0))
-    other = make_model(tmp_path / "model", described(policy), CPU)
+    run = described(policy).model_copy(update={"dtype": str(model.dtype).removeprefix("torch.")})
+    other = make_model(tmp_path / "model", run, CPU)
+    match_dtypes(other, store.path(0))
     apply_weights(other, store.path(0), manifest)
-    assert other.lm_head.weight is other.model.embed_tokens.weight
     assert torch.equal(logits(model), logits(other))
+    if kind == "tied weights":
+        assert "lm_head.weight" not in load_file(store.path(0))
+        assert other.lm_head.weight is other.model.embed_tokens.weight
 
 
 def test_an_adapter_is_all_that_travels_of_a_lora_model(tmp_path):
@@ -182,10 +179,10 @@ def test_another_models_weights_change_nothing(published, tmp_path, change, word
     refused(other, file, manifest.model_copy(update={"file": file_entry(file)}), words)
 
 
-def test_an_adapter_is_no_full_model(published, tmp_path):
+def test_an_adapter_is_no_full_model(published):
     _, store, manifest, other = published
-    with pytest.raises(WeightError, match="holds an adapter's weights, the model here takes all weights"):
-        apply_weights(other, store.path(4), manifest.model_copy(update={"kind": "adapter"}))
+    adapter = manifest.model_copy(update={"kind": "adapter"})
+    refused(other, store.path(4), adapter, "holds an adapter's weights, the model here takes all weights")
 
 
 def test_the_newest_versions_stay_and_the_others_go(published):
@@ -193,9 +190,7 @@ def test_the_newest_versions_stay_and_the_others_go(published):
     first = store.path(4)
     store.publish(5)
     store.publish(6)
-    assert store.manifest(4) is None
-    assert store.path(4) is None
-    assert not first.exists()
+    assert (store.manifest(4), store.path(4), first.exists()) == (None, None, False)
     assert [store.manifest(version).policy_version for version in (5, 6)] == [5, 6]
     store.publish(2)  # a run that went back
     assert store.manifest(2).policy_version == 2
