@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -186,6 +187,19 @@ def disconnecting(client: httpx.Client, path: str, body: dict[str, Any]) -> Iter
     with closing(line):
         line.request("POST", request.url.path, request.content, dict(request.headers))
         yield
+
+
+def hold_decoder(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Let the decoder extend no sequence until the event is set."""
+    go_on = threading.Event()
+    step = SlotDecoder.step
+
+    def held(self: SlotDecoder, sequences: Sequence[TokenSequence]) -> None:
+        go_on.wait(60)
+        step(self, sequences)
+
+    monkeypatch.setattr(SlotDecoder, "step", held)
+    return go_on
 
 
 def count_steps(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.0) -> list[int]:

@@ -1,7 +1,6 @@
 """The agent server: one URL and token per episode, replies that can be fetched again, and the reward."""
 
 import logging
-import threading
 from typing import Any
 
 import httpx
@@ -9,7 +8,6 @@ import openai
 import pytest
 from fastapi.routing import APIRoute
 
-from art_trainer.inference.generation import SlotDecoder
 from art_trainer.serving.agents import AgentServer
 from art_trainer.serving.agents.server import _ROUTES
 from tests.art_trainer.serving.helpers import (
@@ -21,6 +19,7 @@ from tests.art_trainer.serving.helpers import (
     collect,
     content,
     disconnecting,
+    hold_decoder,
     plain_agent_client,
     scripted_agent_server,
     tiny_policy,
@@ -79,14 +78,7 @@ def test_openais_client_that_loses_a_response_retries_into_the_stored_reply() ->
 def test_a_client_that_disconnected_gets_the_reply_that_it_missed(
     stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go_on = threading.Event()
-    step = SlotDecoder.step
-
-    def held(self: SlotDecoder, sequences: Any) -> None:
-        go_on.wait(60)
-        step(self, sequences)
-
-    monkeypatch.setattr(SlotDecoder, "step", held)
+    go_on = hold_decoder(monkeypatch)
     body = BODY | {"stream": stream}
     with AgentServer(tiny_policy()) as server:
         session = server.open()

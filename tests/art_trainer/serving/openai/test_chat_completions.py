@@ -1,6 +1,7 @@
 """Chat completions of a served policy, read with OpenAI's own client."""
 
 import json
+from typing import Any
 
 import numpy as np
 import openai
@@ -30,22 +31,21 @@ from tests.art_trainer.waiting import until
 
 def test_log_probs_and_token_ids_are_those_of_the_model() -> None:
     policy = tiny_policy()
+    options = {"logprobs": True, "top_logprobs": 3, "extra_body": {"return_token_ids": True}}
     with served_client(policy) as (_, client):
-        options = {"logprobs": True, "top_logprobs": 3, "extra_body": {"return_token_ids": True}}
-        answer = chat(client, seed=1, **options)
-        greedy = chat(client, temperature=0, **options)
-    for one in (answer, greedy):
-        dumped = one.model_dump()
+        sampled, greedy = (chat(client, temperature=t, seed=1, **options) for t in (1, 0))
+    for answer in (sampled, greedy):
+        dumped = answer.model_dump()
         token_ids = dumped["choices"][0]["token_ids"]
         scored = full_logprobs(policy.model, (*dumped["prompt_token_ids"], *token_ids))
-        entries = one.choices[0].logprobs.content
+        entries = answer.choices[0].logprobs.content
         assert np.allclose([e.logprob for e in entries], scored[-len(token_ids) :], atol=1e-4)
-        assert one.usage.prompt_tokens == len(dumped["prompt_token_ids"])
-        assert one.usage.completion_tokens == len(token_ids) == len(entries)
+        assert answer.usage.prompt_tokens == len(dumped["prompt_token_ids"])
+        assert answer.usage.completion_tokens == len(token_ids) == len(entries)
         tops = [[top.logprob for top in e.top_logprobs] for e in entries]
         assert all(len(top) == 3 and top == sorted(top, reverse=True) for top in tops)
-    assert all(e.logprob == e.top_logprobs[0].logprob for e in greedy.choices[0].logprobs.content)
-    assert any(e.logprob < e.top_logprobs[0].logprob for e in answer.choices[0].logprobs.content)
+        most_likely = all(e.logprob == e.top_logprobs[0].logprob for e in entries)
+        assert most_likely == (answer is greedy)
 
 
 def test_a_stream_has_what_the_whole_response_has() -> None:
@@ -116,10 +116,10 @@ def test_stop_strings_end_the_reply_and_are_removed() -> None:
 def test_the_policys_own_stop_strings_stay_part_of_the_reply() -> None:
     with served_client(tiny_policy(max_new_tokens=400, stop_strings=("e",))) as (_, client):
         answer = chat(client, seed=4)
-        text, _, _, _ = collect(list(chat(client, seed=4, stream=True)))
-    assert answer.choices[0].finish_reason == "stop"
-    assert content(answer).index("e") == len(content(answer)) - 1
+        text, _, _, finish = collect(list(chat(client, seed=4, stream=True)))
+    assert answer.choices[0].finish_reason == finish == "stop"
     assert text == content(answer)
+    assert text.index("e") == len(text) - 1
 
 
 def test_each_request_has_its_own_sampling_parameters() -> None:
@@ -138,42 +138,40 @@ def test_each_request_has_its_own_sampling_parameters() -> None:
 
 
 def test_errors_are_openais_types() -> None:
+    full, bad = "context_length_exceeded", openai.BadRequestError
+    refusals: list[tuple[type[openai.APIStatusError], str, dict[str, Any], str | None]] = [
+        (bad, "x" * 60, {}, full),
+        (bad, "x" * 60, {"stream": True}, full),
+        (bad, "x", {"max_tokens": 60}, full),
+        (bad, "boom", {}, None),
+        (openai.NotFoundError, "x", {"model": "tinny"}, "model_not_found"),
+        (openai.AuthenticationError, "x", {"extra_headers": {"authorization": "no"}}, "invalid_api_key"),
+    ]
     with served_client(tiny_policy(REFUSES_BOOM + TOOL_CHATML, max_context=60)) as (served, client):
-        for stream in (False, True):
-            with pytest.raises(openai.BadRequestError, match="60 tokens") as full:
-                chat(client, "x" * 60, stream=stream)
-            assert full.value.code == "context_length_exceeded"
-        with pytest.raises(openai.BadRequestError) as long:
-            chat(client, "x", max_tokens=60)
-        assert long.value.code == "context_length_exceeded"
-        with pytest.raises(openai.BadRequestError, match="no boom"):
-            chat(client, "boom")
-        with pytest.raises(openai.BadRequestError) as wrong:
+        for kind, text, options, code in refusals:
+            with pytest.raises(kind) as refused:
+                chat(client, text, **options)
+            assert refused.value.code == code
+        with pytest.raises(bad) as wrong:
             chat(client, top_p=2)
         assert (wrong.value.param, wrong.value.type) == ("top_p", "invalid_request_error")
-        with pytest.raises(openai.NotFoundError, match="did you mean") as unknown:
-            chat(client, model="tinny")
-        assert unknown.value.code == "model_not_found"
         with pytest.raises(openai.NotFoundError):
             client.responses.create(model="tiny", input="x")
-        with pytest.raises(openai.AuthenticationError) as stranger:
-            client.with_options(api_key="wrong").models.list()
-        assert stranger.value.code == "invalid_api_key"
         # A reply may be shorter than the policy's limit if there is no more room.
         room = 60 - len(served.chat.prompt([user("x" * 34)]))
         assert 1 < room < 12
         assert chat(client, "x" * 34).usage.completion_tokens == room
 
 
+@pytest.mark.parametrize("stream", [False, True])
 def test_a_model_that_raises_is_a_server_error_and_the_next_request_is_answered(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
     with served_client() as (served, client):
         with monkeypatch.context() as patch:
             patch.setattr(served.scheduler.policy.model, "forward", lambda **inputs: 1 / 0)
-            for stream in (False, True):
-                with pytest.raises(openai.InternalServerError, match="ZeroDivisionError"):
-                    chat(client, stream=stream)
+            with pytest.raises(openai.InternalServerError, match="ZeroDivisionError"):
+                chat(client, stream=stream)
         assert chat(client).usage.completion_tokens == 12
 
 

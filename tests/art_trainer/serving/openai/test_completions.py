@@ -34,23 +34,19 @@ def test_text_token_ids_and_lists_of_them_are_continued_alike() -> None:
     assert lists.usage.completion_tokens == 32
 
 
-def test_log_probs_are_those_of_the_model() -> None:
+def test_log_probs_are_reported_as_the_older_api_does() -> None:
     policy = tiny_policy()
     with served_client(policy) as (served, client):
         choice = complete(client, logprobs=2, seed=3, extra_body=TOKENS).choices[0]
         none = complete(client, logprobs=0, seed=3).choices[0].logprobs
-        ids = served.chat.encode("hello")
-    token_ids = choice.model_dump()["token_ids"]
-    reported = choice.logprobs
-    assert np.allclose(
-        reported.token_logprobs, full_logprobs(policy.model, (*ids, *token_ids))[-8:], atol=1e-4
-    )
-    assert none.token_logprobs == reported.token_logprobs
+        ids = (*served.chat.encode("hello"), *choice.model_dump()["token_ids"])
+    found = choice.logprobs
+    assert np.allclose(found.token_logprobs, full_logprobs(policy.model, ids)[-8:], atol=1e-4)
+    assert none.token_logprobs == found.token_logprobs
     assert [len(top) for top in none.top_logprobs] == [1] * 8
-    assert all(1 <= len(top) <= 3 for top in reported.top_logprobs)
-    assert reported.text_offset[0] == 0
-    lengths = [len(text) for text in reported.tokens]
-    assert reported.text_offset == [sum(lengths[:place]) for place in range(8)]
+    assert all(1 <= len(top) <= 3 for top in found.top_logprobs)
+    lengths = [len(text) for text in found.tokens]
+    assert found.text_offset == [sum(lengths[:place]) for place in range(8)]
 
 
 def test_a_stream_has_what_the_whole_response_has() -> None:
@@ -71,22 +67,19 @@ def test_a_stream_has_what_the_whole_response_has() -> None:
 
 def test_stop_strings_are_kept_if_the_client_asks_for_them() -> None:
     with served_client() as (_, client):
-        free = complete(client, seed=1, max_tokens=30).choices[0].text
-        stop = free[3:5]
-        cut = complete(client, seed=1, max_tokens=30, stop=stop).choices[0]
-        keep = {"include_stop_str_in_output": True}
-        kept = complete(client, seed=1, max_tokens=30, stop=stop, extra_body=keep)
-        ids = complete(client, seed=1, max_tokens=30, extra_body=TOKENS).choices[0].model_dump()["token_ids"]
-        stopped = complete(client, seed=1, max_tokens=30, extra_body={**TOKENS, "stop_token_ids": ids[5:6]})
-    assert cut.text == free[: free.index(stop)]
-    assert kept.choices[0].text == free[: free.index(stop) + len(stop)]
-    assert cut.finish_reason == stopped.choices[0].finish_reason == "stop"
-    assert stopped.choices[0].model_dump()["token_ids"] == ids[: ids.index(ids[5]) + 1]
 
+        def said(**extra: Any) -> Any:
+            options = {"seed": 1, "max_tokens": 30, "stop": extra.pop("stop", None)}
+            return complete(client, **options, extra_body=TOKENS | extra).choices[0]
 
-def test_the_default_length_is_openais() -> None:
-    with served_client() as (_, client):
-        assert client.completions.create(model="tiny", prompt="x").usage.completion_tokens == 16
+        free = said()
+        stop, ids = free.text[3:5], free.model_dump()["token_ids"]
+        cut, kept = said(stop=stop), said(stop=stop, include_stop_str_in_output=True)
+        stopped = said(stop_token_ids=ids[5:6])
+    assert cut.text == free.text[: free.text.index(stop)]
+    assert kept.text == cut.text + stop
+    assert cut.finish_reason == stopped.finish_reason == "stop"
+    assert stopped.model_dump()["token_ids"] == ids[: ids.index(ids[5]) + 1]
 
 
 def test_prompts_of_one_request_without_a_seed_have_randomness_of_their_own() -> None:
@@ -96,10 +89,10 @@ def test_prompts_of_one_request_without_a_seed_have_randomness_of_their_own() ->
 
 def test_prompts_that_the_model_cannot_read_are_refused() -> None:
     with served_client() as (_, client):
-        for prompt, limit, param in (("", 8, "prompt"), ([0, 300], 8, "prompt"), ([-1], 8, "prompt")):
+        for prompt in ("", [0, 300], [-1]):
             with pytest.raises(openai.BadRequestError) as refused:
-                complete(client, prompt, max_tokens=limit)
-            assert refused.value.param == param
+                complete(client, prompt)
+            assert refused.value.param == "prompt"
         with pytest.raises(openai.BadRequestError) as full:
             complete(client, max_tokens=2000)
         assert full.value.code == "context_length_exceeded"

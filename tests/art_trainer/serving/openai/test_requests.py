@@ -9,7 +9,7 @@ from art_trainer.serving.agents.recording import fingerprint
 from art_trainer.serving.agents.server import AgentChatRequest
 from art_trainer.serving.http.middleware import ApiError
 from art_trainer.serving.openai.chat_completions import ChatRequest
-from art_trainer.serving.openai.completions import DEFAULT_TOKENS, CompletionRequest
+from art_trainer.serving.openai.completions import CompletionRequest
 from art_trainer.serving.openai.requests import ChatMessage, GenerationRequest, parse
 from tests.art_trainer.serving.helpers import user
 
@@ -108,8 +108,7 @@ def test_values_that_change_nothing_and_labels_are_accepted(model: type[Generati
         "user": "u",
         "seed": None,
     }
-    plain, labelled = parse(model, BODIES[model]), parse(model, BODIES[model] | neutral)
-    assert plain == labelled
+    assert parse(model, BODIES[model]) == parse(model, BODIES[model] | neutral)
 
 
 def test_sampling_fields_replace_the_defaults() -> None:
@@ -123,11 +122,9 @@ def test_sampling_fields_replace_the_defaults() -> None:
 
 def test_lengths_and_log_probs_are_counted_as_each_api_does() -> None:
     chat = parse(ChatRequest, BODIES[ChatRequest] | {"max_completion_tokens": 3, "logprobs": True})
-    asked = chat.generation(SamplingParams())
-    assert (asked.max_length, asked.top_logprobs) == (3, 0)
     text = parse(CompletionRequest, BODIES[CompletionRequest])
-    asked = text.generation(SamplingParams())
-    assert (asked.max_length, asked.top_logprobs) == (DEFAULT_TOKENS, None)
+    asked = [request.generation(SamplingParams()) for request in (chat, text)]
+    assert [(one.max_length, one.top_logprobs) for one in asked] == [(3, 0), (16, None)]
 
 
 def assistant(content: object, *arguments: object, call_id: str = "a") -> dict[str, Any]:
@@ -141,29 +138,26 @@ def print_of(message: dict[str, Any]) -> str:
     return fingerprint(ChatMessage.model_validate(message))
 
 
+ARGUMENTS = '{"a": 1, "b": [2]}'
+PARTS = [{"type": "text", "text": "wor"}, {"type": "text", "text": "ds"}]
+
+
 @pytest.mark.parametrize(
     ("again", "same"),
     [
-        (assistant("words", '{"a":1,"b":[2]}'), True),
-        (assistant("words", '{"b": [2], "a": 1}', call_id="other"), True),
+        (assistant("words", '{"b":[2],"a":1}', call_id="other"), True),
         (assistant("words", {"b": [2], "a": 1}), True),
-        (
-            assistant([{"type": "text", "text": "wor"}, {"type": "text", "text": "ds"}], '{"a":1,"b":[2]}'),
-            True,
-        ),
-        (
-            assistant(" words\n", '{"a":1,"b":[2]}') | {"refusal": None, "annotations": [], "name": "bob"},
-            True,
-        ),
-        (assistant("word", '{"a": 1, "b": [2]}'), False),
+        (assistant(PARTS, ARGUMENTS), True),
+        (assistant(" words\n", ARGUMENTS) | {"refusal": None, "annotations": [], "name": "bob"}, True),
+        (assistant("word", ARGUMENTS), False),
         (assistant("words", '{"a": 2}'), False),
         (assistant("words"), False),
-        (assistant("words", '{"a": 1, "b": [2]}', '{"a": 1, "b": [2]}'), False),
+        (assistant("words", ARGUMENTS, ARGUMENTS), False),
         ({"role": "user", "content": "words"}, False),
     ],
 )
 def test_fingerprints_are_equal_for_all_ways_of_writing_a_message(again: dict[str, Any], same: bool) -> None:
-    assert (print_of(again) == print_of(assistant("words", '{"a": 1, "b": [2]}'))) is same
+    assert (print_of(again) == print_of(assistant("words", ARGUMENTS))) is same
 
 
 def template_arguments(arguments: str) -> Any:
@@ -177,9 +171,8 @@ def template_arguments(arguments: str) -> Any:
 )
 def test_arguments_that_are_not_a_json_object_stay_text(arguments: str) -> None:
     assert template_arguments(arguments) == arguments
-    assert (
-        print_of(assistant("", arguments)) != print_of(assistant(None, "{}")) == print_of(assistant("", ""))
-    )
+    assert print_of(assistant("", arguments)) != print_of(assistant(None, "{}"))
+    assert print_of(assistant("", "")) == print_of(assistant(None, "{}"))
 
 
 def test_arguments_reach_the_template_as_an_object() -> None:
