@@ -17,6 +17,7 @@ from art_trainer.inference.scripted_policy import ScriptedPolicy
 from art_trainer.rollout.envs import env_maker
 from art_trainer.rollout.episodes import rollout_episodes
 from art_trainer.types import EpisodeSpec
+from tests.art_gym.toys import EchoEnv
 
 MOVES = ("up", "right", "down", "left")
 
@@ -32,9 +33,7 @@ class Corridor(gym.Env[int, int]):
     action_space = spaces.Discrete(2, start=3)
     limit = 6
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[int, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[int, dict[str, Any]]:
         super().reset(seed=seed)
         self.place, self.steps = (options or {}).get("place", 0), 0
         self.options, self.seen_seed = options, seed
@@ -55,31 +54,34 @@ class Reporting(Corridor):
         return {"is_success": self.place == 4}
 
 
+def corridor(env: Corridor | None = None, **arguments: Any) -> TextAdapter:
+    return TextAdapter(env or Corridor(), observe=str, actions=("back", "on"), **arguments)
+
+
 class DocumentedAdapter(TextAdapter):
     __doc__ = "\n".join(f"## {heading}" for heading in HEADINGS)
 
 
-class Echo(gym.Env[Any, Any]):
+class Echo(EchoEnv):
     """Repeats its action, in whatever its spaces are."""
 
     def __init__(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
+        super().__init__("hello")
         self.observation_space, self.action_space = observation_space, action_space
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        return self._as_observation("hello"), {}
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return self._as_observation(super().reset(seed=seed)[0]), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         text = action["reply"] if isinstance(action, Mapping) else action
         if text == "crash":
             raise LookupError("no such word")
-        return self._as_observation(text), 1.0, text == "end", False, {}
+        return self._as_observation(text), *super().step(text)[1:]
 
     def _as_observation(self, text: str) -> Any:
         if isinstance(self.observation_space, spaces.Dict):
-            return {"picture": np.zeros(2, np.float32), "text": text}
+            parts = {"picture": np.zeros(2, np.float32), "text": text, "action_mask": np.array([0, 1])}
+            return {name: parts[name] for name in self.observation_space}
         return text
 
 
@@ -87,14 +89,10 @@ IN_DICT = spaces.Dict({"picture": spaces.Box(0, 1, (2,)), "text": spaces.Text(50
 REPLY_IN_DICT = spaces.Dict({"reply": UnicodeText()})
 
 
-class GlobalDice(gym.Env[str, str]):
+class GlobalDice(EchoEnv):
     """Seeds and draws from the global random state, as some libraries do."""
 
-    observation_space = action_space = UnicodeText()
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
         random.seed(seed)
         return str(random.random()), {}
 
@@ -134,8 +132,7 @@ def test_an_adapter_keeps_the_contract_of_text_environments_but_for_its_docstrin
 
 
 @pytest.mark.parametrize(
-    "reply",
-    ["up", " Up.", "act('up')", '<tool_call>{"name": "act", "arguments": {"action": "up"}}</tool_call>'],
+    "reply", [" Up.", '<tool_call>{"name": "act", "arguments": {"action": "up"}}</tool_call>']
 )
 def test_an_action_is_read_by_its_name_in_any_format(reply: str) -> None:
     env = cliff()
@@ -143,6 +140,15 @@ def test_an_action_is_read_by_its_name_in_any_format(reply: str) -> None:
     observation, *_, info = env.step(reply)
     assert observation == "field 24"
     assert info["call"] == {"name": "act", "arguments": {"action": "up"}}
+
+
+@pytest.mark.parametrize(("name", "sign"), [("push", "+"), ("pull", "-")])
+def test_actions_of_other_kinds_are_named_by_a_dictionary(name: str, sign: str) -> None:
+    push = {"pull": np.array([-1.0], np.float32), "push": np.array([1.0], np.float32)}
+    car = gym.make("MountainCarContinuous-v0")
+    env = TextAdapter(car, observe=lambda seen: f"{seen[1]:+.4f}", actions=push)
+    env.reset(seed=0)
+    assert env.step(name)[0].startswith(sign)
 
 
 @pytest.mark.parametrize(
@@ -161,29 +167,8 @@ def test_a_reply_that_is_no_action_is_answered_and_does_not_reach_the_environmen
     assert env.step("up")[0] == "field 24"
 
 
-def test_actions_of_other_kinds_are_named_by_a_dictionary() -> None:
-    push = {"pull": np.array([-1.0], np.float32), "push": np.array([1.0], np.float32)}
-    env = TextAdapter(
-        gym.make("MountainCarContinuous-v0"), observe=lambda seen: f"{seen[1]:+.4f}", actions=push
-    )
-    env.reset(seed=0)
-    assert env.step("push")[0].startswith("+")
-    env.reset(seed=0)
-    assert env.step("pull")[0].startswith("-")
-
-
-@pytest.mark.parametrize(
-    ("masks", "first", "second"),
-    [("show", "possible: on", "-1\npossible: on"), ("ignore", "\n0", "-1")],
-)
-def test_a_mask_can_be_shown_only_or_ignored(masks: str, first: str, second: str) -> None:
-    env = TextAdapter(Corridor(), observe=str, actions=("back", "on"), masks=masks)
-    assert env.reset(seed=0)[0].endswith(first)
-    assert env.step("back")[0] == second
-
-
 def test_a_mask_shows_what_is_possible_and_refuses_the_rest() -> None:
-    env = TextAdapter(Corridor(), observe=str, actions=("back", "on"), max_turns=9)
+    env = corridor(max_turns=9)
     observation, _ = env.reset(seed=0)
     assert observation.endswith("0\npossible: on")
     observation, reward, *_, info = env.step("back")
@@ -193,35 +178,31 @@ def test_a_mask_shows_what_is_possible_and_refuses_the_rest() -> None:
     act = env.baselines["random"](env, np.random.default_rng(0))
     env.reset(seed=0)
     assert {act("") for _ in range(20)} == {"on"}
+    for masks, shown in (("show", "-1\npossible: on"), ("ignore", "-1")):
+        env = corridor(masks=masks)
+        assert ("possible" in env.reset(seed=0)[0]) == (masks == "show")
+        assert env.step("back")[0] == shown
+    seen = spaces.Dict({"text": UnicodeText(), "action_mask": spaces.MultiBinary(2)})
+    in_observation = TextAdapter(Echo(seen, spaces.Discrete(2)), actions=("back", "on"))
+    assert in_observation.reset(seed=0)[0].endswith("hello\npossible: on")
 
 
 # --- text in, text out -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("observations", [UnicodeText(), spaces.Text(50), IN_DICT])
-@pytest.mark.parametrize("actions", [UnicodeText(), spaces.Text(50), REPLY_IN_DICT])
+@pytest.mark.parametrize("observations", [UnicodeText(), IN_DICT])
+@pytest.mark.parametrize("actions", [spaces.Text(50), REPLY_IN_DICT])
 def test_texts_go_through_out_of_and_into_dictionaries(observations: Any, actions: Any) -> None:
     env = TextAdapter(Echo(observations, actions))
     observation, info = env.reset(seed=0)
     assert (observation, info["tools"], info["system"]) == ("hello", [], "")
     observation, reward, *_, info = env.step("left (or right)?")
-    assert (observation, reward) == ("left (or right)?", 1.0)
+    assert (observation, reward) == ("left (or right)?", 2.0)
     assert info["call"] == {"name": "say", "arguments": {"text": "left (or right)?"}}
     assert env.step("<think>end</think>\n\ngo on")[0] == "go on", "thoughts are no part of the action"
 
 
-class Masked(Corridor):
-    observation_space = spaces.Dict(  # type: ignore[assignment]
-        {"text": UnicodeText(), "action_mask": spaces.MultiBinary(2)}
-    )
-
-    def reset(self, **options: Any) -> Any:
-        super().reset(**options)
-        return {"text": "here", "action_mask": np.array([0, 1])}, {}
-
-
-def test_a_mask_may_stand_in_the_observation_and_instructions_before_free_text() -> None:
-    assert TextAdapter(Masked(), actions=("back", "on")).reset(seed=0)[0].endswith("here\npossible: on")
+def test_instructions_stand_before_free_text() -> None:
     env = TextAdapter(Echo(UnicodeText(), UnicodeText()), instructions="Answer.", render_mode="ansi")
     observation, info = env.reset(seed=0)
     assert (observation, info["system"]) == ("Answer.\n\nhello", "Answer.")
@@ -249,7 +230,7 @@ def test_an_exception_that_refuses_becomes_a_message_and_any_other_stays_a_fault
 
 
 def test_the_environments_time_limit_truncates() -> None:
-    env = TextAdapter(Corridor(), observe=str, actions=("back", "on"), masks="ignore", max_turns=50)
+    env = corridor(masks="ignore", max_turns=50)
     env.reset(seed=0)
     for _ in range(5):
         assert env.step("back")[2:4] == (False, False)
@@ -278,23 +259,18 @@ def test_success_is_given_by_the_environment_or_the_caller_or_not_at_all() -> No
         assert terminated
         return info
 
-    actions = ("back", "on")
-    assert "success" not in ending(TextAdapter(Corridor(), observe=str, actions=actions))
-    assert ending(TextAdapter(Reporting(), observe=str, actions=actions))["success"] is True
-
     def rich(played: EpisodeProgress) -> bool:
         return played.terminated and played.env_return > 2
 
-    assert ending(TextAdapter(Reporting(), observe=str, actions=actions, success=rich))["success"] is False
+    assert "success" not in ending(corridor())
+    assert ending(corridor(Reporting()))["success"] is True
+    assert ending(corridor(Reporting(), success=rich))["success"] is False
 
 
 def test_tasks_choose_the_environments_seed_and_options() -> None:
     inner = Corridor()
-    tasks = [
-        Task("near", "Almost there.", "train", {"options": {"place": 3}}),
-        Task("far", "", "test", {"seed": 99}),
-    ]
-    env = TextAdapter(inner, observe=str, actions=("back", "on"), tasks=tasks)
+    near = Task("near", "Almost there.", "train", {"options": {"place": 3}})
+    env = corridor(inner, tasks=[near, Task("far", "", "test", {"seed": 99})])
     observation, info = env.reset(seed=5)
     assert (info["task_id"], inner.place, inner.seen_seed) == ("near", 3, 5)
     assert observation.endswith("Almost there.\n3\npossible: back, on")
@@ -336,6 +312,7 @@ def test_environments_that_draw_globally_disturb_neither_each_other_nor_the_call
     ("env_id", "arguments", "fault", "named"),
     [
         ("CliffWalking-v1", {"observe": None}, TypeError, "pass observe="),
+        ("CliffWalking-v1", {"observe": lambda seen: 3}, TypeError, "must give a str, not int"),
         ("MountainCarContinuous-v0", {}, TypeError, "pass actions="),
         ("CliffWalking-v1", {"actions": ("up", "down")}, ValueError, "has 4 actions, but actions= names 2"),
         ("CliffWalking-v1", {"actions": ("up", "up", "down", "left")}, ValueError, "one action twice"),
@@ -350,12 +327,7 @@ def test_wrong_arguments_are_named(
     env_id: str, arguments: dict[str, Any], fault: type[Exception], named: str
 ) -> None:
     with pytest.raises(fault, match=named):
-        TextAdapter(gym.make(env_id), **{"observe": str, **arguments})
-
-
-def test_observe_must_give_text() -> None:
-    with pytest.raises(TypeError, match="observe must give a str, not int"):
-        TextAdapter(gym.make("CliffWalking-v1"), actions=MOVES, observe=lambda seen: seen).reset(seed=0)
+        TextAdapter(gym.make(env_id), **{"observe": str, **arguments}).reset()
 
 
 def test_a_missing_library_is_named_with_its_pip_install() -> None:

@@ -169,11 +169,6 @@ def test_blackjack_is_described_and_basic_play_beats_chance() -> None:
     assert info["success"] is (reward > 0)
 
 
-def test_the_recipe_of_the_lake_is_one() -> None:
-    settings = merge_settings([Layer("recipe", read_recipe("frozen-lake"))])
-    FrozenLakeTextEnv(**{**settings.run.env_args, **settings.run.train_env_args})
-
-
 def test_the_recipe_of_tic_tac_toe_holds_the_policy_near_the_player_it_began_as() -> None:
     settings = merge_settings([Layer("recipe", read_recipe("tic-tac-toe"))])
     assert settings.run.warm_start == "random"
