@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from art_gym.parameters import Parameter
 from art_gym.parsing.formats import call_from_json, read_json, read_json_call, read_markup
 from art_gym.parsing.parser import Call, parse
 from art_gym.parsing.text_calls import (
@@ -23,42 +24,25 @@ from art_gym.parsing.text_calls import (
     shown,
     tag_pattern,
 )
-from art_gym.tools import collect_tools, tool
+from art_gym.tools import Tool
 
-
-class _Sink:
-    @tool
-    def op(
-        self,
-        text: str,
-        count: int,
-        ratio: float,
-        flag: bool,
-        day: date,
-        tags: list[str],
-        sizes: list[int],
-        mode: Literal["slow", "fast"],
-        note: str | None = None,
-        level: Literal[1, 2, 3] = 1,
-    ) -> str:
-        """Take one of everything.
-
-        Args:
-            text: Text.
-            count: A whole number.
-            ratio: A number.
-            flag: Yes or no.
-            day: A day.
-            tags: Words.
-            sizes: Whole numbers.
-            mode: A choice.
-            note: Text or nothing.
-            level: A choice of numbers.
-        """
-        return ""
-
-
-TOOLS = collect_tools(_Sink)
+OP = Tool(
+    "op",
+    "Take one of everything.",
+    (
+        Parameter("text", str, "Text."),
+        Parameter("count", int, "A whole number."),
+        Parameter("ratio", float, "A number."),
+        Parameter("flag", bool, "Yes or no."),
+        Parameter("day", date, "A day."),
+        Parameter("tags", list, "Words.", item=str),
+        Parameter("sizes", list, "Whole numbers.", item=int),
+        Parameter("mode", Literal, "A choice.", choices=("slow", "fast")),
+        Parameter("note", str, "Text or nothing.", None, True),
+        Parameter("level", Literal, "A choice of numbers.", 1, choices=(1, 2, 3)),
+    ),
+)
+TOOLS = {"op": OP}
 CALLS = call_pattern(TOOLS)
 
 # The marks of other formats would be that format; "None" and "" mean nothing where nothing is allowed.
@@ -86,49 +70,18 @@ def _plain(arguments: Arguments) -> Arguments:
     return {name: str(value) if isinstance(value, date) else value for name, value in arguments.items()}
 
 
-def _json(arguments: Arguments, *, ascii_only: bool = False) -> str:
-    return json.dumps(_plain(arguments), ensure_ascii=ascii_only)
-
-
 def _raw(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _hermes(arguments: Arguments) -> str:
-    return f'<tool_call>\n{{"name": "op", "arguments": {_json(arguments)}}}\n</tool_call>'
-
-
-def _llama(arguments: Arguments) -> str:
-    body = json.dumps({"name": "op", "parameters": _plain(arguments)}, indent=2)
-    return f"<|python_tag|>{body}<|eom_id|>"
-
-
-def _llama_tag(arguments: Arguments) -> str:
-    return f"<function=op>{_json(arguments)}</function>"
+def _json(template: str, **options: Any) -> Callable[[Arguments], str]:
+    """Arguments as JSON, in a format's marks."""
+    return lambda arguments: template % json.dumps(_plain(arguments), **options)
 
 
 def _openai(arguments: Arguments) -> str:
-    function = {"name": "op", "arguments": _json(arguments, ascii_only=True)}
+    function = {"name": "op", "arguments": json.dumps(_plain(arguments))}
     return json.dumps({"tool_calls": [{"id": "1", "type": "function", "function": function}]})
-
-
-def _fenced(arguments: Arguments) -> str:
-    return f'Now:\n```json\n{{"name": "op", "arguments": {_json(arguments, ascii_only=True)}}}\n```'
-
-
-def _kimi(arguments: Arguments) -> str:
-    return (
-        "<|tool_calls_section_begin|><|tool_call_begin|>functions.op:0<|tool_call_argument_begin|>"
-        f"{_json(arguments)}<|tool_call_end|><|tool_calls_section_end|>"
-    )
-
-
-def _deepseek(arguments: Arguments) -> str:
-    return f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>op<｜tool▁sep｜>{_json(arguments)}<｜tool▁call▁end｜>"
-
-
-def _mistral(arguments: Arguments) -> str:
-    return f"[TOOL_CALLS]op[ARGS]{_json(arguments)}</s>"
 
 
 def _coder(arguments: Arguments) -> str:
@@ -146,27 +99,34 @@ def _glm(arguments: Arguments) -> str:
     return f"<tool_call>op\n{given}</tool_call>"
 
 
-def _rendered(arguments: Arguments) -> str:
-    return TOOLS["op"].render(arguments)
+def _python(template: str, comma: str) -> Callable[[Arguments], str]:
+    """Arguments as Python writes them, in a format's marks."""
+    return lambda given: template % comma.join(f"{name}={value!r}" for name, value in _plain(given).items())
 
 
-def _python(arguments: Arguments) -> str:
-    given = ", ".join(f"{name}={value!r}" for name, value in _plain(arguments).items())
-    return f"I think `op({given})` is it."
+_NAMED = '{"name": "op", "arguments": %s}'
+FORMATS: dict[str, Callable[[Arguments], str]] = {
+    "hermes": _json(f"<tool_call>\n{_NAMED}\n</tool_call>", ensure_ascii=False),
+    "llama": _json('<|python_tag|>{"name": "op",\n  "parameters": %s}<|eom_id|>', indent=2),
+    "llama tag": _json("<function=op>%s</function>", ensure_ascii=False),
+    "openai": _openai,
+    "fenced": _json(f"Now:\n```json\n{_NAMED}\n```"),
+    "kimi": _json(
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.op:0<|tool_call_argument_begin|>"
+        "%s<|tool_call_end|><|tool_calls_section_end|>",
+        ensure_ascii=False,
+    ),
+    "deepseek": _json("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>op<｜tool▁sep｜>%s<｜tool▁call▁end｜>"),
+    "mistral": _json("[TOOL_CALLS]op[ARGS]%s</s>"),
+    "coder": _coder,
+    "glm": _glm,
+    "rendered": lambda arguments: TOOLS["op"].render(arguments),
+    "python": _python("I think `op(%s)` is it.", ", "),
+    "pythonic": _python("[op(%s)]", ","),
+}
 
 
-def _pythonic(arguments: Arguments) -> str:
-    given = ",".join(f"{name}={value!r}" for name, value in _plain(arguments).items())
-    return f"[op({given})]"
-
-
-FORMATS: list[Callable[[Arguments], str]] = [
-    *(_hermes, _llama, _llama_tag, _openai, _fenced, _kimi, _deepseek, _mistral, _coder, _glm),
-    *(_rendered, _python, _pythonic),
-]
-
-
-@pytest.mark.parametrize("render", FORMATS, ids=lambda render: render.__name__.strip("_"))
+@pytest.mark.parametrize("render", FORMATS.values(), ids=FORMATS)
 @settings(max_examples=60, deadline=None)
 @given(arguments=ARGUMENTS)
 def test_what_is_rendered_is_read_back(render: Callable[[Arguments], str], arguments: Arguments) -> None:
@@ -177,7 +137,7 @@ def test_what_is_rendered_is_read_back(render: Callable[[Arguments], str], argum
 
 
 @settings(max_examples=300, deadline=None)
-@given(arguments=ARGUMENTS, render=st.sampled_from(FORMATS), share=st.floats(0, 0.999))
+@given(arguments=ARGUMENTS, render=st.sampled_from(list(FORMATS.values())), share=st.floats(0, 0.999))
 def test_a_reply_cut_anywhere_is_never_another_call(
     arguments: Arguments, render: Callable[[Arguments], str], share: float
 ) -> None:
@@ -186,23 +146,10 @@ def test_a_reply_cut_anywhere_is_never_another_call(
     assert not isinstance(found, Call) or found.arguments == arguments
 
 
-@settings(max_examples=60, deadline=None)
-@given(words=st.lists(st.from_regex(r"[a-z]{1,6}", fullmatch=True), min_size=1, max_size=4))
-def test_tokens_written_apart_are_the_same_call(words: list[str]) -> None:
-    class Mail:
-        @tool
-        def search(self, query: str, sender: str | None = None) -> str:
-            """Search.
-
-            Args:
-                query: Words.
-                sender: Who.
-            """
-            return ""
-
-    query = " ".join(words)
-    reply = f'search ( " {query} " , sender = " {words[0]} " )'
-    assert parse(reply, collect_tools(Mail)) == Call("search", {"query": query, "sender": words[0]})
+def test_tokens_written_apart_are_the_same_call() -> None:
+    words = (Parameter("query", str, "Words."), Parameter("sender", str, "Who.", None, True))
+    apart = parse('search ( " ann b " , sender = " ann " )', {"search": Tool("search", "Search.", words)})
+    assert apart == Call("search", {"query": "ann b", "sender": "ann"})
 
 
 @pytest.mark.parametrize(
@@ -210,12 +157,7 @@ def test_tokens_written_apart_are_the_same_call(words: list[str]) -> None:
     [
         ('{"a": 1, "b" 2}', ErrorKind.BROKEN_JSON, 'broken at character 14, near `"a": 1, "b" 2}`'),
         ('{"a": [1, 2}', ErrorKind.BROKEN_JSON, "Expecting ',' delimiter"),
-        ('{"a": "b', ErrorKind.INCOMPLETE, "cut off"),
-        ('{"a": "b\\', ErrorKind.INCOMPLETE, "cut off"),
-        ('{"a": "\\u12', ErrorKind.INCOMPLETE, "cut off"),
-        ('{"a": tr', ErrorKind.INCOMPLETE, "cut off"),
-        ('{"a": 1', ErrorKind.INCOMPLETE, "cut off"),
-        ("{", ErrorKind.INCOMPLETE, "cut off"),
+        *((cut, ErrorKind.INCOMPLETE, "cut off") for cut in ('{"a": "b\\', '{"a": "\\u12', '{"a": tr', "{")),
         ("[" * 10_000, ErrorKind.BROKEN_JSON, "nested too deeply"),
         ("[NaN]", ErrorKind.WRONG_TYPE, "NaN is not a number"),
         ("[1e400]", ErrorKind.WRONG_TYPE, "too large"),
@@ -229,10 +171,6 @@ def test_json_faults_say_what_and_where(text: str, kind: ErrorKind, words: str) 
     assert words in found.message
 
 
-def test_json_may_hold_line_breaks_in_strings() -> None:
-    assert read_json('{"a": "b\nc"}', 0) == ({"a": "b\nc"}, 12)
-
-
 @pytest.mark.parametrize(
     "value", [None, 3, "op", [], {}, [[]], {"name": 3}, {"tool_calls": []}, {"function": 1}]
 )
@@ -240,48 +178,31 @@ def test_other_json_is_no_call(value: Any) -> None:
     assert call_from_json(value) is None
 
 
-def test_arguments_may_be_absent_or_empty() -> None:
+def test_json_is_read_where_it_stands() -> None:
     for value in ({"name": "a"}, {"name": "a", "arguments": None}, {"name": "a", "arguments": ""}):
         assert call_from_json(value) == RawCall("a", {})
-    assert isinstance(call_from_json({"name": "a", "arguments": 0}), RawCall | Problem)
-
-
-def test_a_json_call_knows_where_it_stands() -> None:
+    assert read_json('{"a": "b\nc"}', 0) == ({"a": "b\nc"}, 12), "line breaks in strings"
     text = 'So {"x": 1} or {"name": "op", "arguments": {}} it is'
     found = read_json_call(text)
     assert isinstance(found, RawCall)
     assert text[found.start : found.end] == '{"name": "op", "arguments": {}}'
-
-
-def test_text_without_markup_has_none() -> None:
-    assert read_markup("a < b and b > c", CALLS) is None
     assert read_json_call("{a} and {b}") is None
-    assert read_text_call("no op here", CALLS) is None
-    assert read_tag_call("<p>text</p>", tag_pattern(TOOLS)) is None
 
 
 @pytest.mark.parametrize(
     ("written", "value"),
     [
-        ('"a"', "a"),
         (r'"\x41\101\u0042\U00000043\t\q\/\"\'"', "AABC\t\\q/\"'"),
         ('"a\\\nb"', "ab"),
         (r'"\Uffffffff"', "\\Uffffffff"),
         ("'''it's \"x\"'''", 'it\'s "x"'),
-        ('""', ""),
         ('""""""', ""),
-        ("-3", -3),
         ("+3", 3),
         (".5", 0.5),
         ("1.", 1.0),
-        ("1e3", 1000.0),
         ("-2.5E-1", -0.25),
-        ("True", True),
         ("false", False),
-        ("None", None),
         ("[1, [2, 'a'], (3,), {'k': null}]", [1, [2, "a"], [3], {"k": None}]),
-        ("[]", []),
-        ("{}", {}),
         ("{1: 2, a: b}", {"1": 2, "a": "b"}),
     ],
 )
@@ -293,7 +214,8 @@ def test_literals_are_read_as_python_writes_them(written: str, value: Any) -> No
 
 
 @pytest.mark.parametrize(
-    "written", ["1 + 1", "f(1)", "a b", "'a' 'b'", "lambda x: 0", "[1", "[1)", "...", "x==1"]
+    "written",
+    ["1 + 1", "f(1)", "a b", "'a' 'b'", "lambda x: 0", "[1", "[1)", "...", "x==1", f"{'[' * 40}1{']' * 40}"],
 )
 def test_what_is_no_literal_is_not_evaluated(written: str) -> None:
     found = read_text_call(f"op({written})", CALLS)
@@ -306,6 +228,8 @@ def test_what_is_no_literal_is_not_evaluated(written: str) -> None:
 )
 def test_prose_is_no_call(text: str) -> None:
     assert read_text_call(text, CALLS) is None
+    assert read_markup("a < b and b > c", CALLS) is None
+    assert read_tag_call("<p>text</p>", tag_pattern(TOOLS)) is None
 
 
 def test_the_first_readable_call_is_taken_and_those_after_it_counted() -> None:
@@ -314,11 +238,6 @@ def test_the_first_readable_call_is_taken_and_those_after_it_counted() -> None:
     assert isinstance(found, RawCall)
     assert text[found.start : found.end] == "op('c', [1])"
     assert (found.positional, found.extra) == (["c", [1]], 1)
-
-
-def test_nothing_nests_deeper_than_anyone_means() -> None:
-    assert isinstance(read_text_call(f"op({'[' * 20}1{']' * 20})", CALLS), RawCall)
-    assert isinstance(read_text_call(f"op({'[' * 40}1{']' * 40})", CALLS), Problem)
 
 
 def test_shown_is_short_and_printable() -> None:

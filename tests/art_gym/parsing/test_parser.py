@@ -12,136 +12,63 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from art_gym.parameters import Code
+from art_gym.parameters import Code, Parameter
 from art_gym.parsing.parser import Call, ErrorKind, ParseError, parse
-from art_gym.tools import collect_tools, tool
+from art_gym.tools import Tool
 
 
-class _Mail:
-    @tool
-    def search(
-        self,
-        query: str,
-        sender: str | None = None,
-        after: date | None = None,
-        limit: int = 5,
-        labels: list[str] | None = None,
-    ) -> str:
-        """Search the mailbox.
-
-        Args:
-            query: Words.
-            sender: Who wrote it.
-            after: Sent after this day.
-            limit: Most results.
-            labels: Labels it carries.
-        """
-        return ""
-
-    @tool
-    def read(self, email_id: str) -> str:
-        """Read a message.
-
-        Args:
-            email_id: Its id.
-        """
-        return ""
-
-    @tool
-    def sort(self, key: Literal["date", "sender"], descending: bool = True) -> str:
-        """Sort the results.
-
-        Args:
-            key: By what.
-            descending: Whether the last comes first.
-        """
-        return ""
-
-    @tool(ends=True)
-    def give_up(self) -> str:
-        """Give up."""
-        return ""
+def tools_of(*tools: Tool) -> dict[str, Tool]:
+    return {tool.name: tool for tool in tools}
 
 
-class _Slide:
-    @tool
-    def move(self, direction: Literal["left", "right", "up", "down"]) -> str:
-        """Slide all tiles.
+CODE, PATH = Parameter("code", Code, "The program."), Parameter("path", str, "Its path.")
+DIRECTIONS = ("left", "right", "up", "down")
+MAIL = tools_of(
+    Tool(
+        "search",
+        "Search the mailbox.",
+        (
+            Parameter("query", str, "Words."),
+            Parameter("sender", str, "Who wrote it.", None, True),
+            Parameter("after", date, "Sent after this day.", None, True),
+            Parameter("limit", int, "Most results.", 5),
+            Parameter("labels", list, "Labels it carries.", None, True, item=str),
+        ),
+    ),
+    Tool("read", "Read a message.", (Parameter("email_id", str, "Its id."),)),
+    Tool(
+        "sort",
+        "Sort the results.",
+        (
+            Parameter("key", Literal, "By what.", choices=("date", "sender")),
+            Parameter("descending", bool, "Whether the last comes first.", True),
+        ),
+    ),
+    Tool("give_up", "Give up.", (), True),
+)
+SLIDE = tools_of(
+    Tool("move", "Slide all tiles.", (Parameter("direction", Literal, "Which way.", choices=DIRECTIONS),))
+)
+GUESS = tools_of(Tool("guess", "Guess the number.", (Parameter("number", int, "It."),)))
+PROGRAM = tools_of(Tool("run", "Run a program.", (CODE,)), Tool("submit", "Hand in.", (), True))
+FILES = tools_of(
+    Tool("write", "Write a file.", (PATH, CODE)),
+    Tool("execute", "Run a program.", (CODE,)),
+    Tool("view", "Show a file.", (PATH,)),
+)
 
-        Args:
-            direction: Which way.
-        """
-        return ""
-
-
-class _Guess:
-    @tool
-    def guess(self, number: int) -> str:
-        """Guess the number.
-
-        Args:
-            number: It.
-        """
-        return ""
-
-
-class _Program:
-    @tool
-    def run(self, code: Code) -> str:
-        """Run a program.
-
-        Args:
-            code: The program.
-        """
-        return ""
-
-    @tool(ends=True)
-    def submit(self) -> str:
-        """Hand in."""
-        return ""
-
-
-class _Files:
-    @tool
-    def write(self, path: str, code: Code) -> str:
-        """Write a file.
-
-        Args:
-            path: Its path.
-            code: Its text.
-        """
-        return ""
-
-    @tool
-    def execute(self, code: Code) -> str:
-        """Run a program.
-
-        Args:
-            code: The program.
-        """
-        return ""
-
-    @tool
-    def view(self, path: str) -> str:
-        """Show a file.
-
-        Args:
-            path: Its path.
-        """
-        return ""
-
-
-MAIL, SLIDE, GUESS, PROGRAM, FILES = map(collect_tools, (_Mail, _Slide, _Guess, _Program, _Files))
 
 SEARCH = {"query": "budget report", "sender": "ann"}
 JSON = '{"name": "search", "arguments": {"query": "budget report", "sender": "ann"}}'
 LLAMA = '{"name": "search", "parameters": {"query": "budget report", "sender": "ann"}}'
-ARGUMENTS = '{"query": "budget report", "sender": "ann"}'
+KIMI = (
+    "<|tool_call_begin|>functions.search:0<|tool_call_argument_begin|>"
+    '{"query": "budget report", "sender": "ann"}<|tool_call_end|>'
+)
 CODER = (
     "<function=search>\n<parameter=query>\nbudget report\n</parameter>\n"
     "<parameter=sender>\nann\n</parameter>\n</function>"
 )
-KIMI = "<|tool_call_begin|>functions.search:0<|tool_call_argument_begin|>" + ARGUMENTS + "<|tool_call_end|>"
 TEXT = 'search("budget report", sender="ann")'
 
 CASES = tomllib.loads(Path(__file__).with_name("replies.toml").read_text(encoding="utf-8"))
@@ -159,13 +86,12 @@ def test_every_family_gives_the_same_call(reply: str) -> None:
     "reply",
     [
         f"<tool_call>\n{JSON}\n</tool_call>\n" * 3,
-        f"<tool_calls>\n{'<tool_call>' + JSON + '</tool_call>'}\n{'<tool_call>' + JSON + '</tool_call>'}\n"
-        + f"<tool_call>{JSON}</tool_call></tool_calls>",
+        f"<tool_calls>{f'<tool_call>{JSON}</tool_call>' * 3}</tool_calls>",
         f"[{JSON}, {LLAMA}, {JSON}]",
         f"{LLAMA}; {LLAMA}; {LLAMA}",
         f'[{TEXT}, read("m1"), give_up()]',
         f'First {TEXT}. Then read("m1") and give_up().',
-        f"<|tool_calls_section_begin|>{KIMI}{KIMI}{KIMI}<|tool_calls_section_end|>",
+        f"<|tool_calls_section_begin|>{KIMI * 3}<|tool_calls_section_end|>",
         f"<|tool_call|>[{JSON}, {JSON}, {JSON}]<|/tool_call|>",
         CODER * 3,
         f'{{"tool_calls": [{JSON}, {JSON}, {JSON}]}}',
@@ -178,16 +104,11 @@ def test_of_several_calls_the_first_counts_and_the_others_are_counted(reply: str
 @pytest.mark.parametrize(
     ("written", "typed"),
     [
-        ('limit="7"', {"limit": 7}),
         ("limit=7.0", {"limit": 7}),
         ("limit=-2", {"limit": -2}),
-        ('after="2024-03-01"', {"after": date(2024, 3, 1)}),
-        ('after="2024-03-01T10:30:00Z"', {"after": date(2024, 3, 1)}),
         ("after=2024-03-01", {"after": date(2024, 3, 1)}),
         ("after=None", {"after": None}),
-        ("after=null", {"after": None}),
         ('labels=["a", "b, c"]', {"labels": ["a", "b, c"]}),
-        ('labels="a"', {"labels": ["a"]}),
         ('labels=\'["a", "b, c"]\'', {"labels": ["a", "b, c"]}),
         ("labels=[work, home]", {"labels": ["work", "home"]}),
         ("labels=[]", {"labels": []}),
@@ -200,44 +121,42 @@ def test_values_get_their_types(written: str, typed: dict[str, object]) -> None:
     assert parse(f'search("x", {written})', MAIL) == Call("search", {"query": "x", **typed})
 
 
-def test_a_null_for_an_argument_with_a_default_leaves_the_default_and_says_so() -> None:
+def test_json_with_a_null_for_a_default_or_a_key_twice() -> None:
     call = parse('{"name": "search", "parameters": {"query": "x", "limit": null}}', MAIL)
     assert call == Call("search", {"query": "x"}, notes=("`limit` was left at its default",))
-
-
-def test_of_duplicate_keys_in_json_the_last_counts() -> None:
-    assert parse('{"name": "read", "arguments": {"email_id": "a", "email_id": "b"}}', MAIL) == Call(
-        "read", {"email_id": "b"}
-    )
+    twice = parse('{"name": "read", "arguments": {"email_id": "a", "email_id": "b"}}', MAIL)
+    assert twice == Call("read", {"email_id": "b"}), "the last counts"
 
 
 @pytest.mark.parametrize(
-    "reply",
+    ("reply", "tools", "call"),
     [
-        "left", "Left.", " LEFT\n", "**left**", "`left`", '"left"', "move left", "move: left", "Move Left!",
-        "left<|im_end|>", "<think>up?</think>left", "<move>left</move>", "I go <move> left </move> now",
-        "move(left)", 'move("LEFT")', "move ( left )", "move(direction=left)",
+        *(
+            (reply, SLIDE, Call("move", {"direction": "left"}))
+            for reply in (
+                "left", "Left.", " LEFT\n", "**left**", "`left`", '"left"', "move left", "move: left",
+                "Move Left!", "left<|im_end|>", "<think>up?</think>left", "<move>left</move>",
+                "I go <move> left </move> now", "move(left)", 'move("LEFT")', "move ( left )",
+                "move(direction=left)",
+            )
+        ),
+        *(
+            (reply, GUESS, Call("guess", {"number": 7}))
+            for reply in ("7", " 7.", "+7", "guess: 7", "guess (7)", "<guess>7</guess>", "`7`")
+        ),
+        *(
+            (reply, MAIL, Call("give_up", {}))
+            for reply in ("give_up", "`give_up()`", "<give_up/>", "<give_up></give_up>")
+        ),
     ],
 )  # fmt: skip
-def test_a_bare_word_is_a_call_where_only_one_tool_could_be_meant(reply: str) -> None:
-    assert parse(reply, SLIDE) == Call("move", {"direction": "left"})
+def test_a_bare_word_is_a_call_if_only_one_tool_could_be_meant(
+    reply: str, tools: dict[str, Tool], call: Call
+) -> None:
+    assert parse(reply, tools) == call
 
 
-@pytest.mark.parametrize(
-    "reply", ["7", " 7.", "+7", "guess 7", "guess: 7", "guess(7)", "guess (7)", "<guess>7</guess>", "`7`"]
-)
-def test_a_bare_number_is_a_call_where_one_tool_takes_one(reply: str) -> None:
-    assert parse(reply, GUESS) == Call("guess", {"number": 7})
-
-
-@pytest.mark.parametrize(
-    "reply", ["give_up", "give_up()", "`give_up()`", "<give_up/>", "<give_up></give_up>"]
-)
-def test_a_tool_without_arguments_needs_no_more_than_its_name(reply: str) -> None:
-    assert parse(reply, MAIL) == Call("give_up", {})
-
-
-def test_a_bare_word_is_no_call_where_two_tools_could_be_meant() -> None:
+def test_a_bare_word_is_no_call_if_two_tools_could_be_meant() -> None:
     both = {**SLIDE, **GUESS, **{"sort": MAIL["sort"]}}
     found = parse("left", both)
     assert isinstance(found, ParseError)
@@ -311,7 +230,7 @@ def test_the_example_is_of_the_tool_that_was_meant() -> None:
         assert found.message.endswith('A valid call: read("text")'), found
 
 
-def test_nesting_at_the_edge_of_what_python_bears_is_answered() -> None:
+def test_nesting_at_the_limit_of_python_is_answered() -> None:
     for depth in range(900, 1010, 2):
         reply = '{"name": "read", "arguments": {"email_id": ' + "[" * depth + "]" * depth + "}}"
         found = parse(reply, MAIL)
@@ -319,33 +238,27 @@ def test_nesting_at_the_edge_of_what_python_bears_is_answered() -> None:
         assert found.kind in ("wrong_type", "broken_json")
 
 
-def test_a_near_miss_of_a_bare_word_is_named() -> None:
-    found = parse("lefft", SLIDE)
+@pytest.mark.parametrize(
+    ("reply", "tools", "kind", "words"),
+    [
+        ("lefft", SLIDE, "wrong_type", "did you mean `left`?"),
+        ("hello", SLIDE, "no_call", ""),
+        ("```python\nprint(1)\n", PROGRAM, "incomplete", "code block is cut off"),
+        ("left", {}, "no_call", ""),
+        ('search("x")', {}, "unknown_tool", ""),
+    ],
+)
+def test_a_fault_with_few_tools(reply: str, tools: dict[str, Tool], kind: str, words: str) -> None:
+    found = parse(reply, tools)
     assert isinstance(found, ParseError)
-    assert (found.kind, "did you mean `left`?" in found.message) == ("wrong_type", True)
-    assert parse("hello", SLIDE).kind == "no_call"  # type: ignore[union-attr]
+    assert (found.kind, words in found.message) == (kind, True)
 
 
-def test_a_code_block_that_is_cut_off_is_incomplete() -> None:
-    found = parse("```python\nprint(1)\n", PROGRAM)
-    assert isinstance(found, ParseError)
-    assert (found.kind, "code block is cut off" in found.message) == ("incomplete", True)
-
-
-def test_a_reply_to_no_tools_is_answered() -> None:
-    assert isinstance(parse("left", {}), ParseError)
-    assert isinstance(parse('search("x")', {}), ParseError)
-
-
-def test_other_tools_under_the_same_names_are_not_confused() -> None:
-    assert parse("left", dict(SLIDE)) == Call("move", {"direction": "left"})
+def test_neither_tools_under_the_same_names_nor_arguments_are_shared() -> None:
     changed = dict(SLIDE)
     assert isinstance(parse("read('m')", changed), ParseError)
     changed["read"] = MAIL["read"]
     assert parse("read('m')", changed) == Call("read", {"email_id": "m"})
-
-
-def test_calls_do_not_share_their_arguments() -> None:
     first = parse("left", SLIDE)
     assert isinstance(first, Call)
     first.arguments["direction"] = "spoilt"
