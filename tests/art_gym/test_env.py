@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-import json
+import math
+from collections.abc import Callable
 from datetime import date
 from typing import Any, ClassVar
 
@@ -13,12 +14,6 @@ from art_gym.testing import check_text_env
 from art_gym.tools import Outcome, tool
 from tests.art_gym.toys import CounterEnv
 
-PLAY = ["add(2)", "add(3, times=2)", "nonsense", 'peek("target")', "add(1)"]
-
-
-def play(env: TextEnv, replies: list[str]) -> list[Any]:
-    return [env.step(reply) for reply in replies]
-
 
 def test_the_contract_holds() -> None:
     """Seeds, copies, snapshots, the form of ``info`` and all that the kit checks."""
@@ -29,8 +24,7 @@ def test_the_first_observation_is_the_system_text_and_the_task() -> None:
     observation, info = CounterEnv().reset(options={"task": "t3"})
     assert observation == f"{info['system']}\n\nReach 3. The counter is 0."
     assert "- add(amount: int, times: int = 1): Add to the counter." in info["system"]
-    assert info["task_id"] == "t3"
-    assert info["turn"] == 0
+    assert (info["task_id"], info["turn"]) == ("t3", 0)
     assert [item["function"]["name"] for item in info["tools"]] == ["add", "peek", "stop"]
 
 
@@ -51,39 +45,23 @@ def test_a_right_ending_pays_its_terms_and_reports_success() -> None:
     }
 
 
-def test_an_invalid_reply_costs_the_penalty_and_is_answered_in_words() -> None:
+@pytest.mark.parametrize(
+    ("reply", "kind", "words"),
+    [
+        ("adds(2)", "unknown_tool", "did you mean `add`"),
+        ("add(40)", "refused", "amount must be from 1 to 9, not 40"),
+    ],
+)
+def test_an_invalid_reply_costs_the_penalty_and_is_answered_in_words(
+    reply: str, kind: str, words: str
+) -> None:
     env = CounterEnv(invalid_action_penalty=0.25)
     env.reset(seed=0)
-    observation, reward, terminated, _, info = env.step("adds(2)")
-    assert reward == -0.25
-    assert not terminated
-    assert "did you mean `add`" in observation
-    assert info["error"]["kind"] == "unknown_tool"
+    observation, reward, terminated, _, info = env.step(reply)
+    assert (reward, terminated, env.count) == (-0.25, False, 0)
+    assert words in observation
+    assert info["error"]["kind"] == kind
     assert info["score_terms"] == {"invalid_action": -0.25}
-    assert "call" not in info
-
-
-def test_a_tool_can_refuse_a_call_in_words() -> None:
-    env = CounterEnv()
-    env.reset(seed=0)
-    observation, reward, _, _, info = env.step("add(40)")
-    assert observation.startswith("amount must be from 1 to 9, not 40")
-    assert info["error"]["kind"] == "refused"
-    assert reward == -0.1
-    assert env.count == 0
-
-
-def test_a_bug_in_a_tool_is_not_hidden() -> None:
-    class Broken(TextEnv):
-        @tool
-        def go(self) -> str:
-            """Go."""
-            return [][0]  # type: ignore[no-any-return]
-
-    env = Broken()
-    env.reset()
-    with pytest.raises(IndexError):
-        env.step("go()")
 
 
 def test_only_the_first_of_two_calls_counts_and_the_answer_says_so() -> None:
@@ -98,7 +76,7 @@ def test_only_the_first_of_two_calls_counts_and_the_answer_says_so() -> None:
 def test_the_turn_limit_truncates_after_exactly_max_turns_and_is_announced() -> None:
     env = CounterEnv(max_turns=3)
     env.reset(seed=0)
-    results = play(env, ["add(1)"] * 3)
+    results = [env.step("add(1)") for _ in range(3)]
     assert [r[3] for r in results] == [False, False, True]
     assert not any(r[2] for r in results)
     assert "(2 turns left)" in results[0][0]
@@ -122,47 +100,48 @@ def test_on_truncation_adds_its_terms_to_the_last_turn() -> None:
     assert info["metrics"]["late"] == 1.0
 
 
-def test_an_action_that_is_no_text_is_the_callers_mistake() -> None:
-    env = CounterEnv()
+class Bare(TextEnv):
+    """Has no tool."""
+
+
+class Broken(TextEnv):
+    @tool
+    def go(self) -> str:
+        """Go."""
+        return [][0]  # type: ignore[no-any-return]
+
+
+def step(env: TextEnv, reply: Any) -> None:
     env.reset()
-    with pytest.raises(TypeError, match="str, not int"):
-        env.step(3)  # type: ignore[arg-type]
+    env.step(reply)
+
+
+class OtherEnv(CounterEnv):
+    pass
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "words"),
+    ("make", "error", "words"),
     [
-        ({"task": "t99"}, UnknownTaskError, "no task `t99`"),
-        ({"split": "tset"}, UnknownTaskError, "did you mean `test`"),
-        ({"tsak": "t1"}, ValueError, "did you mean `task`"),
+        (lambda: CounterEnv(max_turns=0), ValueError, "max_turns must be at least 1"),
+        (lambda: CounterEnv(invalid_action_penalty=-1), ValueError, "must be 0 or more"),
+        (lambda: CounterEnv(invalid_action_penalty=math.nan), ValueError, "must be 0 or more"),
+        (lambda: CounterEnv(render_mode="ansy"), ValueError, "did you mean `ansi`"),
+        (lambda: CounterEnv(split="valid"), UnknownTaskError, "no split `valid`"),
+        (lambda: CounterEnv().reset(options={"task": "t99"}), UnknownTaskError, "no task `t99`"),
+        (lambda: CounterEnv().reset(options={"split": "tset"}), UnknownTaskError, "did you mean `test`"),
+        (lambda: CounterEnv().reset(options={"tsak": "t1"}), ValueError, "did you mean `task`"),
+        (lambda: OtherEnv().restore(CounterEnv().snapshot()), ValueError, r"CounterEnv, not of .*Other"),
+        (lambda: step(CounterEnv(), 3), TypeError, "str, not int"),
+        (Bare, TypeError, "no tool"),
+        (lambda: step(Broken(), "go()"), IndexError, "list index"),
     ],
 )
-def test_wrong_options_name_what_would_be_right(options: dict[str, Any], error: type, words: str) -> None:
+def test_wrong_use_and_faults_of_tools_are_raised(
+    make: Callable[[], Any], error: type[Exception], words: str
+) -> None:
     with pytest.raises(error, match=words):
-        CounterEnv().reset(options=options)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"max_turns": 0}, "max_turns must be at least 1"),
-        ({"invalid_action_penalty": -1}, "must be 0 or more"),
-        ({"invalid_action_penalty": float("nan")}, "must be 0 or more"),
-        ({"render_mode": "ansy"}, "did you mean `ansi`"),
-        ({"split": "valid"}, "no split `valid`"),
-    ],
-)
-def test_wrong_arguments_name_what_would_be_right(arguments: dict[str, Any], words: str) -> None:
-    with pytest.raises((ValueError, UnknownTaskError), match=words):
-        CounterEnv(**arguments)
-
-
-def test_an_environment_without_tools_cannot_be_made() -> None:
-    class Bare(TextEnv):
-        pass
-
-    with pytest.raises(TypeError, match="no tool"):
-        Bare()
+        make()
 
 
 def test_reset_samples_from_its_split() -> None:
@@ -173,16 +152,7 @@ def test_reset_samples_from_its_split() -> None:
     }
 
 
-def test_a_snapshot_forgets_attributes_that_came_later() -> None:
-    env = CounterEnv()
-    env.reset(seed=3)
-    snapshot = env.snapshot()
-    env.later = 1  # type: ignore[attr-defined]
-    env.restore(snapshot)
-    assert not hasattr(env, "later")
-
-
-def test_a_snapshot_shares_what_the_author_says_is_shared() -> None:
+def test_a_snapshot_shares_what_the_author_says_is_shared_and_forgets_what_came_later() -> None:
     class Library(CounterEnv):
         shared: ClassVar[tuple[str, ...]] = ("books",)
 
@@ -190,24 +160,15 @@ def test_a_snapshot_shares_what_the_author_says_is_shared() -> None:
             super().__init__()
             self.books = ["x" * 100_000]
 
-    env = Library()
+    env, other = Library(), Library()
     env.reset(seed=0)
     snapshot = env.snapshot()
     assert len(snapshot.state) < 10_000
-    other = Library()
     books = other.books
+    other.later = 1  # type: ignore[attr-defined]
     other.restore(snapshot)
     assert other.books is books
-
-
-def test_a_snapshot_of_another_environment_is_refused() -> None:
-    class Other(CounterEnv):
-        pass
-
-    env, other = CounterEnv(), Other()
-    env.reset()
-    with pytest.raises(ValueError, match=r"CounterEnv, not of .*Other"):
-        other.restore(env.snapshot())
+    assert not hasattr(other, "later")
 
 
 def test_a_long_observation_is_cut_in_the_middle_and_says_so() -> None:
@@ -222,7 +183,7 @@ def test_a_long_observation_is_cut_in_the_middle_and_says_so() -> None:
     observation = env.step("talk()")[0]
     assert observation in env.observation_space
     assert "characters left out" in observation
-    assert observation.endswith("END\n(9 turns left)") or "END" in observation[-40:]
+    assert observation.endswith("END")
 
 
 def test_render_shows_the_latest_exchange(capsys: pytest.CaptureFixture[str]) -> None:
@@ -236,26 +197,6 @@ def test_render_shows_the_latest_exchange(capsys: pytest.CaptureFixture[str]) ->
     human.step("stop()")
     assert human.render() is None
     assert capsys.readouterr().out.endswith("> stop()\nDone.\n")
-
-
-def test_random_calls_are_valid_and_seeded() -> None:
-    import numpy as np
-
-    def one(seed: int) -> list[str]:
-        env = CounterEnv()
-        observation, _ = env.reset(seed=seed)
-        act = env.baselines["random"](env, np.random.default_rng(seed))
-        replies = []
-        for _ in range(6):
-            replies.append(act(observation))
-            observation, _, terminated, _, info = env.step(replies[-1])
-            assert info.get("error", {"kind": "refused"})["kind"] == "refused"
-            if terminated:
-                break
-        return replies
-
-    assert one(3) == one(3)
-    assert len({tuple(one(seed)) for seed in range(8)}) > 2
 
 
 def test_tools_are_inherited_overridden_and_withdrawn() -> None:
@@ -290,13 +231,11 @@ def test_an_environment_without_tasks_differs_by_seed_alone() -> None:
 
 
 class CalendarEnv(TextEnv):
-    """Takes dates, alone and in a list."""
-
-    def observation_after_error(self):
+    def observation_after_error(self) -> str:
         return f"It is turn {self.turn}."
 
     @tool
-    def book(self, day: date, others: list[date]):
+    def book(self, day: date, others: list[date]) -> str:
         """Book days.
 
         Args:
@@ -306,16 +245,10 @@ class CalendarEnv(TextEnv):
         return f"{day} and {len(others)} more"
 
 
-def test_dates_are_told_as_text_in_lists_too():
+def test_dates_are_text_in_info_and_the_state_is_shown_below_a_refusal() -> None:
     env = CalendarEnv()
     env.reset(seed=0)
     *_, info = env.step('book("2026-01-02", ["2026-01-03"])')
     assert info["call"]["arguments"] == {"day": "2026-01-02", "others": ["2026-01-03"]}
-    json.dumps(info)
-
-
-def test_an_environment_can_show_its_state_below_a_refusal():
-    env = CalendarEnv()
-    env.reset(seed=0)
     observation, *_, info = env.step("hello")
-    assert observation == f"{info['error']['message']}\nIt is turn 1."
+    assert observation == f"{info['error']['message']}\nIt is turn 2."

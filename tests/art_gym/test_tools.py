@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import types
 from datetime import date, datetime
 from typing import Any, Literal
 
 import pytest
 
 from art_gym.errors import ToolDeclarationError
-from art_gym.parameters import Code, Parameter
+from art_gym.parameters import Code
 from art_gym.tools import Tool, collect_tools, tool
 
 
@@ -69,7 +68,8 @@ def test_marked_methods_become_tools_in_order() -> None:
     assert TOOLS["run"].parameters[0].is_code
 
 
-def test_the_schema_is_openais() -> None:
+def test_the_schema_is_openais_and_a_fresh_object() -> None:
+    TOOLS["book"].schema()["function"]["parameters"]["properties"]["room"]["type"] = "changed"
     function = TOOLS["book"].schema()["function"]
     assert function["name"] == "book"
     assert function["parameters"]["required"] == ["room", "seats"]
@@ -79,12 +79,8 @@ def test_the_schema_is_openais() -> None:
         "price": {"type": "number", "description": "Price in euros.", "default": 1.5},
         "quiet": {"type": "boolean", "description": "Whether it is quiet.", "default": False},
         "day": {"type": "string", "format": "date", "description": "The day."},
-        "size": {
-            "type": "string",
-            "enum": ["small", "large"],
-            "description": "How large.",
-            "default": "small",
-        },
+        "size": {"type": "string", "description": "How large.", "default": "small"}
+        | {"enum": ["small", "large"]},
         "guests": {"type": "array", "items": {"type": "string"}, "description": "Who comes."},
     }
 
@@ -95,6 +91,8 @@ def test_usage_and_example_are_what_a_model_may_write() -> None:
         'size: "small" | "large" = "small", guests: list[str] | None = None)'
     )
     assert TOOLS["book"].example() == 'book("text", 1)'
+    for parameter in BOOK.values():
+        assert parameter.convert(parameter.example()) == parameter.example()
 
 
 @pytest.mark.parametrize(
@@ -105,14 +103,10 @@ def test_usage_and_example_are_what_a_model_may_write() -> None:
         ("price", "2.5", 2.5),
         ("price", 2, 2.0),
         ("quiet", "true", True),
-        ("quiet", False, False),
-        ("day", "2024-03-01", date(2024, 3, 1)),
         ("day", "2024-03-01T10:00:00", date(2024, 3, 1)),
         ("day", datetime(2024, 3, 1, 9), date(2024, 3, 1)),
-        ("day", None, None),
         ("day", "null", None),
         ("size", "LARGE", "large"),
-        ("guests", ["Ann"], ["Ann"]),
         ("guests", "Ann, Bo", ["Ann", "Bo"]),
         ("room", 12, "12"),
     ],
@@ -127,18 +121,13 @@ def test_values_are_converted_to_the_declared_type(name: str, given: Any, expect
     ("name", "given", "words"),
     [
         ("seats", "many", "`seats` must be a whole number, not 'many'"),
-        ("seats", 2.5, "a whole number"),
-        ("seats", True, "a whole number"),
-        ("seats", "9" * 5000, "a whole number"),
+        *(("seats", given, "a whole number") for given in (2.5, True, "9" * 5000)),
         ("seats", None, "not None"),
-        ("price", "nan", "a number"),
-        ("price", 10**400, "a number"),
+        *(("price", given, "a number") for given in ("nan", 10**400)),
         ("quiet", "perhaps", "true or false"),
-        ("day", "first of May", "a date such as 2024-03-01"),
-        ("day", 20240301, "a date such as 2024-03-01"),
+        *(("day", given, "a date such as 2024-03-01") for given in ("first of May", 20240301)),
         ("size", "lareg", "did you mean `large`"),
-        ("room", ["a"], "must be text"),
-        ("room", {"a": 1}, "must be text"),
+        *(("room", given, "must be text") for given in (["a"], {"a": 1})),
         ("guests", [{"a": 1}], "text in a list"),
     ],
 )
@@ -148,20 +137,12 @@ def test_wrong_values_are_refused_in_words(name: str, given: Any, words: str) ->
     assert len(str(caught.value)) < 200
 
 
-def documented(self: Any, x: Any) -> str:
-    """Do.
+def declared(hint: Any = int, doc: str | None = "Do.\n\nArgs:\n    x: It.") -> Any:
+    def method(self: Any, x: Any) -> str:
+        return ""
 
-    Args:
-        x: It.
-    """
-    return ""
-
-
-def declared(**changes: Any) -> Any:
-    """A copy of ``documented`` with other attributes."""
-    method = types.FunctionType(documented.__code__, {})
-    for name, value in {"__doc__": documented.__doc__, "__annotations__": {"x": int}, **changes}.items():
-        setattr(method, name, value)
+    method.__doc__ = doc
+    method.__annotations__ = {} if hint is None else {"x": hint}
     return method
 
 
@@ -173,28 +154,13 @@ def many(self: Any, *args: int) -> str:
 @pytest.mark.parametrize(
     ("method", "named"),
     [
-        (declared(__doc__=None), "docstring"),
-        (declared(__annotations__={}), "type hint"),
-        (declared(__doc__="Do."), "describe `x`"),
+        (declared(doc=None), "docstring"),
+        (declared(hint=None), "type hint"),
+        (declared(doc="Do."), "describe `x`"),
         (many, "ordinary argument"),
-        *(
-            (declared(__annotations__={"x": hint}), "`x`")
-            for hint in (dict, int | str, Literal["a", 1], list[dict], bytes)
-        ),
+        *((declared(hint), "`x`") for hint in (dict, int | str, Literal["a", 1], list[dict], bytes)),
     ],
 )
 def test_wrong_declarations_are_refused(method: Any, named: str) -> None:
     with pytest.raises(ToolDeclarationError, match=named):
         Tool.from_method(method, ends=False)
-
-
-def test_schemas_are_fresh_objects() -> None:
-    first, second = TOOLS["book"].schema(), TOOLS["book"].schema()
-    first["function"]["parameters"]["properties"]["room"]["type"] = "changed"
-    assert second["function"]["parameters"]["properties"]["room"]["type"] == "string"
-
-
-def test_examples_are_valid_values() -> None:
-    for parameter in BOOK.values():
-        assert parameter.convert(parameter.example()) == parameter.example()
-    assert isinstance(BOOK["seats"], Parameter)
