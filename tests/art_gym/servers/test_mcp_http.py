@@ -9,33 +9,24 @@ from contextlib import asynccontextmanager
 import anyio
 import gymnasium as gym
 import httpx
-import numpy as np
 import pytest
 
-from art_gym import Outcome, TextEnv, parse, tool
-from art_gym.env import jsonable
+from art_gym import Outcome, TextEnv, tool
 from art_gym.servers.tool_episode import ToolEpisode
 
 pytest.importorskip("mcp")
 
 import uvicorn
-from mcp import Client
+from mcp import Client, ClientSession
 from mcp.client.streamable_http import streamable_http_client
 
 from art_gym.servers.mcp import OBSERVATION
 from art_gym.servers.mcp_http import PATH, EpisodeSessions, Limits, is_loopback
+from tests.art_gym.servers.playing import in_loop, play_along
 
 JSON = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
-HELLO = {
-    "jsonrpc": "2.0",
-    "id": 1,
-    "method": "initialize",
-    "params": {
-        "protocolVersion": "2025-06-18",
-        "capabilities": {},
-        "clientInfo": {"name": "test", "version": "1"},
-    },
-}
+CLIENT = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+HELLO = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": CLIENT}
 
 
 class Counter(TextEnv):
@@ -128,116 +119,87 @@ async def begin(client):
     return headers
 
 
-def test_an_episode_over_http_is_the_episode_played_directly():
+@in_loop
+async def test_an_episode_over_http_is_the_episode_played_directly():
     accounts = []
-
-    async def main():
-        env = gym.make("art/Email-v0")
-        observation, _ = env.reset(seed=3)
-        act = env.unwrapped.baselines["bm25"](env.unwrapped, np.random.default_rng(0))
-        sessions = EpisodeSessions(
-            lambda: ToolEpisode(gym.make("art/Email-v0"), seed=3), on_end=accounts.append
-        )
-        total, ended = 0.0, False
-        async with serving(sessions) as url, Client(url) as client:
-            names = [item.name for item in (await client.list_tools()).tools]
-            assert names == list(env.unwrapped.tools)
-            assert (await client.read_resource(OBSERVATION)).contents[0].text == observation
-            while not ended:
-                reply = act(observation)
-                read = parse(reply, env.unwrapped.tools)
-                observation, reward, terminated, truncated, info = env.step(reply)
-                total, ended = total + reward, terminated or truncated
-                result = await client.call_tool(read.name, jsonable(read.arguments))
-                assert result.content[0].text == observation
-        return total, info
-
-    total, info = asyncio.run(main())
+    sessions = EpisodeSessions(lambda: ToolEpisode(gym.make("art/Email-v0"), seed=3), on_end=accounts.append)
+    async with serving(sessions) as url, Client(url) as client:
+        total, info = await play_along(client, gym.make("art/Email-v0"), "bm25")
     (account,) = accounts
     assert account["reward"] == pytest.approx(total)
     assert (account["success"], account["metrics"]) == (info["success"], info["metrics"])
 
 
-def test_two_clients_play_two_episodes(accounts):
-    async def main():
-        async with serving(counters(accounts)) as url, Client(url) as one, Client(url) as two:
-            read = [await client.read_resource(OBSERVATION) for client in (one, two)]
-            assert read[0].contents[0].text != read[1].contents[0].text
-            for _ in range(3):
-                await one.call_tool("count", {"by": 2})
-            await two.call_tool("count", {"by": 10})
-
-    asyncio.run(main())
+@in_loop
+async def test_two_clients_play_two_episodes(accounts):
+    async with serving(counters(accounts)) as url, Client(url) as one, Client(url) as two:
+        read = [await client.read_resource(OBSERVATION) for client in (one, two)]
+        assert read[0].contents[0].text != read[1].contents[0].text
+        for _ in range(3):
+            await one.call_tool("count", {"by": 2})
+        await two.call_tool("count", {"by": 10})
     assert sorted((account["seed"], account["turns"], account["reward"]) for account in accounts) == [
         (0, 3, 6.0),
         (1, 1, 10.0),
     ]
 
 
-def test_a_client_that_vanishes_is_idle_in_the_end_and_its_environment_closed(accounts):
-    async def main():
-        clock = Clock()
-        limits = Limits(sessions=1, idle=0.2)
-        async with serving(counters(accounts, limits=limits, clock=clock)) as url:
-            # Never closed: cancelled in the middle, with no word to the server.
-            with anyio.fail_after(60), anyio.CancelScope() as scope:
-                async with streamable_http_client(url, terminate_on_close=False) as streams:
-                    await _silent(streams, scope)
-            async with asyncio.timeout(60):
-                while not accounts:
-                    clock.now += 1.0
-                    await asyncio.sleep(0.01)
-            assert Counter.open == 0
-            async with Client(url) as client:
-                await client.call_tool("count", {"by": 1})
-
-    async def _silent(streams, scope):
-        from mcp import ClientSession
-
+@in_loop
+async def test_a_client_that_vanishes_is_idle_in_the_end_and_its_environment_closed(accounts):
+    async def play_and_vanish(streams, scope):
         async with ClientSession(*streams[:2]) as session:
             await session.initialize()
             await session.call_tool("count", {"by": 1})
             scope.cancel()
             await asyncio.sleep(60)
 
-    asyncio.run(main())
+    clock = Clock()
+    limits = Limits(sessions=1, idle=0.2)
+    async with serving(counters(accounts, limits=limits, clock=clock)) as url:
+        # Never closed: cancelled in the middle, with no word to the server.
+        with anyio.fail_after(60), anyio.CancelScope() as scope:
+            async with streamable_http_client(url, terminate_on_close=False) as streams:
+                await play_and_vanish(streams, scope)
+        async with asyncio.timeout(60):
+            while not accounts:
+                clock.now += 1.0
+                await asyncio.sleep(0.01)
+        assert Counter.open == 0
+        async with Client(url) as client:
+            await client.call_tool("count", {"by": 1})
     assert [account["turns"] for account in accounts] == [1, 1]
 
 
-def test_a_session_that_is_used_is_not_idle(accounts):
-    async def main():
-        clock = Clock()
-        async with asking(counters(accounts, limits=Limits(idle=0.4), clock=clock)) as client:
-            session = await begin(client)
-            for _ in range(4):
-                clock.now += 0.3
-                await asyncio.sleep(0.12)
-                assert (await client.post(PATH, json=call(1), headers=session)).status_code == 200
-            clock.now += 0.5
-            async with asyncio.timeout(60):
-                while not accounts:
-                    await asyncio.sleep(0.01)
-            assert (await client.post(PATH, json=call(1), headers=session)).status_code == 404
-
-    asyncio.run(main())
+@in_loop
+async def test_a_session_that_is_used_is_not_idle(accounts):
+    clock = Clock()
+    async with asking(counters(accounts, limits=Limits(idle=0.4), clock=clock)) as client:
+        session = await begin(client)
+        for _ in range(4):
+            clock.now += 0.3
+            await asyncio.sleep(0.12)  # idle sessions are looked for every 0.1 seconds
+            assert (await client.post(PATH, json=call(1), headers=session)).status_code == 200
+        clock.now += 0.5
+        async with asyncio.timeout(60):
+            while not accounts:
+                await asyncio.sleep(0.01)
+        assert (await client.post(PATH, json=call(1), headers=session)).status_code == 404
     assert [account["turns"] for account in accounts] == [4]
 
 
-def test_a_client_ends_its_session_and_makes_room_for_another(accounts):
-    async def main():
-        async with asking(counters(accounts, limits=Limits(sessions=2))) as client:
-            one, _ = await begin(client), await begin(client)
-            full = await client.post(PATH, json=HELLO)
-            assert full.status_code == 503
-            assert "2 sessions are open" in full.json()["error"]["message"]
-            assert (await client.delete(PATH, headers=one)).status_code == 200
-            assert (await client.post(PATH, json=call(1), headers=one)).status_code == 404
-            while Counter.open > 1:
-                await asyncio.sleep(0.01)
-            await begin(client)
-            assert [account["seed"] for account in accounts] == [0]
-
-    asyncio.run(main())
+@in_loop
+async def test_a_client_ends_its_session_and_makes_room_for_another(accounts):
+    async with asking(counters(accounts, limits=Limits(sessions=2))) as client:
+        one, _ = await begin(client), await begin(client)
+        full = await client.post(PATH, json=HELLO)
+        assert full.status_code == 503
+        assert "2 sessions are open" in full.json()["error"]["message"]
+        assert (await client.delete(PATH, headers=one)).status_code == 200
+        assert (await client.post(PATH, json=call(1), headers=one)).status_code == 404
+        while Counter.open > 1:
+            await asyncio.sleep(0.01)
+        await begin(client)
+        assert [account["seed"] for account in accounts] == [0]
     assert len(accounts) == 3, "the server's end ends the others"
 
 
@@ -252,69 +214,58 @@ def test_a_client_ends_its_session_and_makes_room_for_another(accounts):
         ({"mcp-protocol-version": "x"}, 400, "handshake"),
     ],
 )
-def test_a_request_that_is_not_welcome_begins_no_episode(accounts, headers, status, words):
-    async def main():
-        async with asking(counters(accounts)) as client:
-            answer = await client.post(PATH, json=HELLO, headers=headers)
-            assert answer.status_code == status
-            assert words in answer.text
-            assert Counter.open == 0
-
-    asyncio.run(main())
+@in_loop
+async def test_a_request_that_is_refused_begins_no_episode(accounts, headers, status, words):
+    async with asking(counters(accounts)) as client:
+        answer = await client.post(PATH, json=HELLO, headers=headers)
+        assert answer.status_code == status
+        assert words in answer.text
+        assert Counter.open == 0
     assert accounts == []
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", json.dumps(call(1)).encode(), b"x" * (1 << 20) + b"x"])
-def test_a_request_that_opens_nothing_leaves_nothing_open(accounts, body):
-    async def main():
-        async with asking(counters(accounts, limits=Limits(sessions=1))) as client:
-            for _ in range(3):
-                assert (await client.post(PATH, content=body)).status_code in (400, 413)
-                while Counter.open:
-                    await asyncio.sleep(0.01)
-            await begin(client)
-
-    asyncio.run(main())
+@in_loop
+async def test_a_request_that_opens_nothing_leaves_nothing_open(accounts, body):
+    async with asking(counters(accounts, limits=Limits(sessions=1))) as client:
+        for _ in range(3):
+            assert (await client.post(PATH, content=body)).status_code in (400, 413)
+            while Counter.open:
+                await asyncio.sleep(0.01)
+        await begin(client)
     assert len(accounts) == 1
 
 
-def test_a_token_is_asked_of_every_request(accounts):
-    async def main():
-        async with asking(counters(accounts, token="sesame", local=False)) as client:
-            for headers in ({}, {"Authorization": "Bearer sesamé"}, {"Authorization": "sesame"}):
-                raw = {key: value.encode() for key, value in headers.items()}
-                refused = await client.post(PATH, json=HELLO, headers=raw)
-                assert refused.status_code == 401
-                assert refused.headers["www-authenticate"] == "Bearer"
-            key = {"Authorization": "Bearer sesame", "Host": "gym.example"}
-            opened = await client.post(PATH, json=HELLO, headers=key)
-            assert opened.status_code == 200
-            session = {"mcp-session-id": opened.headers["mcp-session-id"]}
-            assert (await client.post(PATH, json=call(1), headers=session)).status_code == 401
-
-    asyncio.run(main())
+@in_loop
+async def test_every_request_needs_the_token(accounts):
+    async with asking(counters(accounts, token="sesame", local=False)) as client:
+        for headers in ({}, {"Authorization": "Bearer sesamé"}, {"Authorization": "sesame"}):
+            raw = {key: value.encode() for key, value in headers.items()}
+            refused = await client.post(PATH, json=HELLO, headers=raw)
+            assert refused.status_code == 401
+            assert refused.headers["www-authenticate"] == "Bearer"
+        key = {"Authorization": "Bearer sesame", "Host": "gym.example"}
+        opened = await client.post(PATH, json=HELLO, headers=key)
+        assert opened.status_code == 200
+        session = {"mcp-session-id": opened.headers["mcp-session-id"]}
+        assert (await client.post(PATH, json=call(1), headers=session)).status_code == 401
 
 
 @pytest.mark.e2e
-def test_the_command_serves_until_it_is_told_to_end(tmp_path):
+@in_loop
+async def test_the_command_serves_until_it_is_interrupted(tmp_path):
     path = tmp_path / "episodes.jsonl"
     arguments = ["serve-mcp", "art/2048-v0", "--seed", "7", "--http", "0", "--json", str(path)]
     command = [sys.executable, "-c", "from art_gym.cli import main; main()", *arguments]
     env = {key: value for key, value in os.environ.items() if key != "ART_GYM_MCP_TOKEN"}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env) as server:
         try:
-            url = server.stderr.readline().split()[-1]
-
-            async def main():
-                async with Client(url) as client:
-                    result = await client.call_tool("move", {"direction": "left"})
-                    assert not result.is_error
-                    server.send_signal(signal.SIGINT)
-                    async with asyncio.timeout(60):
-                        while not (path.exists() and path.read_text().endswith("\n")):
-                            await asyncio.sleep(0.01)
-
-            asyncio.run(main())
+            async with Client(server.stderr.readline().split()[-1]) as client:
+                assert not (await client.call_tool("move", {"direction": "left"})).is_error
+                server.send_signal(signal.SIGINT)
+                async with asyncio.timeout(60):
+                    while not (path.exists() and path.read_text().endswith("\n")):
+                        await asyncio.sleep(0.01)
             server.wait(60)
         finally:
             server.kill()
@@ -323,15 +274,9 @@ def test_the_command_serves_until_it_is_told_to_end(tmp_path):
     assert (account["seed"], account["turns"], account["ended_by"]) == (7, 1, "leaving")
 
 
-@pytest.mark.parametrize(
-    ("host", "near"),
-    [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("gym.example", False)],
-)
-def test_only_loopback_is_near(host, near):
-    assert is_loopback(host) == near
-
-
-@pytest.mark.parametrize("wrong", [{"sessions": 0}, {"idle": 0.0}, {"idle": float("inf")}])
-def test_limits_are_checked(wrong):
-    with pytest.raises(ValueError, match="must be"):
-        Limits(**wrong)
+def test_only_loopback_is_local_and_limits_are_checked():
+    hosts = ("127.0.0.1", "::1", "localhost", "0.0.0.0", "gym.example")
+    assert [is_loopback(host) for host in hosts] == [True, True, True, False, False]
+    for wrong in ({"sessions": 0}, {"idle": 0.0}, {"idle": float("inf")}):
+        with pytest.raises(ValueError, match="must be"):
+            Limits(**wrong)

@@ -1,11 +1,10 @@
 import json
 
-import gymnasium as gym
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from art_gym import Outcome, TextEnv, ToolError, UnknownTaskError, parse, tool
+from art_gym import Outcome, TextEnv, ToolError, parse, tool
 from art_gym.parsing.formats import write_call
 from art_gym.servers.tool_episode import FAILED, OVER, ToolEpisode
 
@@ -49,18 +48,15 @@ class Parrot(TextEnv):
 
 def test_calls_are_turns_and_the_account_adds_them_up():
     episode = ToolEpisode(Parrot(), seed=4)
+    assert "Teach the parrot." in episode.introduction
+    assert "The parrot looks at you." in episode.introduction
+    assert "Reply with one call" in episode.observation
+    assert "Reply with one call" not in episode.introduction
     assert [function["name"] for function in episode.tools] == ["say", "leave", "pluck"]
     assert episode.call("say", {"words": "HO"}).text == "HO"
     assert episode.call("say", {"words": "hi", "times": 2}).text == "hihi"
-    assert episode.result() == {
-        "env": "Parrot",
-        "seed": 4,
-        "task_id": "default",
-        "turns": 2,
-        "reward": 1.25,
-        "score_terms": {"said": 1.0, "loud": 0.25},
-        "ended_by": "leaving",
-    }
+    so_far = {"turns": 2, "reward": 1.25, "score_terms": {"said": 1.0, "loud": 0.25}, "ended_by": "leaving"}
+    assert episode.result() == {"env": "Parrot", "seed": 4, "task_id": "default", **so_far}
     last = episode.call("leave", None)
     assert (last.text, last.ended, last.refused) == ("Bye.", True, False)
     account = episode.result()
@@ -70,12 +66,18 @@ def test_calls_are_turns_and_the_account_adds_them_up():
 
 
 def test_after_the_end_a_call_does_nothing():
-    episode = ToolEpisode(Parrot())
-    episode.call("leave", {})
+    env = Parrot(max_turns=1)
+    episode = ToolEpisode(env)
+    assert episode.call("say", {"words": "hi"}).ended
     before = episode.result()
+    assert before["ended_by"] == "truncation"
     answer = episode.call("say", {"words": "more"})
     assert (answer.text, answer.refused, answer.ended) == (OVER, True, False)
     assert episode.result() == before
+    closed = ToolEpisode(env)
+    closed.close()
+    assert env.closed
+    assert closed.call("leave", {}).text == OVER
 
 
 @pytest.mark.parametrize(
@@ -101,12 +103,6 @@ def test_a_wrong_call_is_answered_as_the_environment_answers_it(name, arguments,
     assert episode.result()["reward"] == reward < 0
 
 
-def test_the_turn_limit_ends_it():
-    episode = ToolEpisode(Parrot(max_turns=1))
-    assert episode.call("say", {"words": "hi"}).ended
-    assert episode.result()["ended_by"] == "truncation"
-
-
 def test_a_fault_of_the_environment_ends_the_episode_and_stands_in_the_account(caplog):
     episode = ToolEpisode(Parrot())
     answer = episode.call("pluck", {})
@@ -114,29 +110,6 @@ def test_a_fault_of_the_environment_ends_the_episode_and_stands_in_the_account(c
     assert episode.result()["fault"] == "RuntimeError: the cage is broken"
     assert "the cage is broken" in caplog.text
     assert episode.call("leave", {}).text == OVER
-
-
-def test_the_introduction_gives_the_task_and_not_how_to_write_calls():
-    episode = ToolEpisode(Parrot())
-    assert "Teach the parrot." in episode.introduction
-    assert "The parrot looks at you." in episode.introduction
-    assert "Reply with one call" in episode.observation
-    assert "Reply with one call" not in episode.introduction
-
-
-def test_closing_closes_the_environment():
-    env = Parrot()
-    episode = ToolEpisode(env)
-    episode.close()
-    assert env.closed
-    assert episode.call("leave", {}).text == OVER
-
-
-def test_an_environment_without_tools_is_refused_in_words():
-    with pytest.raises(ValueError, match="2048Array-v0 cannot be played by calls of tools"):
-        ToolEpisode(gym.make("art/2048Array-v0"))
-    with pytest.raises(UnknownTaskError, match="no split `tset`"):
-        ToolEpisode(Parrot(), options={"split": "tset"})
 
 
 @given(st.text(), st.text())
