@@ -198,21 +198,14 @@ def read_step(run: Path | str, step: int) -> StepRecord:
 
 def recorded_settings(run: Path | str) -> list[RecordedSettings]:
     """Return the settings of a run in the order they came into force; raises as :func:`iter_steps`."""
-    return [_settings(frame) for frame in _frames(run) if frame.header["kind"] == SETTINGS]
+    return [_settings(frame) for frame in read_frames(Path(run) / FILE) if frame.header["kind"] == SETTINGS]
 
 
 def step_frames(run: Path | str, steps: Container[int] | None = None) -> Iterator[Frame]:
     """Yield the frames of the recorded steps; raises as :func:`iter_steps`."""
-    for frame in _frames(run):
+    for frame in read_frames(Path(run) / FILE):
         if frame.header["kind"] == STEP and (steps is None or frame.header["step"] in steps):
             yield frame
-
-
-def _frames(run: Path | str) -> Iterator[Frame]:
-    file = Path(run) / FILE
-    if not file.exists() and any((Path(run) / "episodes").glob("step-*.jsonl")):
-        raise RecordError(f"{run} keeps its episodes in `episodes/step-*.jsonl`, which is no longer read")
-    return read_frames(file)
 
 
 def _settings(frame: Frame) -> RecordedSettings:

@@ -13,6 +13,7 @@ from art_trainer.rollout.evaluate import Evaluation
 from art_trainer.tracking.run_dir import RunFolder
 from art_trainer.training.trainer import GRPOTrainer
 from tests.art_trainer.guess import GuessEnv, guess_policy
+from tests.art_trainer.tracking.full_disk import full_disk
 
 
 def _trained(folder: Path, *, resumed_from: int | None = None) -> None:
@@ -54,19 +55,10 @@ def test_evaluations_in_training_are_kept_and_written_again_by_a_resumed_run(tmp
     assert json.loads(later.read_text())["seed"] != 99
 
 
-def test_a_disk_that_is_full_leaves_no_half_an_evaluation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_is_full_leaves_no_half_an_evaluation(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     run.evaluations.mkdir()
     (run.evaluations / "before.json").write_text("whole")
-
-    def full(self: Path, text: str, **how: str) -> int:
-        self.write_bytes(text.encode()[:10])
-        raise OSError(28, "no space left on device")
-
-    evaluation = Evaluation("p", "toy/Env-v0", None, 0, (), 1.0)
-    monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(OSError, match="no space left"):
-        run.write_evaluation("before", evaluation)
+    with full_disk(10), pytest.raises(OSError, match="too large"):
+        run.write_evaluation("before", Evaluation("p", "toy/Env-v0", None, 0, (), 1.0))
     assert (run.evaluations / "before.json").read_text() == "whole"

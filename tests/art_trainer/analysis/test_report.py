@@ -9,7 +9,6 @@ import pytest
 from art_trainer.analysis import analyze
 from art_trainer.analysis.render import analysis_page
 from art_trainer.analysis.report import choose_samples, headline, shared_instructions, write_report
-from art_trainer.formatting import short
 from art_trainer.rollout.evaluate import EpisodeResult, Evaluation
 from art_trainer.tracking.run_dir import RunFolder, read_lines
 from art_trainer.types import Ending, Episode, Turn
@@ -20,9 +19,8 @@ EVIL = "</pre><script>alert(1)</script><img src=http://evil.example/x onerror=al
 
 
 def episode(k, success, reply="select", observation="Right."):
-    turn = Turn(
-        reply, observation, float(bool(success)), {"found": float(bool(success))}, {"name": "select"}, None
-    )
+    found = float(bool(success))
+    turn = Turn(reply, observation, found, {"found": found}, {"name": "select"}, None)
     error = {"kind": "unknown_tool", "message": "no"}
     wrong = Turn("serach", "did you mean search?", -0.1, {"invalid_action": -0.1}, None, error)
     first = f"{SYSTEM}Which mail is number {k}?"
@@ -192,11 +190,6 @@ def test_shared_instructions_are_cut_at_a_paragraph():
     episodes = [episode(0, True), episode(1, True)]
     assert shared_instructions(episodes) == SYSTEM
     assert shared_instructions(episodes[:1]) == shared_instructions([]) == ""
-
-
-def test_short_numbers():
-    values = (0, 0.5, 12345, 123.4, 0.00034, 0.0000012)
-    assert [short(value) for value in values] == ["0", "0.5", "12.3k", "123", "0.0003", "1e-6"]
 
 
 def test_reading_lines_counts_what_is_broken(tmp_path):

@@ -42,7 +42,9 @@ def test_runs_and_evaluations_are_compared(analyze, hacked, tmp_path):
     assert "Episodes won 20, lost 0" in analyze(hacked, other, "--compare", "--html", tmp_path / "both.html")
     assert "Episodes won 20, lost 0" in (tmp_path / "both.html").read_text()
     write_evaluation(hacked, "step-10", [True] * 40)
-    assert "step-10 → after" in analyze(hacked, "--between", "step-10", "after")
+    named = analyze(hacked, "--between", "step-10", "after")
+    assert "step-10 → after" in named
+    assert "Episodes won 0, lost 20" in named
 
 
 def test_foreign_text_is_no_markup_in_the_terminal(analyze, tmp_path):

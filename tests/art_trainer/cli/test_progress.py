@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from art_trainer.cli.console import TrainingProgress
-from art_trainer.formatting import duration, sparkline
+from art_trainer.formatting import duration, short, sparkline
 from art_trainer.types import Ending, Episode
 
 METRICS = {"success": 0.5, "kl": 0.001, "entropy": 1.5, "tokens_per_second": 12345.0, "x": 9.0}
@@ -49,6 +49,11 @@ def test_sparklines():
     assert sparkline([float("nan"), 0.0, 1.0]) == "▁█"
     assert len(sparkline(range(1000), width=24)) == 24
     assert sparkline(range(1000), width=8) == "▁▂▃▄▅▆▇█"
+
+
+def test_short_numbers():
+    values = (0, 0.5, 12345, 123.4, 0.00034, 0.0000012)
+    assert [short(value) for value in values] == ["0", "0.5", "12.3k", "123", "0.0003", "1e-6"]
 
 
 def test_durations():

@@ -4,11 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from art_trainer.errors import ConfigError
-from art_trainer.inference.transformers_policy import TransformersPolicy
-from art_trainer.models import art_tiny
 from art_trainer.tracking.episode_store import read_step
 from art_trainer.tracking.run_dir import RunFolder
 from art_trainer.training.run_settings import RunSettings
@@ -22,20 +19,8 @@ TRAIN = [
 ]  # fmt: skip
 
 
-class LikelihoodJudge:
-    """A language model behind HTTP: an attempt is as good as its words are likely to the model."""
-
-    def __init__(self) -> None:
-        self._policy = TransformersPolicy.from_pretrained(str(art_tiny.path()))
-
-    def __call__(self, number: int, request: Request) -> Reply:
-        return says(answer_json({label: self.score(text) for label, text in shown(request).items()}))
-
-    @torch.no_grad()
-    def score(self, text: str) -> float:
-        ids = torch.tensor([self._policy.format.encode(text)[-200:]])
-        logits = self._policy.model(input_ids=ids).logits[0, :-1]
-        return float(logits.log_softmax(-1).gather(-1, ids[0, 1:, None]).mean().exp())
+def likes_short_attempts(number: int, request: Request) -> Reply:
+    return says(answer_json({label: 100 / (100 + len(text)) for label, text in shown(request).items()}))
 
 
 @pytest.fixture
@@ -50,10 +35,10 @@ def metrics(tmp_path: Path) -> Callable[[], list[dict[str, Any]]]:
     return lambda: list(RunFolder(tmp_path / "run").metrics().records)
 
 
-def test_training_is_paid_by_a_language_model_behind_http(
+def test_training_is_paid_by_a_judge_model_behind_http(
     tmp_path: Path, serve: Any, invoke: Any, metrics: Any
 ) -> None:
-    server = serve(LikelihoodJudge())
+    server = serve(likes_short_attempts)
     invoke(*TRAIN, "--reward", "0.7*ruler+0.3*env", "--judge", f"openai:tiny@{server.url}")
     lines = metrics()
     assert len(lines) == 2
@@ -81,7 +66,7 @@ def test_a_server_that_is_gone_masks_every_group_and_then_stops_the_run(
 def test_a_spent_budget_stops_the_run_with_a_checkpoint(
     tmp_path: Path, serve: Any, refused: Any, metrics: Any
 ) -> None:
-    server = serve(LikelihoodJudge())
+    server = serve(likes_short_attempts)
     judge = ["--reward", "ruler", "--judge", f"openai:tiny@{server.url}", "--max-steps", "9"]
     error = refused(*TRAIN, *judge, "--set", "judge_args={budget: {max_requests: 4}}")
     assert "the judge's 4 requests are used up" in error

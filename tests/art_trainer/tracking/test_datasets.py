@@ -82,20 +82,21 @@ class TestRows:
     def test_the_best_is_paired_with_the_worst(self) -> None:
         group = Group(tuple(attempt(value, f"r{value}") for value in (0.5, 1.0, 0.0, 0.6, 0.55)))
         rows = list(dpo_rows(group, range(5)))
-        assert [(row["chosen"][0]["content"], row["rejected"][0]["content"]) for row in rows] == [
-            ("r1.0", "r0.0"), ("r0.6", "r0.5"),
-        ]  # fmt: skip
+        pairs = [(row["chosen"][0]["content"], row["rejected"][0]["content"]) for row in rows]
+        assert pairs == [("r1.0", "r0.0"), ("r0.6", "r0.5")]
         assert len(list(dpo_rows(group, range(5), min_gap=0.5))) == 1
         assert list(dpo_rows(group, (0,))) == []
 
     def test_no_pair_without_a_gap_or_a_parting(self) -> None:
-        assert list(dpo_rows(Group((attempt(1.0, "a"), attempt(1.0, "b"))), (0, 1))) == []
-        assert list(dpo_rows(Group((attempt(1.0, "a"), attempt(0.0, "a"))), (0, 1))) == []
-        luck = attempt(0.0, "a", "c")
+        won, luck = attempt(1.0, "a", "b"), attempt(0.0, "a", "c")
         luck = replace(luck, turns=(replace(luck.turns[0], observation="bad luck"), luck.turns[1]))
-        assert list(dpo_rows(Group((attempt(1.0, "a", "b"), luck)), (0, 1))) == []
-        failed = attempt(0.0, "b", ending=Ending.POLICY_ERROR)
-        assert list(dpo_rows(Group((attempt(1.0, "a"), failed)), (0, 1))) == []
+        for pair in (
+            (attempt(1.0, "a"), attempt(1.0, "b")),
+            (attempt(1.0, "a"), attempt(0.0, "a")),
+            (won, luck),
+            (won, attempt(0.0, "b", ending=Ending.POLICY_ERROR)),
+        ):
+            assert list(dpo_rows(Group(pair), (0, 1))) == []
 
 
 @pytest.fixture
@@ -151,17 +152,14 @@ class TestFiles:
         assert file.read_text() == "before"
 
     @pytest.mark.parametrize(
-        ("name", "options", "words"),
-        [
-            ("a.csv", {"data_format": "sft"}, "unknown file type .*a.csv: use .jsonl or .parquet"),
-            ("a.parquet", {"data_format": "openpipe"}, "OpenPipe takes .jsonl files"),
-        ],
+        ("name", "data_format", "words"),
+        [("a.csv", "sft", "use .jsonl or .parquet"), ("a.parquet", "openpipe", "OpenPipe takes .jsonl")],
     )
-    def test_says_what_would_be_right(
-        self, name: str, options: dict[str, Any], words: str, mixed: Path, tmp_path: Path
+    def test_a_file_of_another_type_is_refused(
+        self, name: str, data_format: Any, words: str, mixed: Path, tmp_path: Path
     ) -> None:
         with pytest.raises(ConfigError, match=words):
-            export_data(mixed, tmp_path / name, **options)
+            export_data(mixed, tmp_path / name, data_format)
 
 
 def loaded(file: Path, tmp_path: Path) -> list[dict[str, Any]]:

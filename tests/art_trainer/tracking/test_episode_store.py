@@ -1,7 +1,8 @@
-"""A run's recorded episodes: resumed, damaged, kept in part, and read without filling the memory."""
+"""A run's folder and its recorded episodes: resumed, damaged, kept in part, read in little memory."""
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from art_trainer.tracking.episode_store import (
     recorded_steps,
 )
 from art_trainer.tracking.frame_file import append_frame
+from art_trainer.tracking.health import RunWarning
+from art_trainer.tracking.run_dir import RunFolder
 from art_trainer.types import Ending, Episode, Group, Span, TokenHistory, Turn
 
 
@@ -115,14 +118,10 @@ def test_a_step_kept_in_part_says_so(tmp_path: Path) -> None:
     assert [len(group.episodes) for group in record.groups] == [2, 1]
 
 
-def test_what_is_not_an_episode_or_of_an_older_version_is_refused(tmp_path: Path) -> None:
+def test_what_is_not_an_episode_is_refused(tmp_path: Path) -> None:
     append_frame(tmp_path / FILE, {"kind": "step", "step": 1, "left_out": 0}, ['{"a": 1}'])
     with pytest.raises(RecordError, match=r"step 1 at byte 0, line 1: not an episode"):
         list(iter_episodes(tmp_path))
-    (tmp_path / "old" / "episodes").mkdir(parents=True)
-    (tmp_path / "old" / "episodes" / "step-000001.jsonl").touch()
-    with pytest.raises(RecordError, match="no longer read"):
-        recorded_steps(tmp_path / "old")
 
 
 def test_memory_does_not_grow_with_the_run(tmp_path: Path) -> None:
@@ -139,3 +138,40 @@ def test_memory_does_not_grow_with_the_run(tmp_path: Path) -> None:
             tracemalloc.stop()
 
     assert peak(40) < 2 * peak(4)
+
+
+CONFIG = {"seed": 1, "output_dir": "here"}
+
+
+def run_written(folder: Path, steps: range) -> RunFolder:
+    run = RunFolder(folder)
+    run.begin(CONFIG, steps.start - 1, "digest" if steps.start == 1 else None)
+    for step in steps:
+        run.write_metrics({"step": float(step), "loss": 0.1})
+        run.write_warning(RunWarning(step, "kl", 0.5, 0.1, f"step {step}: so weit – zu weit"))
+        run.write_episodes(step, [made_group(step)], None, [made_group(50 + step)])
+    run.sync()
+    return run
+
+
+def test_a_resumed_run_drops_what_it_repeats(tmp_path: Path) -> None:
+    run = run_written(tmp_path / "run", range(1, 5))
+    for file in (run.metrics_file, run.warnings_file):
+        with file.open("a") as stream:
+            stream.write('{"step": 2, "lo')  # a killed run's last line
+    run_written(tmp_path / "run", range(3, 4))
+    for file in (run.metrics_file, run.warnings_file):
+        lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        assert [line["step"] for line in lines] == [1, 2, 3]
+    assert (lines[0]["kind"], lines[0]["message"]) == ("warning", "step 1: so weit – zu weit")
+    assert [record.step for record in iter_steps(run.path)] == [1, 2, 3]
+    (settings,) = recorded_settings(run.path)
+    assert (settings.after, settings.weights, settings.config) == (0, "digest", {"seed": 1})
+
+
+def test_settings_can_be_read_as_they_were_given(tmp_path: Path) -> None:
+    run = run_written(tmp_path / "run", range(1, 1))
+    assert run.settings() == CONFIG
+    run.write_settings({**CONFIG, "env": "toy/Echo-v0"})
+    run_written(run.path, range(1, 1))
+    assert run.settings() == {**CONFIG, "env": "toy/Echo-v0"}, "a command's settings stay"

@@ -26,10 +26,16 @@ HOST = "receiver"
 TRACES, OTEL_TRACES = "/api/public/otel/v1/traces", "/v1/traces"
 SCORES = "/api/public/scores"
 PUBLIC, SECRET = "pk-lf-0123456789abcdef", "sk-lf-fedcba9876543210"
+Metrics = Iterable[tuple[tuple[int, str], float]]
+Rewards = Iterable[tuple[str, float]]
 
 
 class Service:
-    """A service of one kind; a test has one of its own."""
+    """A service of one kind; a test has one of its own.
+
+    Each kind has ``rewards``, what arrived by episodes' ids. Stores also have ``metrics``, by step and
+    dashboard name, and ``place``, their folder; HTTP services ``arrived``, what they took as plain data.
+    """
 
     settings: Mapping[str, str] = MappingProxyType({})
 
@@ -49,17 +55,6 @@ class Service:
         yield
         place.unlink()
 
-    def place(self, run: MadeRun) -> Path:
-        raise NotImplementedError
-
-    def metrics(self, run: MadeRun) -> Iterable[tuple[tuple[int, str], float]]:
-        """What arrived: step and name in dashboards, and the value."""
-        raise NotImplementedError
-
-    def rewards(self, run: MadeRun) -> Iterable[tuple[str, float]]:
-        """What arrived: ids of episodes and their rewards."""
-        raise NotImplementedError
-
 
 class TensorBoard(Service):
     def place(self, run: MadeRun) -> Path:
@@ -75,12 +70,12 @@ class TensorBoard(Service):
         events = self.read(run).Tensors(f"{name}/text_summary")
         return [event.tensor_proto.string_val[0].decode() for event in events]
 
-    def metrics(self, run: MadeRun) -> Iterable[tuple[tuple[int, str], float]]:
+    def metrics(self, run: MadeRun) -> Metrics:
         read = self.read(run)
         for name in read.Tags()["scalars"]:
             yield from (((event.step, name), event.value) for event in read.Scalars(name))
 
-    def rewards(self, run: MadeRun) -> Iterable[tuple[str, float]]:
+    def rewards(self, run: MadeRun) -> Rewards:
         heads = [text.partition(":") for text in self.texts(run, "episode")]
         return [(head, float(rest.split()[1].strip(","))) for head, _, rest in heads]
 
@@ -96,12 +91,12 @@ class Trackio(Service):
         logs: list[dict[str, Any]] = SQLiteStorage.get_logs("art-tests", "run")
         return logs
 
-    def metrics(self, run: MadeRun) -> Iterable[tuple[tuple[int, str], float]]:
+    def metrics(self, run: MadeRun) -> Metrics:
         for row in self._logs():
             names = row.keys() - {"timestamp", "step", "episodes"}
             yield from (((row["step"], name), row[name]) for name in names)
 
-    def rewards(self, run: MadeRun) -> Iterable[tuple[str, float]]:
+    def rewards(self, run: MadeRun) -> Rewards:
         tables = [row["episodes"]["_value"] for row in self._logs() if "episodes" in row]
         return [(row["episode_id"], row["total_reward"]) for table in tables for row in table]
 
@@ -116,13 +111,13 @@ class Mlflow(Service):
         state = json.loads((run.folder / "sinks" / "mlflow.json").read_text())["state"]
         return MlflowClient(tracking_uri=state["destination"]), state["id"]
 
-    def metrics(self, run: MadeRun) -> Iterable[tuple[tuple[int, str], float]]:
+    def metrics(self, run: MadeRun) -> Metrics:
         client, run_id = self.client(run)
         for name in client.get_run(run_id).data.metrics:
             history = client.get_metric_history(run_id, name)
             yield from (((metric.step, name), metric.value) for metric in history)
 
-    def rewards(self, run: MadeRun) -> Iterable[tuple[str, float]]:
+    def rewards(self, run: MadeRun) -> Rewards:
         client, run_id = self.client(run)
         folder = Path(client.get_run(run_id).info.artifact_uri.removeprefix("file://")) / "episodes"
         rows = [json.loads(line) for file in folder.iterdir() for line in file.read_text().splitlines()]
@@ -163,16 +158,6 @@ class HttpService(Service):
     def answer(self, request: Request) -> Answer:
         return Answer(200, "{}")
 
-    def settings_for(self, url: str) -> dict[str, str]:
-        raise NotImplementedError
-
-    def arrived(self) -> list[Any]:
-        """What was taken, as plain data."""
-        raise NotImplementedError
-
-    def metrics(self, run: MadeRun) -> Iterable[tuple[tuple[int, str], float]]:
-        return ()
-
     @contextmanager
     def outage(self, run: MadeRun) -> Iterator[None]:
         self.wrong = lambda number, request: Answer(503, "down for maintenance")
@@ -192,7 +177,7 @@ class Langfuse(HttpService):
     def arrived(self) -> list[Any]:
         return [*spans_in(self.taken, TRACES), *scores_in(self.taken)]
 
-    def rewards(self, run: MadeRun) -> Iterable[tuple[str, float]]:
+    def rewards(self, run: MadeRun) -> Rewards:
         traces = {
             span["trace"]: json.loads(span["attributes"]["langfuse.observation.metadata.episode_id"])
             for span in spans_in(self.taken, TRACES)
@@ -212,7 +197,7 @@ class OpenTelemetry(HttpService):
     def arrived(self) -> list[Any]:
         return spans_in(self.taken, OTEL_TRACES)
 
-    def rewards(self, run: MadeRun) -> Iterable[tuple[str, float]]:
+    def rewards(self, run: MadeRun) -> Rewards:
         spans = [span for span in self.arrived() if not span["parent"]]
         agents = {(span["trace"], span["id"]): span["attributes"] for span in spans}
         return [(about["art.episode_id"], about["art.reward"]) for about in agents.values()]
@@ -231,7 +216,7 @@ class OpenPipe(HttpService):
         found = [json.loads(request.body) for request in self.taken]  # they come side by side
         return sorted(found, key=lambda report: [report["tags"][key] for key in ("episode_id", "turn")])
 
-    def rewards(self, run: MadeRun) -> Iterable[tuple[str, float]]:
+    def rewards(self, run: MadeRun) -> Rewards:
         tags = [json.loads(request.body)["tags"] for request in self.accepted]
         assert len({tag["report_id"] for tag in tags}) == len(tags)
         return {tag["episode_id"]: tag["episode_reward"] for tag in tags}.items()

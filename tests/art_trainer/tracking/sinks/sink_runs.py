@@ -115,12 +115,9 @@ class MemorySink(Sink):
 
     Args:
         fail: Which calls of ``deliver`` raise ``fault``, from 1.
-        fault: By default a ``RuntimeError``.
-        refused: What it raises for some events.
-        open_faults: What it raises as it is opened, once each.
-        close_fault: What it raises as it is closed.
-        destination: Of its state.
-        name: Its name.
+        refused: What ``deliver`` raises for some events.
+        open_faults: What ``open`` raises, once each.
+        close_fault: What ``close`` raises.
     """
 
     name = "memory"

@@ -8,7 +8,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -31,7 +31,6 @@ from art_trainer.tracking.sinks.base import (
     StepDone,
 )
 from art_trainer.tracking.sinks.delivery import SinkDispatcher, is_refusal, sync_run
-from art_trainer.types import Group
 from tests.art_trainer.tracking.sinks.sink_runs import QUICK, MadeRun, MemorySink, all_cursors
 from tests.art_trainer.waiting import until
 
@@ -299,34 +298,22 @@ def _ctrl_c_at(instruction: int) -> Iterator[Callable[[], int]]:
         sys.settrace(before)
 
 
-Played = tuple[MadeRun, list[tuple[dict[str, float], list[Group]]]]
-
-
-@pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
-    """A run, and what is told of each of its steps."""
-    run = MadeRun(tmp_path_factory.mktemp("runs") / "run", steps=3)
-    run.begin()
-    run.play()
-    return run, [(line, list(read_step(run.folder, int(line["step"])).groups)) for line in run.metrics()]
-
-
 @pytest.mark.parametrize(("save", "every"), [(True, 5), (False, 11)])
 def test_ctrl_c_at_any_instruction_loses_no_event_and_blocks_no_sink(
-    played: Played, save: bool, every: int
+    tmp_path: Path, save: bool, every: int
 ) -> None:
-    run, steps = played
+    run = MadeRun(tmp_path / "run", steps=3)
+    run.begin()
+    run.play()
+    steps = [(line, read_step(run.folder, int(line["step"])).groups) for line in run.metrics()]
     for instruction in itertools.count(1, every):
         sink = MemorySink()
         dispatcher = SinkDispatcher(run.info, [sink], close_seconds=60.0, **QUICK)
         dispatcher.on_begin(0)
         for step in steps[:-1]:
             dispatcher.on_logged(*step)
-        try:
-            with _ctrl_c_at(instruction) as count:
-                dispatcher.on_logged(*steps[-1])
-        except KeyboardInterrupt:
-            pass
+        with suppress(KeyboardInterrupt), _ctrl_c_at(instruction) as count:
+            dispatcher.on_logged(*steps[-1])
         if save:  # as a trainer does before it ends
             dispatcher.on_checkpoint(3, run.log.checkpoints / "step-000003")
         dispatcher.on_end("interrupted")
@@ -335,20 +322,6 @@ def test_ctrl_c_at_any_instruction_loses_no_event_and_blocks_no_sink(
         if count() < instruction:
             break
     assert instruction > 50
-
-
-def test_a_step_that_was_written_but_not_told_is_read_from_the_folder(tmp_path: Path) -> None:
-    run, sink = MadeRun(tmp_path / "run"), MemorySink()
-    dispatcher = dispatched(run, sink)
-    run.play(dispatcher, last=2)
-    run.play(None, first=3, last=3)  # Ctrl-C came before on_logged; its checkpoint is told of all the same
-    dispatcher.on_checkpoint(3, run.log.checkpoints / "step-000003", ("best", "latest"))
-    run.play(None, first=4, last=4)  # and here it ended the run
-    dispatcher.on_end("interrupted")
-    assert sink.cursors == [cursor for cursor in all_cursors(6) if cursor.step <= 4]
-    saved = [event.aliases for event in sink.events if isinstance(event, CheckpointSaved)]
-    assert saved == [("best", "latest")]
-    assert synced(run).events == []
 
 
 _READS = ("list_checkpoints", "RunFolder", "recorded_steps", "iter_steps")
