@@ -3,8 +3,6 @@
 A block that cannot run here says why: ```` ```python no-run: needs a GPU ````.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The documentation site builds without a warning, asks nobody for anything, and tells what the code says."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import re

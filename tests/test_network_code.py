@@ -1,7 +1,5 @@
 """Code that reads what the network sends never unpickles, evaluates or runs any of it."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

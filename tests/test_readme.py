@@ -1,7 +1,5 @@
 """The README's own environment keeps the contract, plays as it says, and is learned by a model."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

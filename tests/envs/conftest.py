@@ -1,7 +1,5 @@
 """What the tests of the environments share."""
 
-from __future__ import annotations
-
 import pytest
 
 from art_gym.envs.coding import sharing

@@ -1,7 +1,5 @@
 """What every environment of the package keeps: the text contract, Gymnasium's and PettingZoo's tests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace

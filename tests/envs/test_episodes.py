@@ -10,8 +10,6 @@ is not over. What it ``shows`` at first, its ``metrics``, its ``facts``, and wha
 makes of them (``judged`` in all, ``accuracy`` for the result alone) are compared if it has them.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Callable
 from pathlib import Path

@@ -4,8 +4,6 @@ The files are looked for in the folder that ``ART_GYM_DATA`` names, by default `
 project, ``../shared/data``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

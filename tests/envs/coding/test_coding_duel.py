@@ -109,9 +109,6 @@ def test_it_is_registered_with_both_interfaces() -> None:
     assert pettingzoo.make("parallel", ID, max_cycles=7).unwrapped.max_cycles == 4
 
 
-# --- who wins, and what it pays ---
-
-
 def test_a_right_program_survives_every_try() -> None:
     game = at_breaker(ROOT.reference, tries=2)
     seen = game.observe(BREAKER)["text"]
@@ -196,8 +193,6 @@ def test_who_hands_in_nothing_has_lost() -> None:
     assert (stubborn.solution, stubborn.agent_selection) == ("", BREAKER)
 
 
-# --- inputs that do not count ---------------------------------------------------------------------------
-
 INPUTS = tomllib.loads(Path(__file__).with_name("attacks.toml").read_text("utf-8"))
 LONG = [
     ("9" * 300, "much larger than in any input"),
@@ -272,9 +267,6 @@ def test_a_script_is_broken_by_what_it_reads() -> None:
     assert game.infos[BREAKER]["success"]
 
 
-# --- what is hidden, and what is repeated ---------------------------------------------------------------
-
-
 def test_hidden_tests_and_the_reference_are_shown_to_nobody() -> None:
     game = started()
     log = play_out(game, "mutant", "variation")
@@ -298,9 +290,6 @@ def test_a_sandbox_that_fails_is_no_reward(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(sharing.shared_sandbox(), "run", lambda *a, **b: Run(Outcome.REFUSED, why="no room"))
     with pytest.raises(SandboxFailedError, match="no room"):
         attack(game, "5")
-
-
-# --- players, and training ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("problem", [ROOT, UPPER])

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 
@@ -92,9 +90,6 @@ def test_levels_choose_problems() -> None:
         with pytest.raises(ValueError, match="level"):
             open_collection(problems, level=level)
     assert open_collection("builtin", level=1)[0] is open_collection("builtin", level=1)[0], "made once"
-
-
-# --- players without a model ----------------------------------------------------------------------------
 
 
 def score(env: CodingEnv, player: str, task: str, seed: int = 0) -> tuple[bool, int]:

@@ -1,7 +1,5 @@
 """The grammar of one-expression tasks: fair, learnable in form, and not to be had by a constant."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import lru_cache
@@ -161,9 +159,6 @@ def test_what_is_shown_is_short_and_the_hole_is_filled_with_the_answer() -> None
         assert Problem.from_json(json.loads(json.dumps(problem.to_json()))) == problem
 
 
-# --- the noisy teacher -----------------------------------------------------------------------------------
-
-
 def test_the_noisy_answer_is_right_as_often_as_asked(tasks: tuple[Problem, ...]) -> None:
     rng = np.random.default_rng(0)
     for rightness in (0.0, 0.3, 1.0):
@@ -187,9 +182,6 @@ def test_a_wrong_answer_uses_the_parameters_and_numbers_of_the_task(tasks: tuple
         noisy_answer(other, np.random.default_rng(0), rightness=0.0)
 
 
-# --- arguments -------------------------------------------------------------------------------------------
-
-
 def test_arguments_out_of_range_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for arguments in ({"operators": 3}, {"repair_share": 1.5}):
         with pytest.raises(ValueError, match=next(iter(arguments))):
@@ -203,9 +195,6 @@ def test_arguments_out_of_range_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_share_of_repairs_can_be_chosen(share: float, remarks: int) -> None:
     tasks = problems(Grammar(repair_share=share), train=20, test=10)
     assert sum("# not" in problem.template for problem in tasks) == remarks
-
-
-# --- expressions -----------------------------------------------------------------------------------------
 
 
 def test_no_two_operators_are_said_in_the_same_words() -> None:

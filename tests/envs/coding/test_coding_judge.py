@@ -1,7 +1,5 @@
 """The judge: right answers pass, wrong ones do not, and no trick is worth more than a wrong answer."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -71,9 +69,6 @@ def judged(problem: Problem, code: str, sandbox: Sandbox, **how: Any) -> Verdict
     verdict = grade(problem, code, sandbox, limits=SHORT, **how)
     assert not verdict.infrastructure
     return verdict
-
-
-# --- right and wrong answers ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("problem", [WORDS, DOUBLE, ECHO])
@@ -181,9 +176,6 @@ def test_what_passes_only_once_does_not_count(sandbox: Sandbox) -> None:
     assert sum(passes) < 0.7 * 8 * 6
 
 
-# --- scripts --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("expected", "got", "tolerance", "alike"),
     [
@@ -230,9 +222,6 @@ def test_a_script_that_hangs_is_not_tried_on_every_case() -> None:
     assert (verdict.passed, verdict.total, len(runs)) == (0, 20, 3)
 
 
-# --- when the sandbox fails -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("problem", [DOUBLE, ECHO])
 @pytest.mark.parametrize("good_runs", [0, 1])
 def test_a_failure_of_the_sandbox_is_no_verdict(problem: Problem, good_runs: int, sandbox: Sandbox) -> None:
@@ -260,9 +249,6 @@ def test_a_sandbox_that_cannot_start_tests_is_no_verdict() -> None:
 
     problem = Problem(id="p", prompt="p", kind="unittest", entry_point="m", tests="import m")
     assert grade(problem, "", Unavailable()).infrastructure == "the sandbox failed: no walls"  # type: ignore[arg-type]
-
-
-# --- reward hacks ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("hack", CALL_HACKS)
@@ -295,8 +281,6 @@ raise ValueError(" ".join(words))
 """
     assert judged(DOUBLE, leaking, sandbox) == Verdict(0, 3, loaded=False)
 
-
-# --- unittest files -------------------------------------------------------------------------------------
 
 UNITTESTS = sections("unittests")
 COUNTER, COUNTER_TESTS = UNITTESTS["counter"], UNITTESTS["counter tests"]
@@ -356,8 +340,6 @@ def f(n):
 """
     assert judged(NUMBERS, code, sandbox, twice=True).solved
 
-
-# --- what a submission pays, and what is worth nothing ---
 
 SOLVED, HALF, NONE, BROKEN = Verdict(4, 4), Verdict(2, 4), Verdict(0, 4), Verdict(0, 4, loaded=False)
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import ast
 import gzip
 import json
@@ -48,9 +46,6 @@ def loaded(path: Path, *rows: dict[str, Any], format: str | None = None) -> Load
 
 def solved(problem: Problem, code: str, sandbox: Sandbox) -> bool:
     return grade(problem, code, sandbox).solved
-
-
-# --- the project's own form -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("pack", [lambda data: data, gzip.compress, lzma.compress])
@@ -123,8 +118,6 @@ def test_files_that_hold_no_problems_say_so(tmp_path: Path) -> None:
         load_problems(tmp_path, "mbpp")
 
 
-# --- published formats ----------------------------------------------------------------------------------
-
 TASKS = tomllib.loads(Path(__file__).with_name("formats.toml").read_text("utf-8"))["tasks"]
 
 
@@ -174,9 +167,6 @@ def test_examples_of_a_docstring_that_cannot_be_read_are_passed_over() -> None:
     assert doctest_cases(text, "f") == (Case((1,), expected=2), Case((3,), {"k": "x"}, expected=[1]))
 
 
-# --- repositories ---------------------------------------------------------------------------------------
-
-
 def test_quixbugs_is_repaired(tmp_path: Path, sandbox: Sandbox) -> None:
     for folder in ("python_programs", "correct_python_programs", "json_testcases"):
         (tmp_path / folder).mkdir()
@@ -217,8 +207,6 @@ def test_exercism_as_a_checkout(tmp_path: Path) -> None:
     assert result.problems == loaded(tmp_path, exercise).problems
     assert result.left_out[0][0] == "broken"
 
-
-# --- validation -----------------------------------------------------------------------------------------
 
 SOUND = Problem(
     id="sound",

@@ -1,7 +1,5 @@
 """The built-in problems: well formed, and graded by cases that only a solution passes."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections import Counter
@@ -16,7 +14,8 @@ from art_gym.envs.coding.judge import grade
 from art_gym.envs.coding.loaders.load import load_problems, save_problems
 from art_gym.envs.coding.problem import Case, Problem
 from art_gym.envs.coding.problems.builtin import load, parse_problem, split_of
-from art_gym.envs.coding.sandbox import Limits, Sandbox, SandboxUnavailableError
+from art_gym.envs.coding.sandbox import Limits, Sandbox
+from tests.envs.coding.sandboxes import opened
 
 PROBLEMS = load()
 each_problem = pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.id)
@@ -24,15 +23,8 @@ each_problem = pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: 
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
-    try:
-        box = Sandbox(drivers=drivers(), limits=Limits(wall_seconds=3.0, cpu_seconds=1.0))
-    except SandboxUnavailableError as error:
-        pytest.skip(str(error))
-    with box:
+    with opened(drivers=drivers(), limits=Limits(wall_seconds=3.0, cpu_seconds=1.0)) as box:
         yield box
-
-
-# --- the cases decide ------------------------------------------------------------------------------------
 
 
 @each_problem
@@ -71,9 +63,6 @@ def learnt_by_heart(problem: Problem) -> list[str]:
         "            return value\n"
         f"    return {pairs[0][1]!r}\n"
     ]
-
-
-# --- form ------------------------------------------------------------------------------------------------
 
 
 def test_there_are_enough_of_each_level_and_theme_and_split() -> None:
@@ -127,9 +116,6 @@ def test_a_reference_stands_alone_and_has_the_signature_that_is_shown(problem: P
 def test_the_jsonl_form_brings_every_problem_back_unchanged(tmp_path: Path) -> None:
     save_problems(PROBLEMS, tmp_path / "problems.jsonl")
     assert load_problems(tmp_path / "problems.jsonl").problems == PROBLEMS
-
-
-# --- how a problem is declared -----------------------------------------------------------------------------
 
 
 def declare(**changed: str) -> Problem:

@@ -1,7 +1,5 @@
 """Every built-in problem is solved a second time in another way: `second_solutions/*.toml`."""
 
-from __future__ import annotations
-
 import csv
 import datetime
 import fnmatch
@@ -28,9 +26,6 @@ LIBRARY = {
     each.__name__: each
     for each in (csv, datetime, fnmatch, itertools, json, math, re, Counter, OrderedDict, defaultdict, deque)
 } | {"Fraction": Fraction, "cache": cache, "np": np, "Any": Any, "Iterable": Iterable}
-
-
-# --- what the expressions in `inputs` draw with ------------------------------------------------------------
 
 
 def whole(rng: np.random.Generator, low: int, high: int) -> int:
@@ -81,9 +76,6 @@ def formula(rng: np.random.Generator, leaves: str, joints: list[str], depth: int
 
 
 DRAWS = {each.__name__: each for each in (whole, text, numbers, some, spans, field, plot, links, formula)}
-
-
-# --- the comparison --------------------------------------------------------------------------------------
 
 
 @cache

@@ -1,7 +1,5 @@
 """Programs that try to get out, on every combination of layers that this machine has."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What of Python works inside: the standard library, threads, numpy; and what does not, and why."""
 
-from __future__ import annotations
-
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -10,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from art_gym.envs.coding.sandbox import Limits, Outcome, Sandbox, SandboxUnavailableError
+from art_gym.envs.coding.sandbox import Limits, Outcome, Sandbox
+from tests.envs.coding.sandboxes import opened
 
 PATIENT = Limits(wall_seconds=30.0, cpu_seconds=30.0)
 MODULES = """
@@ -27,11 +26,7 @@ PROGRAMS = tomllib.loads(Path(__file__).with_name("programs.toml").read_text("ut
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
-    try:
-        sandbox = Sandbox(limits=PATIENT)
-    except SandboxUnavailableError as error:
-        pytest.skip(str(error))
-    with sandbox:
+    with opened(limits=PATIENT) as sandbox:
         yield sandbox
 
 
@@ -83,11 +78,7 @@ def test_numpy(sandbox: Sandbox) -> None:
 
 
 def test_other_packages_are_not_there() -> None:
-    try:
-        sandbox = Sandbox(packages=())
-    except SandboxUnavailableError as error:
-        pytest.skip(str(error))
-    with sandbox:
+    with opened(packages=()) as sandbox:
         for name in ("numpy", "gymnasium", "art_gym", "pytest", "site_packages"):
             result = sandbox.run("script", f"import {name}")
             assert b"ModuleNotFoundError" in result.stderr

@@ -1,7 +1,5 @@
 """The backends and layers: what is chosen if something is missing; ``art-gym sandbox check``."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat
@@ -27,6 +25,7 @@ from art_gym.envs.coding.sandbox import (
 from art_gym.envs.coding.sandbox.check import FIRST, PROBES, Probe
 from art_gym.envs.coding.sandbox.child.lockdown import unused_id
 from art_gym.envs.coding.sandbox.interpreter import Interpreter, interpreters
+from tests.envs.coding.sandboxes import opened
 
 PATIENT = Limits(wall_seconds=20.0, cpu_seconds=20.0)
 Break = Callable[..., None]
@@ -60,13 +59,6 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda *_: None)
 
 
-def zygote(**arguments: object) -> Sandbox:
-    try:
-        return Sandbox(layers="zygote", **arguments)  # type: ignore[arg-type]
-    except SandboxUnavailableError as error:
-        pytest.skip(str(error))
-
-
 FORK = "            pid = os.fork()\n        except"
 
 
@@ -89,29 +81,13 @@ def test_a_fault_before_the_program_refuses_one_run_and_no_other(broken: Break, 
         step = "            make(calls)"
         condition = "if LIMIT.unpack(self._memory)[0] == 77 << 20: "
         broken("lockdown", step, f"            {condition}{fault}\n{step}")
-    with zygote() as sandbox:
+    with opened(layers="zygote") as sandbox:
         with sandbox.start("script", b"print(input())", stdin=b"still here\n", limits=PATIENT) as other:
             result = sandbox.run("script", "print('ran')", limits=Limits(memory_bytes=77 << 20))
             assert (result.outcome, result.stdout, result.exit_code) == (Outcome.REFUSED, b"", None)
             assert why in result.why
             assert other.wait().stdout == b"still here\n"
         assert sandbox.run("script", "print('ran')", limits=PATIENT).stdout == b"ran\n"
-
-
-@pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize("part", ["_shared(machine)", "_own(machine)"])
-def test_a_filter_that_does_not_hold_is_noticed(broken: Break, part: str) -> None:
-    broken("seccomp", f"= {part}", "= [(_RETURN, 0, 0, _ALLOW)]")
-    with pytest.raises(SandboxUnavailableError, match="does not hold"):
-        Sandbox()
-
-
-@pytest.mark.usefixtures("alone")
-@pytest.mark.skipif(unused_id(0) is None, reason="there is no other user to become")
-def test_a_user_that_does_not_change_is_noticed(broken: Break) -> None:
-    broken("lockdown", "        os.setresuid(user, user, user)\n", "")
-    with pytest.raises(SandboxUnavailableError, match=r"still .* after becoming"):
-        Sandbox()
 
 
 @pytest.mark.usefixtures("alone")
@@ -133,7 +109,7 @@ MOUNTS = ("namespaces", "    _mount_empty(_STAGE)", "    raise OSError(1, 'gone'
 @pytest.mark.parametrize("missing", [LANDLOCK, NAMESPACES])
 def test_one_layer_around_the_files_is_enough(broken: Break, missing: tuple[str, str, str]) -> None:
     broken(*missing)
-    with zygote() as sandbox:
+    with opened(layers="zygote") as sandbox:
         kept = {"landlock": ("namespaces", "mounts"), "namespaces": ("landlock",)}[missing[0]]
         assert sandbox.layers == ("zygote", *kept, "seccomp")
         assert "gone" in backends.missing_layers()[missing[0]]
@@ -142,26 +118,31 @@ def test_one_layer_around_the_files_is_enough(broken: Break, missing: tuple[str,
             assert second.layers == sandbox.layers
 
 
+ALLOW_ALL = "= [(_RETURN, 0, 0, _ALLOW)]"
+BECOME = "        os.setresuid(user, user, user)\n"
+RISCV = ("kernel", "MACHINE = platform.machine()", "MACHINE = 'riscv64'")
+nobody_else = pytest.mark.skipif(unused_id(0) is None, reason="there is no other user to become")
+
+
 @pytest.mark.usefixtures("alone")
-def test_with_no_layer_around_the_files_there_is_no_sandbox(broken: Break) -> None:
-    broken(*LANDLOCK)
-    broken(*MOUNTS)
-    with pytest.raises(
-        SandboxUnavailableError, match=r"landlock: .* gone.*bubblewrap is not installed.*docker"
-    ):
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ([("seccomp", "= _shared(machine)", ALLOW_ALL)], "does not hold"),
+        ([("seccomp", "= _own(machine)", ALLOW_ALL)], "does not hold"),
+        pytest.param([("lockdown", BECOME, "")], "still .* after becoming", marks=nobody_else),
+        ([LANDLOCK, MOUNTS], r"landlock: .* gone.*bubblewrap is not installed.*docker"),
+        ([RISCV], "written for x86_64, aarch64, not for riscv64"),
+    ],
+    ids=["filter of all runs", "filter of a run", "same user", "no layer around the files", "architecture"],
+)
+def test_what_does_not_hold_is_noticed(
+    broken: Break, changes: list[tuple[str, str, str]], words: str
+) -> None:
+    for change in changes:
+        broken(*change)
+    with pytest.raises(SandboxUnavailableError, match=words):
         Sandbox()
-
-
-@pytest.mark.usefixtures("alone")
-def test_other_architectures_are_refused_by_name(broken: Break) -> None:
-    broken("kernel", "MACHINE = platform.machine()", "MACHINE = 'riscv64'")
-    with pytest.raises(SandboxUnavailableError, match="written for x86_64, aarch64, not for riscv64"):
-        Sandbox(layers="zygote")
-
-
-def test_unknown_layers() -> None:
-    with pytest.raises(ValueError, match="did you mean `zygote`"):
-        Sandbox(layers="zygotes")  # type: ignore[arg-type]
 
 
 def test_an_interpreter_in_a_private_place(tmp_path: Path) -> None:
@@ -180,30 +161,32 @@ def test_installed_packages_are_hidden() -> None:
         assert any(path.endswith("os.py") or path in interpreter.library for path in interpreter.readable())
 
 
-@pytest.fixture
-def bubblewrap() -> Sandbox:
-    try:
-        return Sandbox(
-            layers="bubblewrap", drivers={"echo": "channel.write_frame(payload + channel.read_frame())"}
-        )
-    except SandboxUnavailableError as error:
-        pytest.skip(str(error))
+ECHO = {"echo": "channel.write_frame(payload + channel.read_frame())"}
+
+
+def check_backend(sandbox: Sandbox) -> None:
+    """Streams, frames, exit codes, signals and limits come through."""
+    program = "import sys\nprint(input(), len(sys.stdin.read()))\nprint('e', file=sys.stderr)\nexit(3)"
+    result = sandbox.run("script", program, stdin=b"hi\n" + b"x" * 200_000, limits=PATIENT)
+    assert (result.stdout, result.stderr, result.exit_code) == (b"hi 200000\n", b"e\n", 3)
+    with sandbox.start("echo", b"a" * 100_000, limits=PATIENT) as process:
+        process.send(b"b")
+        assert process.receive() == b"a" * 100_000 + b"b"
+        assert process.wait().ok
+    crash = sandbox.run("script", "import os; os.abort()", limits=PATIENT)
+    assert (crash.outcome, crash.signal) == (Outcome.KILLED, 6)
+    slow = sandbox.run("script", "import time; time.sleep(60)", limits=Limits(wall_seconds=0.5))
+    assert slow.outcome is Outcome.TIMEOUT
+    flood = sandbox.run("script", "while True: print('x' * 1000)", limits=PATIENT)
+    assert (flood.outcome, len(flood.stdout)) == (Outcome.OUTPUT, PATIENT.output_bytes)
 
 
 @pytest.mark.e2e
-def test_bubblewrap(bubblewrap: Sandbox) -> None:
-    with bubblewrap as sandbox:
-        result = sandbox.run(
-            "script", "import os, sqlite3\nprint(input(), os.getuid())", stdin=b"hi\n", limits=PATIENT
-        )
-        assert (result.stdout, result.stderr) == (b"hi 65534\n", b"")
-        with sandbox.start("echo", b"a", limits=PATIENT) as process:
-            process.send(b"b")
-            assert process.receive() == b"ab"
-        slow = sandbox.run("script", "while True: pass", limits=Limits(wall_seconds=0.5))
-        assert slow.outcome is Outcome.TIMEOUT
-        crash = sandbox.run("script", "import os; os.abort()", limits=PATIENT)
-        assert (crash.outcome, crash.signal) == (Outcome.KILLED, 6)
+def test_bubblewrap() -> None:
+    with opened(layers="bubblewrap", drivers=ECHO) as sandbox:
+        check_backend(sandbox)
+        look = sandbox.run("script", "import os, sqlite3\nprint(os.getuid())", limits=PATIENT)
+        assert (look.stdout, look.stderr) == (b"65534\n", b"")
         spent = sandbox.run("script", "while True: pass", limits=Limits(wall_seconds=20, cpu_seconds=0.5))
         assert spent.outcome is Outcome.CPU
 
@@ -247,22 +230,9 @@ def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("engine")
 def test_a_container() -> None:
-    echo = "channel.write_frame(payload + channel.read_frame())"
-    with Sandbox(layers="container", drivers={"echo": echo}) as sandbox:
+    with Sandbox(layers="container", drivers=ECHO) as sandbox:
         assert sandbox.layers[0] == "container"
-        program = "import sys\nprint(input(), len(sys.stdin.read()))\nprint('e', file=sys.stderr)\nexit(3)"
-        result = sandbox.run("script", program, stdin=b"hi\n" + b"x" * 200_000, limits=PATIENT)
-        assert (result.stdout, result.stderr, result.exit_code) == (b"hi 200000\n", b"e\n", 3)
-        with sandbox.start("echo", b"a" * 100_000, limits=PATIENT) as process:
-            process.send(b"b")
-            assert process.receive() == b"a" * 100_000 + b"b"
-            assert process.wait().ok
-        crash = sandbox.run("script", "import os; os.abort()", limits=PATIENT)
-        assert (crash.outcome, crash.signal) == (Outcome.KILLED, 6)
-        slow = sandbox.run("script", "import time; time.sleep(60)", limits=Limits(wall_seconds=0.3))
-        assert slow.outcome is Outcome.TIMEOUT
-        flood = sandbox.run("script", "while True: print('x' * 1000)", limits=PATIENT)
-        assert (flood.outcome, len(flood.stdout)) == (Outcome.OUTPUT, PATIENT.output_bytes)
+        check_backend(sandbox)
 
 
 @pytest.mark.parametrize(
@@ -283,9 +253,6 @@ def test_an_engine_that_does_not_work(
         Sandbox(layers="container")
 
 
-# --- art-gym sandbox check ---
-
-
 def check_command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
     monkeypatch.setattr(sys, "argv", ["art-gym", "sandbox", "check", *arguments])
     monkeypatch.setenv("COLUMNS", "200")
@@ -296,7 +263,7 @@ def check_command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str
 
 
 def test_the_probes_hold(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    zygote().close()
+    opened(layers="zygote").close()
     assert check_command(monkeypatch) == 0
     shown = capsys.readouterr().out
     assert f"{len(PROBES)} of {len(PROBES)} held" in shown
@@ -341,7 +308,7 @@ def test_no_further_program_runs_after_one_of_the_first_got_out(monkeypatch: pyt
     harmless = Probe("fork", "", "print('OUT')")
     monkeypatch.setattr(check, "FIRST", (harmless,))
     monkeypatch.setattr(check, "PROBES", (harmless, Probe("next", "", "print('HELD')")))
-    with zygote() as sandbox:
+    with opened(layers="zygote") as sandbox:
         [result] = check.probe(sandbox)
     assert (result.held, result.after) == (False, True)
 

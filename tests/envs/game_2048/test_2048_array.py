@@ -1,7 +1,5 @@
 """``art/2048Array-v0``: one game in arrays."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The rules of 2048 against a slow and obvious implementation, and the random tiles."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import pickle
@@ -188,9 +186,6 @@ def test_tables_forget_rather_than_grow_without_end(monkeypatch: pytest.MonkeyPa
         expected, _ = slow_line([2**exponent if exponent else 0 for exponent in line])
         assert [2**cell if cell else 0 for cell in rules.exponents(after)[:4]] == expected
     assert all(len(lines) <= 10 for lines, _, _ in rules._plans)
-
-
-# --- the random numbers of one game ---
 
 
 def test_the_stream_is_splitmix64() -> None:

@@ -1,7 +1,5 @@
 """``art/2048-v0``: the game as text, its rewards and its pictures."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any
@@ -19,9 +17,6 @@ from art_gym.envs.game_2048.rules.tile_rng import SPLITS, TileRng, draw_key
 from art_gym.envs.game_2048.text_board import board_text
 
 BOARD = (0, 0, 1, 2, 0, 1, 3, 4, 1, 2, 4, 6, 2, 4, 5, 7)
-
-
-# --- the text ---
 
 
 @given(st.integers(3, 8).flatmap(lambda n: st.lists(st.integers(0, 126), min_size=n * n, max_size=n * n)))
@@ -48,9 +43,6 @@ def test_observations_can_tell_what_each_move_would_score() -> None:
         reply = rng.choice([name for name in gains if gains[name] != "-"])
         told, reward, *_ = env.step(str(reply))
         assert reward == float(gains[reply])
-
-
-# --- chance ---
 
 
 def test_a_game_follows_from_one_draw_of_the_environments_generator() -> None:
@@ -96,9 +88,6 @@ def test_opening_moves_begin_later_in_the_game_but_never_at_its_end(
         assert (env.score, env.moves) == (0, 0)
         best.append(max(env.exponents))
     assert min(best) < deep <= max(best)
-
-
-# --- rewards ---
 
 
 def test_shaped_pays_by_the_classic_recipe() -> None:
@@ -163,9 +152,6 @@ def test_standing_still_never_pays(reward: str, stalling: list[str]) -> None:
     longer, shorter = (game(reward, stalling, max_turns=turns) for turns in (400, 200))
     assert longer[1]["metrics"]["moves"] == shorter[1]["metrics"]["moves"]
     assert longer[0] <= shorter[0]
-
-
-# --- pictures ---
 
 
 @pytest.mark.parametrize("size", [3, 4, 8])

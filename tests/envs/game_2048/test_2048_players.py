@@ -1,7 +1,5 @@
 """Players of 2048 that use no model: cycles, greedy, the snake and expectimax."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -122,9 +120,6 @@ def test_the_snake_values_a_board_by_looking_at_every_tile_and_reply() -> None:
     best = max(slides, key=lambda action: expected(slides[action]))
     assert snake.snake_choice(rules, board) == best
     assert snake.expected(rules, slides[best]) == pytest.approx(expected(slides[best]))
-
-
-# --- expectimax ---
 
 
 def play(search: Expectimax, key: int, rules: Rules = RULES, moves: int = 10**6) -> tuple[int, int, int]:

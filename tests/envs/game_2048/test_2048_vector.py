@@ -1,7 +1,5 @@
 """Thousands of games of 2048 at once: what ``gym.make_vec`` gives, held equal to single games."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import subprocess

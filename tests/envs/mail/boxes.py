@@ -1,7 +1,5 @@
 """Small mailboxes and the questions about them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

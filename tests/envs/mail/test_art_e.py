@@ -1,7 +1,5 @@
 """Question files in ART-E's format."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -67,9 +67,6 @@ def imported(source: Path, out: Path, **how: str) -> tuple[ImportReport, MailSto
 TEXTS = tomllib.loads(Path(__file__).with_name("parsing.toml").read_text("utf-8"))
 
 
-# Text
-
-
 @pytest.mark.parametrize(
     ("data", "charset", "expected"),
     [
@@ -126,12 +123,6 @@ def test_html_takes_linear_time(unit: str) -> None:
     html_to_text("&#" + "9" * 5000 + ";")
     # A second at most; in quadratic time it would be hours.
     assert time.process_time() - started < 20
-
-
-# Addresses and dates
-
-
-# Messages
 
 
 @pytest.mark.parametrize("case", TEXTS["messages"], ids=lambda case: case["name"])
@@ -285,9 +276,6 @@ def test_json_lines() -> None:
             parse_json(bad)
 
 
-# Sources
-
-
 def write_mbox(path: Path, count: int) -> None:
     box = mailbox.mbox(str(path))
     for number in range(count):
@@ -438,9 +426,6 @@ def test_the_report_names_every_reason(tmp_path: Path) -> None:
     summary = report.summary()
     assert "skipped 2: no JSON (a.jsonl, line 2, a.jsonl, line 4)" in summary
     assert "1 imported, 0 copies of these, 3 skipped" in summary
-
-
-# Real mail
 
 
 def test_every_nasty_message_is_imported_or_listed(tmp_path: Path) -> None:

@@ -61,9 +61,6 @@ def ids(store: MailStore, *query: str, **filters: Any) -> list[str]:
     return [store.message_id(hit.row) for hit in hits]
 
 
-# --- what is kept ---
-
-
 def test_messages_come_back_as_they_were_in_order_of_date_undated_first(store: MailStore) -> None:
     assert len(store) == 6
     assert [store.message_id(row) for row in store.rows()] == ["4@x", "1@x", "2@x", "3@x", "5@x", "6@x"]
@@ -189,9 +186,6 @@ def test_opening_says_what_is_wrong(tmp_path: Path, store: MailStore) -> None:
             MailStore(tmp_path / name)
 
 
-# --- search ---
-
-
 def test_all_words_first_then_most_words_then_bm25(store: MailStore) -> None:
     hits = store.search("harbour bridge budget")
     assert [hit.matched for hit in hits] == [3, 3, 2, 1]
@@ -303,9 +297,6 @@ def test_no_text_makes_a_search_raise(store: MailStore, query: str, who: str) ->
     store.document_frequency(query)
 
 
-# --- words and snippets ---
-
-
 def fts5_words(texts: list[str]) -> list[list[str]]:
     db = sqlite3.connect(":memory:")
     db.execute("CREATE VIRTUAL TABLE t USING fts5(x, tokenize='unicode61 remove_diacritics 2')")
@@ -363,9 +354,6 @@ def test_snippets_are_one_short_line(text: str, words: list[str]) -> None:
     line = snippet(text, query_words(" ".join(words)))
     assert "\n" not in line
     assert len(line) <= 60 + 2 * 12 + 2 + max((len(word) for word in words), default=0)
-
-
-# --- one file for many readers ---
 
 
 def _search(store: MailStore) -> list[Hit]:

@@ -1,7 +1,5 @@
 """The generated mailbox and the questions about it; questions about any mailbox."""
 
-from __future__ import annotations
-
 import json
 import re
 import time
@@ -75,9 +73,6 @@ def vocabulary() -> set[str]:
     for text in (*texts, *roles):
         words.update(re.findall(r"[a-z]+", re.sub(r"{\w+}", " ", text).lower()))
     return words
-
-
-# --- the mailbox ---
 
 
 def test_the_same_seed_gives_the_same_mailbox_and_another_seed_another(world: World) -> None:
@@ -156,9 +151,6 @@ def test_every_statement_of_a_fact_is_in_its_mail_and_in_the_senders_own_words(
 def test_wrong_arguments_are_refused(seed: int, messages: int) -> None:
     with pytest.raises(ValueError, match="seed must be >= 0 and messages >= 1"):
         generate(seed, messages)
-
-
-# --- the questions about it ---
 
 
 def visible(world: World, question: Question) -> int:
@@ -287,9 +279,6 @@ def test_no_visible_mail_answers_an_unanswerable_question(
         assert index.holding_all(question.telling, seen) == 0
         assert all(index.holding_all(pair, seen) for pair in combinations(question.telling, 2))
         assert question.answers == ()
-
-
-# --- questions about any mailbox, and as files ---
 
 
 def test_known_items_of_any_mailbox_are_found_by_their_telling_words(store: MailStore) -> None:
