@@ -20,10 +20,8 @@ from pettingzoo.test import (
 
 import art_gym
 import art_gym.games.aec
-from art_gym.envs.coding import sharing
 from art_gym.envs.coding.duel import env as coding_duel
 from art_gym.envs.coding.env import CodingEnv
-from art_gym.envs.coding.sandbox import SandboxUnavailableError
 from art_gym.envs.game_2048 import duel as duel_2048
 from art_gym.envs.game_2048.array_env import Array2048Env
 from art_gym.envs.game_2048.env import Game2048Env
@@ -99,10 +97,7 @@ every_game = pytest.mark.parametrize(("name", "options", "cycles"), GAMES)
 @pytest.fixture(autouse=True)
 def needed(request: pytest.FixtureRequest) -> None:
     if "Coding" in request.node.name:
-        try:
-            sharing.shared_sandbox()
-        except SandboxUnavailableError as error:
-            pytest.skip(str(error))
+        request.getfixturevalue("sandbox")
 
 
 @pytest.mark.parametrize(("name", "options", "how"), TEXT_ENVS)
@@ -132,7 +127,9 @@ def test_gymnasiums_check_passes_without_a_warning(
 @every_game
 def test_pettingzoo_finds_nothing_wrong(name: str, options: dict[str, Any], cycles: int) -> None:
     with no_other_warnings(MASK_AT_THE_END, UNEQUAL_SEATS):
-        api_test(pettingzoo.make("aec", name, **options), num_cycles=3 * cycles)
+        game = pettingzoo.make("aec", name, **options)
+        assert str(game) == name.removeprefix("art/")
+        api_test(game, num_cycles=3 * cycles)
         seed_test(lambda: pettingzoo.make("aec", name, **options), num_cycles=cycles)
 
 

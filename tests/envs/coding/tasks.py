@@ -19,7 +19,7 @@ UPPER = Problem(
     kind="script",
     level=2,
     public=(Case(stdin="ab\ncd\n", stdout="AB\nCD\n"),),
-    hidden=(Case(stdin="x", stdout="X\n"), Case(stdin="y z", stdout="Y Z\n")),
+    hidden=(Case(stdin="x", stdout="X\n"), Case(stdin="y z 3\nw", stdout="Y Z 3\nW\n")),
     reference="import sys\nprint(sys.stdin.read().upper(), end='')\n",
     mutants=("print(input().upper())\nprint()\n",),
     split="test",

@@ -1,5 +1,6 @@
 import contextlib
 import json
+import re
 import tomllib
 import warnings
 from dataclasses import replace
@@ -7,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pettingzoo
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import art_gym.games.aec  # noqa: F401 (registers the duel)
 from art_gym.envs.coding import sharing
 from art_gym.envs.coding.collection import open_collection
 from art_gym.envs.coding.duel import attacks as duel_attacks
@@ -23,10 +22,10 @@ from art_gym.envs.coding.problem import Case, Problem
 from art_gym.envs.coding.problems.builtin import load
 from art_gym.envs.coding.sandbox import Outcome, Run, SandboxFailedError
 from art_gym.errors import ToolError
+from tests.envs.coding import tasks
 
 pytestmark = pytest.mark.usefixtures("sandbox")
 
-ID = "art/CodingDuel-v0"
 ROOT = Problem(
     id="root",
     prompt="Return the whole part of the square root of a number, or None for 7, which is unlucky.",
@@ -44,15 +43,7 @@ ROOT = Problem(
     ),
     mutants=("import math\ndef root(n):\n    return math.isqrt(abs(n))\n",),
 )
-UPPER = Problem(
-    id="upper",
-    prompt="Print the input in capitals.",
-    kind="script",
-    public=(Case(stdin="ab\ncd\n", stdout="AB\nCD\n"),),
-    hidden=(Case(stdin="x", stdout="X\n"), Case(stdin="y z 3\nw", stdout="Y Z 3\nW\n")),
-    reference="import sys\nprint(sys.stdin.read().upper(), end='')\n",
-    mutants=("print(input().upper())\n",),
-)
+UPPER = replace(tasks.UPPER, split="train")
 TABLE = Problem(
     id="table",
     prompt="Say something about rows of a table.",
@@ -85,28 +76,18 @@ def over(game: CodingDuelEnv) -> bool:
     return any((*game.terminations.values(), *game.truncations.values()))
 
 
-def play_out(game: CodingDuelEnv, solver: str, breaker: str, seed: int = 0) -> list[Any]:
-    """Let two scripted players play to the end; what was said and paid."""
-    rngs = np.random.default_rng(seed).spawn(2)
+def play_out(game: CodingDuelEnv, solver: str, breaker: str) -> str:
+    """Let two scripted players play to the end; all that they were shown."""
+    rngs = np.random.default_rng(0).spawn(2)
     acts = {
         SOLVER: game.players[SOLVER][solver](game, rngs[0]),
         BREAKER: game.players[BREAKER][breaker](game, rngs[1]),
     }
-    log: list[Any] = []
+    shown = []
     while not over(game):
-        name = game.agent_selection
-        text = game.observe(name)["text"]
-        reply = acts[name](text)
-        game.step(reply)
-        log.append((name, text, reply, dict(game.rewards)))
-    return log
-
-
-def test_it_is_registered_with_both_interfaces() -> None:
-    game = pettingzoo.make("aec", ID, problems=[ROOT], tries=2)
-    assert isinstance(game, CodingDuelEnv)
-    assert (game.tries, str(game)) == (2, "CodingDuel-v0")
-    assert pettingzoo.make("parallel", ID, max_cycles=7).unwrapped.max_cycles == 4
+        shown.append(game.observe(game.agent_selection)["text"])
+        game.step(acts[game.agent_selection](shown[-1]))
+    return " ".join([*shown, *(game.observe(name)["text"] for name in game.seats)])
 
 
 def test_a_right_program_survives_every_try() -> None:
@@ -233,12 +214,8 @@ def test_an_input_counts_once_and_three_bad_ones_in_a_row_lose_a_try() -> None:
 
 @pytest.mark.parametrize(("text", "words"), INPUTS["table"])
 def test_domains_are_of_types_traits_and_sizes(text: str, words: str) -> None:
-    if not words:
+    with pytest.raises(ToolError, match=re.escape(words)) if words else contextlib.nullcontext():
         read_attack(TABLE, text)
-        return
-    with pytest.raises(ToolError) as refusal:
-        read_attack(TABLE, text)
-    assert words in str(refusal.value)
 
 
 def test_every_input_of_the_built_in_problems_is_an_input_and_is_read_back() -> None:
@@ -268,9 +245,7 @@ def test_a_script_is_broken_by_what_it_reads() -> None:
 
 
 def test_hidden_tests_and_the_reference_are_shown_to_nobody() -> None:
-    game = started()
-    log = play_out(game, "mutant", "variation")
-    shown = " ".join([*(text for _, text, _, _ in log), *(game.observe(name)["text"] for name in game.seats)])
+    shown = play_out(started(), "mutant", "variation")
     assert not any(secret in shown for secret in ("8100", "copysign", "secret"))
 
 
@@ -305,8 +280,8 @@ def test_scripted_players_end_as_they_should(problem: Problem) -> None:
 
 
 def test_problems_of_unittest_files_are_left_out() -> None:
-    with pytest.raises(ValueError, match="a unittest has no inputs"):
-        CodingDuelEnv(problems=[replace(ROOT, kind="unittest", tests="pass")])
     unittest = replace(ROOT, id="u", kind="unittest", tests="pass")
+    with pytest.raises(ValueError, match="a unittest has no inputs"):
+        CodingDuelEnv(problems=[unittest])
     assert list(CodingDuelEnv(problems=[ROOT, unittest]).problems) == ["root"]
     assert CodingDuelEnv().problems is open_collection("builtin")[0]

@@ -1,5 +1,6 @@
 """The judge: right answers pass, wrong ones do not, and no trick is worth more than a wrong answer."""
 
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from art_gym.envs.coding.env import score_terms
 from art_gym.envs.coding.judge import Verdict, grade, run_tests, same_output
 from art_gym.envs.coding.problem import Case, Problem
 from art_gym.envs.coding.sandbox import Limits, Outcome, Run, Sandbox, SandboxUnavailableError
+from tests.envs.coding.tasks import HOLE
 
 HACKS = Path(__file__).with_name("reward_hacks")
 PRELUDE = (HACKS / "prelude.txt").read_text("utf-8")
@@ -65,6 +67,20 @@ ECHO = Problem(
 )
 
 
+def function(*cases: Case, **fields: Any) -> Problem:
+    return Problem(id="p", prompt="p", entry_point="f", hidden=cases, **fields)
+
+
+SORT = function(*[Case(([3, 1],), expected=[1, 3, 0])] * 3)
+
+
+ANSWERS = {
+    f"{problem}: {answer['name']}": (task, answer)
+    for problem, task in {"double": DOUBLE, "echo": ECHO, "hole": HOLE, "sort": SORT}.items()
+    for answer in tomllib.loads(Path(__file__).with_name("judged.toml").read_text("utf-8"))[problem]
+}
+
+
 def judged(problem: Problem, code: str, sandbox: Sandbox, **how: Any) -> Verdict:
     verdict = grade(problem, code, sandbox, limits=SHORT, **how)
     assert not verdict.infrastructure
@@ -79,89 +95,17 @@ def test_the_reference_passes(problem: Problem, sandbox: Sandbox) -> None:
         assert (verdict.solved, verdict.fraction) == (True, 1.0)
 
 
-def test_a_public_example_is_reported_with_input_expected_and_got(sandbox: Sandbox) -> None:
-    verdict = judged(DOUBLE, "def double(x):\n    return 4", sandbox, which="public")
-    assert (verdict.passed, verdict.total) == (1, 2)
-    wrong = verdict.results[1]
-    assert (wrong.passed, wrong.given, wrong.expected, wrong.got) == (False, "double('ab')", "'abab'", "4")
-
-
-def test_a_raised_exception_is_reported_by_line_and_only_of_the_candidates_file(sandbox: Sandbox) -> None:
-    code = "def helper(x):\n    return x.missing\n\ndef double(x):\n    return helper(x)\n"
-    got = judged(DOUBLE, code, sandbox, which="public").results[0].got
-    assert got.splitlines() == [
-        "line 5, in double: return helper(x)",
-        "line 2, in helper: return x.missing",
-        "AttributeError: 'int' object has no attribute 'missing'",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("code", "reason"),
-    [
-        ("def double(x):\n    return (", "SyntaxError"),
-        ("1 / 0", "ZeroDivisionError"),
-        ("", "there is no function `double`"),
-        ("double = 3", "there is no function `double`"),
-        ("import sys; sys.exit(0)", "SystemExit"),
-        ("def double(x): return x\nraise KeyboardInterrupt", "KeyboardInterrupt"),
-    ],
-)
-def test_a_program_that_cannot_be_loaded_says_why(code: str, reason: str, sandbox: Sandbox) -> None:
-    public = judged(DOUBLE, code, sandbox, which="public")
-    assert (public.passed, public.loaded) == (0, False)
-    assert reason in public.failure
-    assert judged(DOUBLE, code, sandbox) == Verdict(0, 3, loaded=False)
-
-
-def test_what_stands_under_main_is_left_out_of_a_function_and_run_in_a_script(sandbox: Sandbox) -> None:
-    guarded = "\nif __name__ == '__main__':\n    main()\n"
-    assert judged(DOUBLE, DOUBLE.reference + guarded, sandbox).solved
-    lines = ECHO.reference.replace("\n", "\n    ").strip()
-    assert judged(ECHO, f"def main():\n    {lines}\n{guarded}", sandbox).solved
-    assert not judged(ECHO, f"def main():\n    {lines}\n", sandbox).solved
-
-
-def function(*cases: Case, **fields: Any) -> Problem:
-    return Problem(id="p", prompt="p", entry_point="f", hidden=cases, **fields)
-
-
-def test_arguments_are_fresh_in_every_case(sandbox: Sandbox) -> None:
-    problem = function(*[Case(([3, 1],), expected=[1, 3, 0])] * 3)
-    code = "def f(items):\n    items.sort()\n    items.append(0)\n    return items\n"
-    assert judged(problem, code, sandbox).solved
-
-
-def test_a_case_after_a_hang_or_a_crash_fails_and_those_before_count(sandbox: Sandbox) -> None:
-    for trouble in ("while True: pass", "import ctypes; ctypes.string_at(0)", "import os; os._exit(0)"):
-        code = f"def double(x):\n    if isinstance(x, list):\n        {trouble}\n    return x * 2\n"
-        verdict = judged(DOUBLE, code, sandbox)
-        assert (verdict.passed, verdict.solved) == (1, False), trouble
-
-
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        ("def double(x):\n    while True: pass", "took too long"),
-        ("def double(x):\n    return [0] * 10**9", "MemoryError"),
-        ("def double(x):\n    print('x' * 10**7)", "printed too much"),
-        ("def double(x):\n    import os; os._exit(3)", "ended early, with exit code 3"),
-        ("def double(x):\n    x = []\n    x.append(x)\n    return x", "holds itself"),
-    ],
-)
-def test_what_went_wrong_is_told_in_words_about_public_examples(
-    code: str, words: str, sandbox: Sandbox
-) -> None:
-    assert words in judged(DOUBLE, code, sandbox, which="public").results[0].got
-
-
-def test_the_hole_of_a_template_can_be_filled_or_the_whole_program_sent(sandbox: Sandbox) -> None:
-    cases = (Case((2, 3), expected=7), Case((0, 5), expected=5))
-    problem = function(*cases, level=0, template="def f(a, b):\n    return ____\n")
-    for right in ("a * 2 + b\n", "b + a + a", "def f(x, y):\n    return 2 * x + y"):
-        assert judged(problem, right, sandbox).solved
-    for wrong in ("a + b", "7", "", "a *", "____", "def g(): pass"):
-        assert not judged(problem, wrong, sandbox).solved
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_answer(name: str, sandbox: Sandbox) -> None:
+    task, answer = ANSWERS[name]
+    loaded = answer.get("loaded", True)
+    verdict = judged(task, answer["code"], sandbox)
+    assert verdict == Verdict(answer.get("passed", 0), len(task.hidden), loaded=loaded)
+    if "says" in answer:
+        public = judged(task, answer["code"], sandbox, which="public")
+        shown = [f"{each.given} {each.expected} {each.got}\n" for each in public.results if not each.passed]
+        assert public.loaded == loaded
+        assert all(words in public.failure + "".join(shown) for words in answer["says"])
 
 
 def test_what_passes_only_once_does_not_count(sandbox: Sandbox) -> None:
@@ -192,20 +136,6 @@ def test_what_passes_only_once_does_not_count(sandbox: Sandbox) -> None:
 )
 def test_output_is_compared_by_line(expected: str, got: str, tolerance: float | None, alike: bool) -> None:
     assert same_output(expected, got, tolerance=tolerance) == alike
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "print('3')",
-        ECHO.reference + "raise SystemExit(1)",
-        ECHO.reference + "1 / 0",
-        ECHO.reference + "import os, sys; sys.stdout.flush(); os.kill(os.getpid(), 9)",
-        ECHO.reference + "print('x' * 10**6)",
-    ],
-)
-def test_a_script_passes_only_with_the_right_output_and_an_orderly_end(code: str, sandbox: Sandbox) -> None:
-    assert judged(ECHO, code, sandbox).passed == 0
 
 
 def test_a_script_that_hangs_is_not_tried_on_every_case() -> None:
@@ -268,18 +198,6 @@ def test_the_search_of_the_hacks_finds_what_is_there(sandbox: Sandbox) -> None:
 def test_a_right_answer_that_also_forges_is_worth_nothing(sandbox: Sandbox) -> None:
     code = PRELUDE + WORDS.reference + "forge({'failed': None})"
     assert judged(WORDS, code, sandbox).passed == 0
-
-
-def test_hidden_inputs_do_not_leave_through_the_verdict(sandbox: Sandbox) -> None:
-    leaking = """
-import sys
-words, frame = [], sys._getframe()
-while frame:
-    words.append(repr(frame.f_locals))
-    frame = frame.f_back
-raise ValueError(" ".join(words))
-"""
-    assert judged(DOUBLE, leaking, sandbox) == Verdict(0, 3, loaded=False)
 
 
 UNITTESTS = sections("unittests")

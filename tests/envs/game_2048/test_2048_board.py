@@ -129,18 +129,6 @@ def test_merges(size: int, row: tuple[int, ...], move: str, after: tuple[int, ..
     assert (rules.exponents(slid)[:size], gained) == (after, points)
 
 
-@pytest.mark.parametrize(
-    ("cells", "legal"),
-    [
-        ((1, 2, 1, 2, 1, 2, 1, 2, 1), (False,) * 4),
-        ((1, 2, 1, 2, 1, 2, 3, 3, 1), (False, True, False, True)),
-        ((1, 2, 1, 2, 1, 1, 1, 2, 3), (True,) * 4),
-    ],
-)
-def test_the_game_goes_on_while_a_full_board_can_merge(cells: list[int], legal: tuple[bool, ...]) -> None:
-    assert Rules.of(3).legal(Rules.of(3).pack(cells)) == legal
-
-
 def test_place_puts_a_tile_by_hand() -> None:
     rules = Rules.of(3)
     board = rules.place(0, 5, 2)

@@ -4,17 +4,14 @@ import json
 from typing import Any
 
 import numpy as np
-import pettingzoo
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import art_gym.games.aec  # noqa: F401 (registers the duel)
 from art_gym.envs.game_2048.duel import PLACER, SLIDER, Duel2048Env
 from art_gym.envs.game_2048.rules.board import ACTIONS, Rules
 from art_gym.envs.game_2048.rules.tile_rng import TileRng
 
-ID = "art/2048Duel-v0"
 ROWS = [[2, 0, 0], [0, 16, 0], [0, 0, 4]]
 
 
@@ -45,23 +42,15 @@ def successes(game: Duel2048Env) -> tuple[bool, bool]:
 def play_out(game: Duel2048Env, slider: str, placer: str, seed: int = 0) -> dict[str, float]:
     """Let two scripted players play to the end; the slider's metrics."""
     rngs = np.random.default_rng(seed).spawn(2)
-    players = {SLIDER: slider, PLACER: placer}
     acts = {
-        name: game.players[name][player](game, rng)
-        for (name, player), rng in zip(players.items(), rngs, strict=True)
+        SLIDER: game.players[SLIDER][slider](game, rngs[0]),
+        PLACER: game.players[PLACER][placer](game, rngs[1]),
     }
     while not over(game):
         game.step(acts[game.agent_selection](""))
     assert [info["metrics"]["invalid_actions"] for info in game.infos.values()] == [0, 0]
     metrics: dict[str, float] = game.infos[SLIDER]["metrics"]
     return metrics
-
-
-def test_it_is_registered_with_both_interfaces() -> None:
-    game = pettingzoo.make("aec", ID, board_size=3, target=64, max_cycles=7)
-    assert isinstance(game, Duel2048Env)
-    assert (game.rules.size, game.target, game.max_cycles, str(game)) == (3, 64, 7, "2048Duel-v0")
-    assert pettingzoo.make("parallel", ID, max_cycles=7).unwrapped.max_cycles == 4
 
 
 @settings(max_examples=25, deadline=None)
