@@ -14,6 +14,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
+from art_gym.arguments import check_arguments
 from art_gym.errors import did_you_mean
 from art_gym.registration import register_games
 
@@ -66,10 +67,23 @@ def env_spec(env_id: str) -> EnvSpec:
     return gym.registry[env_id]
 
 
+def check_env_arguments(env_id: str, arguments: Mapping[str, Any]) -> None:
+    """Check the arguments of an environment or game, if one of this id is registered, without making it.
+
+    Raises:
+        EnvArgumentError: If it does not take them.
+        ImportError: If it cannot be imported.
+    """
+    spec = gym.registry.get(env_id) or _games().get(env_id)
+    if spec is not None:
+        check_arguments(env_id, spec.entry_point, arguments)
+
+
 def make_game(game_id: str, arguments: Mapping[str, Any]) -> Any | None:
     """Make a game with several seats; ``None`` if PettingZoo knows no game of this id."""
     if game_id not in _games():
         return None
+    check_env_arguments(game_id, arguments)
     return importlib.import_module("pettingzoo").make("aec", game_id, **arguments)
 
 

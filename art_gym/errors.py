@@ -26,6 +26,10 @@ class EnvLookupError(ArtGymError, LookupError):
     """A file has no such environment, or cannot be imported."""
 
 
+class EnvArgumentError(ArtGymError, TypeError):
+    """An environment does not take an argument of this name or type."""
+
+
 class ToolDeclarationError(ArtGymError, TypeError):
     """A method marked with ``@tool`` cannot be offered as a tool."""
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from art_gym.arguments import check_arguments
 from art_gym.env import TextEnv
 from art_gym.errors import EnvLookupError, did_you_mean
 
@@ -69,12 +70,17 @@ def find_env(name: str) -> FoundEnv:
 
 
 def make_env(name: str, arguments: Mapping[str, Any]) -> gym.Env[Any, Any]:
-    """Find an environment and make it.
+    """Find an environment, check its arguments and make it.
 
     Raises:
         EnvLookupError: As :func:`find_env`.
+        EnvArgumentError: If it does not take these arguments.
+        gymnasium.error.Error: If it is not registered.
     """
-    return gym.make(find_env(name).id, **arguments)
+    env_id = find_env(name).id
+    if (spec := gym.registry.get(env_id)) is not None:  # otherwise Gymnasium says what is wrong
+        check_arguments(env_id, spec.entry_point, arguments)
+    return gym.make(env_id, **arguments)
 
 
 def _file_here(module: str) -> Path | None:

@@ -70,6 +70,9 @@ def serve(
         no_api: Do not serve OpenAI's API; saves a copy of the weights.
         no_dashboard: Serve no dashboard.
     """
+    from art_trainer.rollout.envs import env_maker
+
+    env_maker(settings.run.env, settings.run.all_env_args)  # a wrong argument is named before PyTorch loads
     from art_trainer.cli.access import read_certificate, read_token, warn_if_unencrypted
     from art_trainer.cli.training_run import INTERRUPTED, run_training
     from art_trainer.distributed import result_log

@@ -45,7 +45,10 @@ def train(settings: Settings, *, dry_run: bool = False) -> None:
     Flags:
         dry_run: Print what the run would do and need; load no weights.
     """
+    from art_trainer.rollout.envs import env_maker
+
     console = Console()
+    env_maker(settings.run.env, settings.run.all_env_args)  # a wrong argument is named before PyTorch loads
     if dry_run:
         from art_trainer.cli.plan import print_plan
 

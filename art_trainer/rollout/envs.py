@@ -13,8 +13,8 @@ from typing import Any
 
 import gymnasium as gym
 
-from art_gym import lookup
-from art_gym.errors import EnvLookupError
+from art_gym import catalog, lookup
+from art_gym.errors import EnvArgumentError, EnvLookupError
 from art_gym.lookup import FoundEnv
 from art_gym.wrappers import TextAdapter
 from art_gym.wrappers.text_adapter import reader_of, writer_of
@@ -164,6 +164,20 @@ def find_env(name: str) -> FoundEnv:
         ) from error
 
 
+def check_env_arguments(name: str, arguments: Mapping[str, Any]) -> None:
+    """Check the arguments of an environment or game without making it.
+
+    Raises:
+        ConfigError: If it does not take them, or needs a module that is not installed.
+    """
+    try:
+        catalog.check_env_arguments(find_env(name).id, arguments)
+    except EnvArgumentError as error:
+        raise ConfigError(str(error)) from error
+    except ImportError as error:
+        raise ConfigError(f"environment {name!r} cannot be imported: {error}") from error
+
+
 def env_maker(name: str, env_args: Mapping[str, Any]) -> MakeEnv:
     """Return a function that makes the environment; one is made at once, to find wrong arguments early.
 
@@ -175,10 +189,11 @@ def env_maker(name: str, env_args: Mapping[str, Any]) -> MakeEnv:
         ConfigError: If there is no such environment, or it does not accept these arguments.
     """
     env_id = find_env(name).id
-    make: MakeEnv = functools.partial(gym.make, env_id, **env_args)
     try:
-        env = make()
+        env = lookup.make_env(env_id, env_args)
         env.close()
+    except EnvArgumentError as error:
+        raise ConfigError(str(error)) from error
     except gym.error.Error as error:
         raise ConfigError(f"no environment {env_id!r}: {error}") from error
     except ModuleNotFoundError as error:
@@ -186,6 +201,7 @@ def env_maker(name: str, env_args: Mapping[str, Any]) -> MakeEnv:
     except (TypeError, ValueError, LookupError, OSError) as error:
         given = ", ".join(f"{name}={value!r}" for name, value in env_args.items()) or "no arguments"
         raise ConfigError(f"{env_id} cannot be made with {given}: {error}") from error
+    make: MakeEnv = functools.partial(gym.make, env_id, **env_args)
     return functools.partial(_make_unpacked, make) if _has_dict_spaces(env, env_id) else make
 
 

@@ -141,7 +141,7 @@ def test_info_of_a_game_and_of_an_array_environment(command):
     ("arguments", "reason"),
     [
         (("info", "art/Emial-v0"), "no environment `art/Emial-v0`; did you mean `art/Email-v0`?"),
-        (("info", "toy/Coin-v0", "--env-args", "biass=1"), "unexpected keyword argument 'biass'"),
+        (("info", "toy/Coin-v0", "--env-args", "biass=1"), "did you mean `bias`"),
         (("info", "toy/Coin-v0", "--env-args", "bias"), "write it as name=value"),
         (("check", "toy/Coin-v0", "--env-args", "max_turns=0"), "max_turns must be at least 1"),
         (("info", "toy/Coin-v0", "--play", "1", "--split", "tset"), "no split `tset`; did you mean `test`?"),

@@ -61,6 +61,24 @@ def test_a_worker_plays_its_own_file_of_that_name_if_it_is_allowed(file):
         assert env.reset(seed=0)[0].endswith("Guess.")
 
 
+def test_wrong_arguments_are_named_before_pytorch_is_imported(tmp_path):
+    script = """if True:
+        import sys
+        from art_trainer.cli.main import main
+        judge = "judge eval --judge rubric"
+        for command in ("train", "serve", "self-play", "eval --policy random", "play", judge):
+            try:
+                main([*command.split(), "--env-args", "max_turn=1"])
+            except SystemExit as ended:
+                assert ended.code == 2
+        assert "torch" not in sys.modules
+    """
+    options = {"env": {**os.environ, "PYTHONPATH": str(ROOT)}, "cwd": tmp_path, "timeout": 100, "check": True}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, **options)
+    assert done.stderr.count("no argument `max_turn`") == 6
+    assert done.stderr.count("did you mean `max_turns`") == 5
+
+
 @pytest.mark.e2e
 @pytest.mark.parametrize("backend", ["worker", "ray"])
 def test_other_processes_play_the_file(file, model, tmp_path, backend):

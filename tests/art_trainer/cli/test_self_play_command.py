@@ -105,7 +105,7 @@ def test_against_a_script_one_seat_learns(self_play: Any) -> None:
         (["--set", "engine=openai:a@http://127.0.0.1:1/v1"], "leave engine and backend out"),
         (["--set", "backend=ray"], "leave engine and backend out"),
         (["--env", "toy/Rice-v0"], "no game `toy/Rice-v0`; did you mean `toy/Race-v0`"),
-        (["--env-args", "goal=low"], "cannot be made with goal='low'"),
+        (["--env-args", "goal=low"], "`goal` must be a whole number"),
     ],
 )
 def test_what_does_not_exist_is_named(self_play: Any, arguments: list[str], words: str) -> None:
