@@ -26,8 +26,9 @@ _OPTIONAL_GIVEN = 0.25  # how often an optional argument is given
 def random_calls(env: Any, rng: np.random.Generator) -> Act:
     """Return a player that calls a random tool with random arguments of the right types.
 
-    Text arguments are words of the latest observation. An environment whose arguments need more than the
-    right type, such as an id that exists, should define its own ``baselines["random"]``.
+    An argument is one of the tool's declared examples; without any, a text is made of words of the latest
+    observation. An environment whose arguments need more than that, such as an id that exists, should define
+    its own ``baselines["random"]``.
     """
     tools: tuple[Tool, ...] = tuple(env.tools.values())
 
@@ -45,6 +46,8 @@ def random_calls(env: Any, rng: np.random.Generator) -> Act:
 
 
 def _value(parameter: Parameter, words: list[str], rng: np.random.Generator) -> Any:
+    if parameter.examples:
+        return parameter.examples[int(rng.integers(len(parameter.examples)))]
     if parameter.kind is Literal:
         return parameter.choices[int(rng.integers(len(parameter.choices)))]
     if parameter.kind is list:

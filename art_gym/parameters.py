@@ -30,6 +30,7 @@ class Parameter:
         optional: Whether ``None`` is allowed.
         choices: The values of a ``Literal``.
         item: The element type of a list.
+        examples: Values that the tool takes, for the schema and the random player.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Parameter:
     optional: bool = False
     choices: tuple[Any, ...] = ()
     item: Any = str
+    examples: tuple[Any, ...] = ()
 
     @property
     def required(self) -> bool:
@@ -97,10 +99,14 @@ class Parameter:
             schema["default"] = (
                 self.default if not isinstance(self.default, date) else self.default.isoformat()
             )
+        if self.examples:
+            schema["examples"] = [one.isoformat() if isinstance(one, date) else one for one in self.examples]
         return schema
 
     def example(self) -> Any:
         """A valid value, for examples in error messages."""
+        if self.examples:
+            return self.examples[0]
         if self.choices:
             return self.choices[0]
         if self.kind is list:

@@ -11,16 +11,18 @@ import json
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any, Literal, TypeVar, overload
 
-from art_gym.errors import ToolDeclarationError
+from art_gym.errors import ToolDeclarationError, did_you_mean
 from art_gym.parameters import SUPPORTED, Parameter
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
-_MARK = "__art_tool_ends__"
+_MARK = "__art_tool__"
+Examples = Mapping[str, Sequence[Any]]
+"""Values that a tool takes, by the argument's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,9 @@ class Tool:
     ends: bool = False
 
     @classmethod
-    def from_method(cls, method: Callable[..., Any], *, ends: bool) -> Tool:
+    def from_method(
+        cls, method: Callable[..., Any], *, ends: bool, examples: Examples = types.MappingProxyType({})
+    ) -> Tool:
         """Read a tool from a method's signature and Google-style docstring.
 
         Raises:
@@ -81,7 +85,12 @@ class Tool:
                 raise ToolDeclarationError(f"{where}: `{name}` needs a type hint, as in `{name}: str`")
             if name not in described:
                 raise ToolDeclarationError(f"{where}: describe `{name}` in the docstring's `Args:` section")
-            parameters.append(_parameter(where, name, hints[name], described[name], parameter.default))
+            read = _parameter(where, name, hints[name], described[name], parameter.default)
+            parameters.append(_with_examples(where, read, examples.get(name, ())))
+        for name in examples:
+            known = [parameter.name for parameter in parameters]
+            if name not in known:
+                raise ToolDeclarationError(f"{where} has examples of `{name}`{did_you_mean(name, known)}")
         summary = " ".join(re.split(r"\n\s*\n\w+:\n|\n\s*\n", doc.strip())[0].split())
         return cls(method.__name__, summary, tuple(parameters), ends)
 
@@ -125,8 +134,14 @@ class Tool:
 @overload
 def tool(method: _Method, /) -> _Method: ...
 @overload
-def tool(*, ends: bool = ...) -> Callable[[_Method], _Method]: ...
-def tool(method: _Method | None = None, /, *, ends: bool = False) -> _Method | Callable[[_Method], _Method]:
+def tool(*, ends: bool = ..., examples: Examples = ...) -> Callable[[_Method], _Method]: ...
+def tool(
+    method: _Method | None = None,
+    /,
+    *,
+    ends: bool = False,
+    examples: Examples = types.MappingProxyType({}),
+) -> _Method | Callable[[_Method], _Method]:
     """Mark a method of a ``TextEnv`` as a tool.
 
     The method's name, type hints and Google-style docstring become the tool's schema. It returns the
@@ -135,10 +150,12 @@ def tool(method: _Method | None = None, /, *, ends: bool = False) -> _Method | C
     Args:
         method: The method, when used without parentheses.
         ends: Whether a valid call ends the episode.
+        examples: Values that the tool takes, by argument, as in ``{"city": ["Paris", "Lima"]}``. The random
+            player chooses among them. The model sees them in the schema: leave answers out.
     """
 
     def mark(marked: _Method) -> _Method:
-        setattr(marked, _MARK, ends)
+        setattr(marked, _MARK, {"ends": ends, "examples": examples})
         return marked
 
     return mark if method is None else mark(method)
@@ -149,9 +166,9 @@ def collect_tools(cls: type) -> dict[str, Tool]:
     found: dict[str, Tool] = {}
     for base in reversed(cls.__mro__):
         for name, member in vars(base).items():
-            ends = getattr(member, _MARK, None)
-            if ends is not None:
-                found[name] = Tool.from_method(member, ends=ends)
+            declared = getattr(member, _MARK, None)
+            if declared is not None:
+                found[name] = Tool.from_method(member, **declared)
             elif name in found:  # overridden without the mark: no longer a tool
                 del found[name]
     return found
@@ -184,6 +201,16 @@ def _parameter(where: str, name: str, hint: Any, description: str, default: Any)
         supported = "str, int, float, bool, date, Code, Literal[…], list[…] of these, each | None"
         raise ToolDeclarationError(f"{where}: `{name}` has the type {hint}; supported are {supported}")
     return Parameter(name, hint, description, default, optional)
+
+
+def _with_examples(where: str, parameter: Parameter, examples: Sequence[Any]) -> Parameter:
+    """Add examples to a parameter, converted to its type."""
+    try:
+        return replace(parameter, examples=tuple(parameter.convert(one) for one in examples))
+    except ValueError as error:
+        raise ToolDeclarationError(
+            f"{where}: the examples {list(examples)!r} cannot be used: {error}"
+        ) from error
 
 
 def _described_arguments(doc: str) -> dict[str, str]:

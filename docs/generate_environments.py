@@ -9,7 +9,7 @@ import gymnasium as gym
 from docstrings import markdown
 
 from art_gym.catalog import EnvEntry, documented_class, entries, summary
-from art_gym.testing import CHECKS
+from art_gym.testing import ADVICE, CHECKS
 from art_gym.tools import Tool, usage_lines
 
 _EXTRAS = {"art/2048Array-v0": "fast"}
@@ -40,7 +40,9 @@ def _contract() -> str:
     rows = [f"{number}. {rule}" for number, rule in enumerate(CHECKS, 1)]
     intro = (
         "Every text environment keeps these rules. `art_gym.check_text_env(env)` raises at the first that is "
-        "broken; `art-gym check ID` reports on each of them."
+        "broken; `art-gym check ID` reports on each of them. Two are advice until others use the environment "
+        f"(`check_text_env(env, publish=True)`, `art-gym check --publish`): "
+        f"{' and '.join(str(number) for number, rule in enumerate(CHECKS, 1) if rule in ADVICE)}."
     )
     return "\n".join(["# The contract", "", intro, "", *rows, ""])
 

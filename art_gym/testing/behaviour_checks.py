@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium.utils.env_checker import check_env
 
 from art_gym.errors import ResetNeededError
-from art_gym.testing.format_checks import outside_space
+from art_gym.testing.format_checks import HEADINGS, outside_space
 from art_gym.testing.hostile_replies import hostile_replies
 from art_gym.testing.rules import Rule, broken, check, must_not_raise
 from art_gym.testing.trajectories import (
@@ -205,6 +205,14 @@ def _gymnasium(subject: Subject) -> Iterator[str]:
             # Without a spec Gymnasium cannot make the other render modes, and warns that it cannot.
             check_env(subject.env, skip_render_check=subject.env.spec is None)
     yield from ()
+
+
+@check(Rule.DOCSTRING)
+def _docstring(subject: Subject) -> Iterator[str]:
+    lines = [line.strip("# \t") for line in (type(subject.env).__doc__ or "").splitlines()]
+    found = [line for line in lines if line in HEADINGS]
+    if found != list(HEADINGS):
+        yield f"Wanted {', '.join(HEADINGS)}; found {', '.join(found) or 'none'}."
 
 
 def _halfway(subject: Subject) -> Iterator[tuple[list[str], Trajectory, int]]:

@@ -15,13 +15,15 @@ import gymnasium as gym
 
 from art_gym.errors import ContractError
 from art_gym.testing import behaviour_checks, format_checks  # noqa: F401 (they register their checks)
-from art_gym.testing.rules import CHECKS, Rule, broken
+from art_gym.testing.rules import ADVICE, CHECKS, Rule, broken
 from art_gym.testing.trajectories import Subject
 
-__all__ = ["CHECKS", "CheckResult", "Rule", "check_results", "check_text_env"]
+__all__ = ["ADVICE", "CHECKS", "CheckResult", "Rule", "check_results", "check_text_env"]
 
 
-def check_text_env(env: gym.Env[Any, Any], *, seeds: Iterable[int] = (0, 1, 2), steps: int = 30) -> None:
+def check_text_env(
+    env: gym.Env[Any, Any], *, seeds: Iterable[int] = (0, 1, 2), steps: int = 30, publish: bool = False
+) -> None:
     """Check an environment against every rule of the ``TextEnv`` contract.
 
     Args:
@@ -29,13 +31,15 @@ def check_text_env(env: gym.Env[Any, Any], *, seeds: Iterable[int] = (0, 1, 2), 
             ``spec``; without one they are deep copies.
         seeds: The seeds of the episodes that are played.
         steps: The most turns of a random episode; one more episode goes to the turn limit.
+        publish: Whether it must also keep the rules for published environments, ``ADVICE``.
 
     Raises:
         ContractError: For the first rule that is broken, with what was seen.
     """
     with contextlib.closing(Subject(env, seeds, steps)) as subject:
         for rule in CHECKS:
-            _check(rule, subject)
+            if publish or rule not in ADVICE:
+                _check(rule, subject)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ class CheckResult:
 def check_results(
     env: gym.Env[Any, Any], *, seeds: Iterable[int] = (0, 1, 2), steps: int = 30
 ) -> Iterator[CheckResult]:
-    """Check every rule in turn and yield each result; arguments as for :func:`check_text_env`."""
+    """Check every rule in turn, also ``ADVICE``, and yield each result; see :func:`check_text_env`."""
     sound = True
     with contextlib.closing(Subject(env, seeds, steps)) as subject:
         for rule in CHECKS:

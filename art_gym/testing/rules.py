@@ -22,7 +22,6 @@ class Rule(enum.StrEnum):
     RESETS = "reset must return a str and a dict with str keys, and never raise for a seed."
     STEPS = "step must return a str, a float, two bools and a dict with str keys, all of exactly these types."
     SPACES = "action_space and observation_space must be UnicodeText spaces."
-    DOCSTRING = "The class docstring must have Gymnasium's headings in their order."
     TOOLS = "Every tool must have a JSON schema in OpenAI's format, with every part described."
     INFO = "info must hold the standard keys with the standard types."
     JSON = "info must be JSON-able."
@@ -49,8 +48,15 @@ class Rule(enum.StrEnum):
     PICKLES = "A pickled environment must continue the original's episode."
     COPIES = "A deep copy must continue the original's episode, and neither may change the other."
     GYMNASIUM = "gymnasium.utils.env_checker.check_env must pass without a warning."
+    DOCSTRING = "The class docstring must have Gymnasium's headings in their order."
 
 
+ADVICE = (Rule.BASELINE, Rule.DOCSTRING)
+"""Rules that only an environment which is published must keep."""
+_NO_COPY = (
+    "An open handle (a database, a browser, a container) cannot be copied: keep it in a class whose "
+    "__reduce__ says how to open it again, see Open handles in docs/guides/authors.md."
+)
 CHECKS: dict[Rule, Check] = {}
 """The check of each rule, in the order in which they run."""
 
@@ -78,4 +84,5 @@ def must_not_raise(rule: Rule, doing: str) -> Iterator[None]:
     except ContractError:
         raise
     except Exception as error:
-        raise broken(rule, f"{doing} raised {type(error).__name__}: {error}") from error
+        advice = f". {_NO_COPY}" if "cannot pickle" in str(error) else ""
+        raise broken(rule, f"{doing} raised {type(error).__name__}: {error}{advice}") from error

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 from datetime import date, datetime
+from types import SimpleNamespace
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 
+from art_gym.baselines import random_calls
 from art_gym.errors import ToolDeclarationError
 from art_gym.parameters import Code
+from art_gym.parsing.parser import Call, parse
 from art_gym.tools import Tool, collect_tools, tool
 
 
@@ -54,6 +58,20 @@ class Desk:
 
     def helper(self) -> None:
         """No tool."""
+
+
+class Atlas:
+    @tool(examples={"city": ["Paris", "Lima"], "day": ["2024-03-01"], "limits": [[1, 2], [3]]})
+    def look(self, city: str, day: date, limits: list[int], unit: str = "km") -> str:
+        """Look a city up.
+
+        Args:
+            city: Its name.
+            day: The day.
+            limits: Numbers.
+            unit: The unit.
+        """
+        return f"{city} {day} {limits} {unit}"
 
 
 TOOLS = collect_tools(Desk)
@@ -164,3 +182,26 @@ def many(self: Any, *args: int) -> str:
 def test_wrong_declarations_are_refused(method: Any, named: str) -> None:
     with pytest.raises(ToolDeclarationError, match=named):
         Tool.from_method(method, ends=False)
+
+
+def test_declared_examples_are_in_the_schema_the_usage_and_the_random_calls() -> None:
+    look = collect_tools(Atlas)["look"]
+    properties = look.schema()["function"]["parameters"]["properties"]
+    assert [properties[name].get("examples") for name in properties] == [
+        *(["Paris", "Lima"], ["2024-03-01"], [[1, 2], [3]]),
+        None,
+    ]
+    assert look.example() == 'look("Paris", "2024-03-01", [1, 2])'
+    act = random_calls(SimpleNamespace(tools={"look": look}), np.random.default_rng(0))
+    calls = [parse(act("Somewhere."), {"look": look}) for _ in range(20)]
+    assert all(isinstance(call, Call) for call in calls)
+    assert {call.arguments["city"] for call in calls if isinstance(call, Call)} == {"Paris", "Lima"}
+
+
+@pytest.mark.parametrize(
+    ("examples", "words"),
+    [({"sity": ["Paris"]}, "did you mean `city`"), ({"day": ["soon"]}, "'soon'.*cannot be used")],
+)
+def test_examples_that_the_tool_does_not_take_are_refused(examples: dict[str, Any], words: str) -> None:
+    with pytest.raises(ToolDeclarationError, match=words):
+        Tool.from_method(Atlas.look, ends=False, examples=examples)

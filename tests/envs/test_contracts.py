@@ -102,7 +102,7 @@ def needed(request: pytest.FixtureRequest) -> None:
 
 @pytest.mark.parametrize(("name", "options", "how"), TEXT_ENVS)
 def test_the_contract_of_text_environments(name: str, options: dict[str, Any], how: dict[str, Any]) -> None:
-    art_gym.check_text_env(gym.make(name, **options).unwrapped, **how)
+    art_gym.check_text_env(gym.make(name, **options).unwrapped, publish=True, **how)
 
 
 @pytest.mark.parametrize(("make", "options", "error", "words"), WRONG)

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import random
+import sqlite3
 
 import gymnasium as gym
 import numpy as np
@@ -135,13 +136,36 @@ def pull_always(env, rng):
 
 @pytest.mark.parametrize("make", [GuessEnv, lambda: gym.make("conformance/Guess-v0"), BareEnv])
 def test_good_environments_pass(make):
-    check_text_env(make())
+    check_text_env(make(), publish=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("__doc__", "Guess."), ("baselines", {"random": lambda env, rng: lambda observation: "hm"})],
+)
+def test_advice_is_an_error_only_for_what_is_published(monkeypatch, name, value):
+    monkeypatch.setattr(GuessEnv, name, value)
+    check_text_env(GuessEnv())
+    with pytest.raises(ContractError):
+        check_text_env(GuessEnv(), publish=True)
+
+
+def test_what_cannot_be_pickled_comes_with_what_to_do():
+    class DatabaseEnv(GuessEnv):
+        def begin(self, task):
+            self.database = sqlite3.connect(":memory:")
+            return super().begin(task)
+
+    with pytest.raises(
+        ContractError, match=r"cannot pickle 'sqlite3.Connection' object. An open handle .*__reduce__"
+    ):
+        check_text_env(DatabaseEnv())
 
 
 @pytest.mark.parametrize("env_id", IDS)
 def test_registered_environments_pass(env_id):
     with gym.make(env_id) as env:
-        check_text_env(env)
+        check_text_env(env, publish=True)
 
 
 def changed_step(change):
