@@ -60,27 +60,30 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 FORK = "            pid = os.fork()\n        except"
+NO_FORK = f"            if memory_bytes == 77 << 20: raise OSError(11, 'no more')\n{FORK}"
+
+
+def while_locking_down(statement: str) -> tuple[str, str, str]:
+    """The change that runs a statement in the child that is to have 77 MiB."""
+    step = "            make(calls)"
+    condition = "if LIMIT.unpack(self._memory)[0] == 77 << 20"
+    return "lockdown", step, f"            {condition}: {statement}\n{step}"
 
 
 @pytest.mark.parametrize(
-    ("fault", "why"),
+    ("change", "why"),
     [
-        ("raise OSError(1, 'a wall fell')", "a wall fell"),
-        ("os._exit(0)", "before it was locked down (exit code 0)"),
-        ("raise MemoryError", ""),
-        ("raise KeyboardInterrupt", ""),
-        (FORK, "fork: [Errno 11] no more"),
+        (while_locking_down("raise OSError(1, 'a wall fell')"), "a wall fell"),
+        (while_locking_down("os._exit(0)"), "before it was locked down (exit code 0)"),
+        (while_locking_down("raise MemoryError"), ""),
+        (while_locking_down("raise KeyboardInterrupt"), ""),
+        (("zygote", FORK, NO_FORK), "fork: [Errno 11] no more"),
     ],
 )
-def test_a_fault_before_the_program_refuses_one_run_and_no_other(broken: Break, fault: str, why: str) -> None:
-    if fault == FORK:
-        broken(
-            "zygote", FORK, f"            if memory_bytes == 77 << 20: raise OSError(11, 'no more')\n{FORK}"
-        )
-    else:  # while a child that is to have 77 MiB locks itself down
-        step = "            make(calls)"
-        condition = "if LIMIT.unpack(self._memory)[0] == 77 << 20: "
-        broken("lockdown", step, f"            {condition}{fault}\n{step}")
+def test_a_fault_before_the_program_refuses_one_run_and_no_other(
+    broken: Break, change: tuple[str, str, str], why: str
+) -> None:
+    broken(*change)
     with opened(layers="zygote") as sandbox:
         with sandbox.start("script", b"print(input())", stdin=b"still here\n", limits=PATIENT) as other:
             result = sandbox.run("script", "print('ran')", limits=Limits(memory_bytes=77 << 20))

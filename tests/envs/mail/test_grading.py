@@ -38,24 +38,11 @@ def test_a_long_gold_answer_allows_a_long_answer() -> None:
     assert not matches(gold * 4, [gold], "text")
 
 
-@pytest.mark.parametrize(
-    ("answer", "nothing"),
-    [
-        ("not in the mailbox", True),
-        ("Nothing in the mailbox answers this.", True),
-        ("I could not find it.", True),
-        ("I couldn’t find any such mail", True),
-        ("No mail mentions it", True),
-        ("It is not stated in the mails.", True),
-        ("1250 EUR", False),
-        ("Maria Holt", False),
-        ("", False),
-        ("I could not find it but perhaps 1250", False),
-        ("nothing " + "at all " * 20, False),
-    ],
-)
-def test_saying_that_nothing_was_found(answer: str, nothing: bool) -> None:
-    assert says_nothing_found(answer) == nothing
+@pytest.mark.parametrize("nothing", [True, False])
+def test_saying_that_nothing_was_found(nothing: bool) -> None:
+    for answer in ANSWERS["nothing" if nothing else "something"]:
+        assert says_nothing_found(answer) == nothing, answer
+    assert not says_nothing_found("nothing " + "at all " * 20)
 
 
 @given(
