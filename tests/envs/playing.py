@@ -1,10 +1,12 @@
-"""Episodes of the players that environments bring along."""
+"""Episodes and games of the players that environments bring along."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from art_gym.env import TextEnv
+from art_gym.games.aec import TextAECEnv
 
 
 def last_info(env: TextEnv, player: str, seed: int = 0, **options: Any) -> dict[str, Any]:
@@ -16,3 +18,23 @@ def last_info(env: TextEnv, player: str, seed: int = 0, **options: Any) -> dict[
         observation, *_, info = env.step(act(observation))
     assert info["metrics"]["invalid_actions"] == 0
     return info
+
+
+def play_game(game: TextAECEnv, players: Mapping[str, str], seed: int = 0) -> list[str]:
+    """Let a scripted player for each seat play to the end without an invalid action; what they were shown."""
+    rngs = np.random.default_rng(seed).spawn(len(players))
+    acts = {
+        seat: game.players[seat][player](game, rng)
+        for (seat, player), rng in zip(players.items(), rngs, strict=True)
+    }
+    shown = []
+    while not over(game):
+        seat = game.agent_selection
+        shown.append(game.observe(seat)["text"])
+        game.step(acts[seat](shown[-1]))
+    assert not any(info["metrics"]["invalid_actions"] for info in game.infos.values())
+    return shown + [game.observe(seat)["text"] for seat in game.seats]
+
+
+def over(game: TextAECEnv) -> bool:
+    return any((*game.terminations.values(), *game.truncations.values()))

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,6 +22,7 @@ from art_gym.envs.coding.problems.builtin import load
 from art_gym.envs.coding.sandbox import Outcome, Run, SandboxFailedError
 from art_gym.errors import ToolError
 from tests.envs.coding import tasks
+from tests.envs.playing import play_game
 
 pytestmark = pytest.mark.usefixtures("sandbox")
 
@@ -70,24 +70,6 @@ def at_breaker(solution: str, problem: Problem = ROOT, **options: Any) -> Coding
 def attack(game: CodingDuelEnv, arguments: str) -> str:
     game.step(game.tools[BREAKER]["attack"].render({"arguments": arguments}))
     return str(game.observe(BREAKER)["text"])
-
-
-def over(game: CodingDuelEnv) -> bool:
-    return any((*game.terminations.values(), *game.truncations.values()))
-
-
-def play_out(game: CodingDuelEnv, solver: str, breaker: str) -> str:
-    """Let two scripted players play to the end; all that they were shown."""
-    rngs = np.random.default_rng(0).spawn(2)
-    acts = {
-        SOLVER: game.players[SOLVER][solver](game, rngs[0]),
-        BREAKER: game.players[BREAKER][breaker](game, rngs[1]),
-    }
-    shown = []
-    while not over(game):
-        shown.append(game.observe(game.agent_selection)["text"])
-        game.step(acts[game.agent_selection](shown[-1]))
-    return " ".join([*shown, *(game.observe(name)["text"] for name in game.seats)])
 
 
 def test_a_right_program_survives_every_try() -> None:
@@ -245,8 +227,8 @@ def test_a_script_is_broken_by_what_it_reads() -> None:
 
 
 def test_hidden_tests_and_the_reference_are_shown_to_nobody() -> None:
-    shown = play_out(started(), "mutant", "variation")
-    assert not any(secret in shown for secret in ("8100", "copysign", "secret"))
+    shown = play_game(started(), {SOLVER: "mutant", BREAKER: "variation"})
+    assert not any(secret in " ".join(shown) for secret in ("8100", "copysign", "secret"))
 
 
 def test_a_game_goes_on_from_a_snapshot() -> None:
@@ -272,7 +254,7 @@ def test_scripted_players_end_as_they_should(problem: Problem) -> None:
     for solver in CodingDuelEnv.players[SOLVER]:
         for breaker in CodingDuelEnv.players[BREAKER]:
             game = started(problem)
-            play_out(game, solver, breaker)
+            play_game(game, {SOLVER: solver, BREAKER: breaker})
             if solver == "reference":
                 assert game.infos[SOLVER]["success"]
             elif breaker == "hidden" or solver == "empty":

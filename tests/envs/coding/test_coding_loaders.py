@@ -4,6 +4,7 @@ import json
 import lzma
 import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -167,14 +168,21 @@ def test_examples_of_a_docstring_that_cannot_be_read_are_passed_over() -> None:
     assert doctest_cases(text, "f") == (Case((1,), expected=2), Case((3,), {"k": "x"}, expected=[1]))
 
 
+def write_files(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
 def test_quixbugs_is_repaired(tmp_path: Path, sandbox: Sandbox) -> None:
-    for folder in ("python_programs", "correct_python_programs", "json_testcases"):
-        (tmp_path / folder).mkdir()
     broken = 'def twice(a, b):\n    return a + a\n\n"""\nAdds two numbers.\n"""\n'
-    (tmp_path / "python_programs/twice.py").write_text(broken)
-    (tmp_path / "correct_python_programs/twice.py").write_text(broken.replace("a + a", "a + b"))
-    (tmp_path / "json_testcases/twice.json").write_text("[[1, 2], 3]\n[[4, 5], 9]\n")
-    (tmp_path / "python_programs/graph.py").write_text("def graph(): pass")
+    files = {
+        "python_programs/twice.py": broken,
+        "python_programs/graph.py": "def graph(): pass",
+        "correct_python_programs/twice.py": broken.replace("a + a", "a + b"),
+        "json_testcases/twice.json": "[[1, 2], 3]\n[[4, 5], 9]\n",
+    }
+    write_files(tmp_path, files)
     result = load_problems(tmp_path)
     (problem,) = result.problems
     assert result.left_out == (("graph", "it has no test cases as JSON"),)
@@ -187,21 +195,14 @@ def test_quixbugs_is_repaired(tmp_path: Path, sandbox: Sandbox) -> None:
 
 def test_exercism_as_a_checkout(tmp_path: Path) -> None:
     (exercise,) = [task["row"] for task in TASKS if task["format"] == "exercism"]
-    folder = tmp_path / "python/exercises/practice/two-sum"
-    for name in (".meta", ".docs"):
-        (folder / name).mkdir(parents=True)
-    config = {
-        "files": {
-            "solution": ["two_sum.py"],
-            "test": ["two_sum_test.py", "helper.py"],
-            "example": [".meta/example.py"],
-        }
+    tests = ["two_sum_test.py", "helper.py"]
+    config = {"solution": ["two_sum.py"], "test": tests, "example": [".meta/example.py"]}
+    files = {
+        ".meta/config.json": json.dumps({"files": config}),
+        ".meta/example.py": exercise["example"]["example.py"],
+        ".docs/instructions.md": exercise["instructions"],
     }
-    (folder / ".meta/config.json").write_text(json.dumps(config))
-    (folder / ".meta/example.py").write_text(exercise["example"]["example.py"])
-    (folder / ".docs/instructions.md").write_text(exercise["instructions"])
-    for name, text in {**exercise["stub"], **exercise["tests"]}.items():
-        (folder / name).write_text(text)
+    write_files(tmp_path / "python/exercises/practice/two-sum", files | exercise["stub"] | exercise["tests"])
     (tmp_path / "python/exercises/practice/broken").mkdir()
     result = load_problems(tmp_path / "python")
     assert result.problems == loaded(tmp_path, exercise).problems
@@ -233,15 +234,13 @@ SOUND = Problem(
 def test_validation_finds_what_is_wrong(
     change: dict[str, Any], what: str, broken: bool, sandbox: Sandbox
 ) -> None:
-    fields = {name: getattr(SOUND, name) for name in SOUND.__slots__}
-    findings = validate([SOUND, Problem(**fields | change)], sandbox)
+    findings = validate([SOUND, replace(SOUND, **change)], sandbox)
     assert any(what in finding.what and finding.broken == broken for finding in findings)
     assert validate([SOUND], sandbox) == []
 
 
 def test_the_command_reports_and_writes_the_sound_ones(tmp_path: Path, sandbox: Sandbox) -> None:
-    fields = {name: getattr(SOUND, name) for name in SOUND.__slots__}
-    wrong = Problem(**fields | {"id": "wrong", "reference": "def f(x): return x"})
+    wrong = replace(SOUND, id="wrong", reference="def f(x): return x")
     save_problems((SOUND, wrong), tmp_path / "in.jsonl")
     out = tmp_path / "out.jsonl"
     result = CliRunner().invoke(coding_app, ["validate", str(tmp_path / "in.jsonl"), "--out", str(out)])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from art_gym.envs.game_2048.duel import PLACER, SLIDER, Duel2048Env
 from art_gym.envs.game_2048.rules.board import ACTIONS, Rules
 from art_gym.envs.game_2048.rules.tile_rng import TileRng
+from tests.envs.playing import over, play_game
 
 ROWS = [[2, 0, 0], [0, 16, 0], [0, 0, 4]]
 
@@ -31,24 +32,13 @@ def at(rows: list[list[int]], *, tile: int = 0, **options: Any) -> Duel2048Env:
     return game
 
 
-def over(game: Duel2048Env) -> bool:
-    return any((*game.terminations.values(), *game.truncations.values()))
-
-
 def successes(game: Duel2048Env) -> tuple[bool, bool]:
     return game.infos[SLIDER]["success"], game.infos[PLACER]["success"]
 
 
 def play_out(game: Duel2048Env, slider: str, placer: str, seed: int = 0) -> dict[str, float]:
     """Let two scripted players play to the end; the slider's metrics."""
-    rngs = np.random.default_rng(seed).spawn(2)
-    acts = {
-        SLIDER: game.players[SLIDER][slider](game, rngs[0]),
-        PLACER: game.players[PLACER][placer](game, rngs[1]),
-    }
-    while not over(game):
-        game.step(acts[game.agent_selection](""))
-    assert [info["metrics"]["invalid_actions"] for info in game.infos.values()] == [0, 0]
+    play_game(game, {SLIDER: slider, PLACER: placer}, seed)
     metrics: dict[str, float] = game.infos[SLIDER]["metrics"]
     return metrics
 

@@ -236,10 +236,8 @@ def test_boards_can_be_seen() -> None:
     ("actions", "error", "words"),
     [
         (np.array([0.0, 1.0, 2.0]), TypeError, "must be integers .* not float64"),
-        (np.array([True, False, True]), TypeError, "not bool"),
         (["left", "up", "up"], TypeError, "must be integers"),
         (np.array([0, 1]), ValueError, r"shape \(3,\), one for each game, not \(2,\)"),
-        (np.array([[0, 1, 2]]), ValueError, r"not \(1, 3\)"),
         (1, ValueError, r"not \(\)"),
         (np.array([0, 4, 1]), ValueError, r"not 4 \(game 1\)"),
         (np.array([0, 1, -1], np.int8), ValueError, r"not -1 \(game 2\)"),
@@ -265,7 +263,6 @@ def test_bad_actions_get_a_clear_error_and_change_nothing(
         ({"seed": -1}, ValueError, "0 or more, not -1"),
         ({"seed": [1, -2, 3]}, ValueError, r"not -2 \(environment 1\)"),
         ({"seed": [1, 2]}, ValueError, "2 seeds for 3 environments"),
-        ({"seed": 1.5}, TypeError, "must be an int"),
         ({"seed": [1, 2.5, 3]}, TypeError, "must be an int or None"),
         ({"seed": "abc"}, TypeError, "must be an int"),
         ({"options": {"reset_mask": [True, False, True]}}, TypeError, "array of bool"),
