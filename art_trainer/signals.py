@@ -112,7 +112,7 @@ class Interruptible:
         self._installed = False
 
     def __enter__(self) -> Self:
-        # A program that handles or ignores the signal in its own way goes on to do so.
+        # A program that handles or ignores the signal in its own way continues to do so.
         handler = signal.getsignal(signal.SIGINT)
         if threading.current_thread() is threading.main_thread() and (
             handler is signal.default_int_handler or isinstance(handler, _IgnoreUntilEnabled)

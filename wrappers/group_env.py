@@ -137,7 +137,7 @@ class GroupEnv(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no type hin
 
         Raises:
             ResetNeededError: Before ``reset`` or when every attempt has ended.
-            ValueError: If an attempt's reply is missing, or one is no attempt that goes on.
+            ValueError: If an attempt's reply is missing, or a name is not that of a running attempt.
         """
         self._check_actions(actions)
         observations: Observations = {}

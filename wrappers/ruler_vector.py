@@ -34,8 +34,8 @@ class RulerVectorReward(gym.vector.VectorWrapper[_Texts, Sequence[str], _Texts, 
     seeded.
 
     A vector environment cannot leave one of its environments alone. So the environment of an attempt that
-    waits goes on to spare episodes that nobody sees, and is reset when its group begins again. Wrappers
-    *inside* the vector environment see the spare episodes, wrappers around this one do not. Its ``reset``
+    waits plays further episodes that nobody sees, and is reset when its group begins again. Wrappers
+    *inside* the vector environment see those episodes, wrappers around this one do not. Its ``reset``
     must take a list of seeds and a ``reset_mask``, as those of Gymnasium's vector environments do.
 
     ``seeds`` holds the seed from which each group's present episodes began.

@@ -167,7 +167,7 @@ def _max_turns(subject: Subject) -> Iterator[str]:
             if seen.truncated and turn != limit:
                 yield f"An episode was truncated at turn {turn}; max_turns is {limit}."
             if turn >= limit and not seen.ended:
-                yield f"An episode went on after turn {turn}; max_turns is {limit}."
+                yield f"An episode continued after turn {turn}; max_turns is {limit}."
 
 
 @check(Rule.AT_THE_END)

@@ -1,4 +1,4 @@
-"""The rules of the ``TextEnv`` contract, and the register of the checks that hold an environment to them."""
+"""The rules of the ``TextEnv`` contract, and the register of the checks of an environment."""
 
 from __future__ import annotations
 

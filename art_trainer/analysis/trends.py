@@ -12,7 +12,7 @@ from art_trainer.analysis.run_records import REWARD, TERM, RunRecords, Sums
 from art_trainer.types import Interval
 
 LEVEL = 0.99
-"""Many quantities are tested, so each change is held to more than the usual 95%."""
+"""Many quantities are tested, so each change needs more than the usual 95%."""
 FEWEST = 6
 """Fewer values than this show no trend."""
 

@@ -82,7 +82,7 @@ class _State(enum.Enum):
     COMMITTING = enum.auto()
     """Its result is being written to disk; nothing else can happen to it meanwhile."""
     EXPIRED = enum.auto()
-    """Its time is over. Its client may go on as long as nobody else has the attempt."""
+    """Its time is over. Its client may continue as long as nobody else has the attempt."""
     ACCEPTED = enum.auto()
     """Its result counts."""
     CLOSED = enum.auto()

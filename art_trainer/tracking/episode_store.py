@@ -92,7 +92,7 @@ def _truncate_after(file: Path, step: int) -> Mapping[str, Any] | None:
     # A checkpoint's steps were on the disk before it: a kill cannot have cut them off.
     if fault and last < step and end < size:
         raise RecordError(
-            f"{file} lacks episodes between steps {last} and {step}: {fault}; to go on without them, move "
+            f"{file} lacks episodes between steps {last} and {step}: {fault}; to continue without them, move "
             "the file away"
         )
     if end < size:

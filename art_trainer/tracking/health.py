@@ -28,7 +28,8 @@ _FLOORS = ("ratio/min", "entropy")
 """The metrics that must not be below their thresholds; the others must not be above."""
 _MESSAGES = {
     "skipped_updates": (
-        "{value:.0f} optimizer steps skipped, loss or gradient not finite. If it goes on, lower learning_rate"
+        "{value:.0f} optimizer steps skipped, loss or gradient not finite. If this continues, lower "
+        "learning_rate"
     ),
     "sampling_kl": (
         "the update moved the policy {value:.3g} nats per token away from the one that sampled (kl_warning "
@@ -49,7 +50,7 @@ _MESSAGES = {
     ),
     "grad_norm": (
         "the gradient norm is {value:.3g}, above {limit:.3g} (grad_norm_warning is {setting:g} times the "
-        "median of the last steps). It is clipped to max_grad_norm; if it goes on, lower learning_rate"
+        "median of the last steps). It is clipped to max_grad_norm; if it continues, lower learning_rate"
     ),
 }
 

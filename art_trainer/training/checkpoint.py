@@ -1,4 +1,4 @@
-"""Checkpoints: a folder with everything a run needs to go on, whole or not there at all.
+"""Checkpoints: a folder with everything a run needs to resume, whole or not there at all.
 
 ::
 
@@ -197,7 +197,7 @@ def _whole_ones(folder: Path) -> str:
 
 
 def checkpoint_to_resume(folder: Path, step: int | None = None) -> Path | None:
-    """Return what a run goes on from.
+    """Return what a run resumes from.
 
     Returns:
         The checkpoint, ``None`` if there is none and none was asked for.

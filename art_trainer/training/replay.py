@@ -71,7 +71,7 @@ class ReplayResult:
     """The steps of a replay, in order."""
 
     start: Path | None
-    """The checkpoint it went on from; ``None`` for the start of the run."""
+    """The checkpoint it resumed from; ``None`` for the start of the run."""
     steps: tuple[ReplayedStep, ...]
     weights: str
     """The digest of the weights after the last step."""

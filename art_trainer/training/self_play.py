@@ -176,7 +176,7 @@ class SelfPlayTrainer(GRPOTrainer):
         return found
 
     def save_checkpoint(self, path: str | Path) -> Path:
-        """Write everything needed to go on into a folder; rivals in ``rivals/SEAT`` below it."""
+        """Write everything needed to resume into a folder; rivals in ``rivals/SEAT`` below it."""
         folder = super().save_checkpoint(path)
         for seat, rival in self.rivals.items():
             rival.save_checkpoint(folder / RIVALS / seat)
@@ -193,7 +193,7 @@ class SelfPlayTrainer(GRPOTrainer):
         super().load_checkpoint(path)
 
     def close(self) -> None:
-        """Close the environments; the trainer makes new ones if it goes on."""
+        """Close the environments; the trainer makes new ones if it continues."""
         super().close()
         for rival in self.rivals.values():
             rival.close()

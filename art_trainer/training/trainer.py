@@ -278,7 +278,7 @@ class GRPOTrainer:
         self._stopping = True
 
     def save_checkpoint(self, path: str | Path) -> Path:
-        """Write everything needed to go on into a folder, whole or not at all; return the folder."""
+        """Write everything needed to resume into a folder, whole or not at all; return the folder."""
         state = {
             "collected": self.collected,
             "policy_version": self.policy.version,
@@ -301,7 +301,7 @@ class GRPOTrainer:
         self.policy.version = int(state["policy_version"])
 
     def close(self) -> None:
-        """Close the backend and the environments; if the trainer goes on, it makes new ones."""
+        """Close the backend and the environments; if the trainer continues, it makes new ones."""
         if self._envs is not None:
             self._envs.close()
         self.backend.close()

@@ -279,8 +279,8 @@ class Duel2048Env(TextAECEnv):
             "best_tile": float(1 << self.rules.best(self.board)),
             "moves": float(self.moves),
         }
-        told = dict.fromkeys(self.seats, words)
-        return MoveResult(told, ends=True, success=frozenset(winners), metrics=metrics)
+        messages = dict.fromkeys(self.seats, words)
+        return MoveResult(messages, ends=True, success=frozenset(winners), metrics=metrics)
 
 
 def _numbered(exponents: Sequence[int], size: int) -> str:

@@ -1,8 +1,8 @@
-"""Baseline players of the mail environment (no model), and the demonstrator that a small model imitates.
+"""Baselines of the mail environment (scripted policies), and the demonstrator that a small model imitates.
 
-Each is ``baseline(env, rng) -> act``; ``act(observation)`` gives the next reply. They stand beside every
-trained result. Only the teacher, ``demonstrator``, looks at what a player cannot know, the question's telling
-words; it is deliberately a bad one, and nothing to be compared with.
+Each is ``baseline(env, rng) -> act``; ``act(observation)`` gives the next reply. They are shown beside every
+trained result. Only the teacher, ``demonstrator``, uses what no agent can know, which words
+of the question identify the mail; it is deliberately a bad one, and not for comparison.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Player = Callable[[str], str]
 
-_GOOD_QUERY = 0.3  # how often the demonstrator searches the telling words; otherwise three words in a row
+_GOOD_QUERY = 0.3  # how often the demonstrator searches the identifying words; otherwise three words in a row
 _BEST_LINE = 0.7  # how often it selects a line with the most matched words
 _MORE_CALLS = 0.12  # how often it reads or searches again before it ends
 _STOP_WORDS = frozenset(
@@ -66,8 +66,8 @@ def scripted(env: EmailEnv, rng: np.random.Generator) -> Player:
 def demonstrator(env: EmailEnv, rng: np.random.Generator) -> Player:
     """A noisy agent to learn the tools from: right often enough to hold good behaviour, wrong often enough.
 
-    It knows the question's telling words and searches them in a third of its tries; otherwise it searches any
-    three content words in a row, and it often selects a line that is not the best.
+    It knows which words of the question identify the mail and searches them in a third of its tries.
+    Otherwise it searches any three content words in a row. It often selects a line that is not the best.
     """
     replies = _demonstrated_replies(env, rng)
     return lambda observation: next(replies)
@@ -114,16 +114,16 @@ def _demonstrated_replies(env: EmailEnv, rng: np.random.Generator) -> Iterator[s
 
 
 def _noisy_search(env: EmailEnv, rng: np.random.Generator) -> str:
-    told = {word.lower() for word in env.task.data["telling"]}
+    identifying = {word.lower() for word in env.task.data["telling"]}
     content = _content_words(env.task.prompt)
-    telling = [word for word in query_words(env.task.prompt) if word in told]
+    good = [word for word in query_words(env.task.prompt) if word in identifying]
     start = int(rng.integers(max(1, len(content) - 2)))
-    words = telling if telling and rng.random() < _GOOD_QUERY else content[start : start + 3]
+    words = good if good and rng.random() < _GOOD_QUERY else content[start : start + 3]
     return env.tools["search"].render({"query": " ".join(words)})
 
 
 def _noisy_choice(env: EmailEnv, rng: np.random.Generator) -> int | None:
-    # If somebody else's reply was carried out in between, not all results need be listed.
+    # If another reply was carried out in between, not all results need be listed.
     listed = [(env.listed[row], matched) for row, matched in env.results if row in env.listed]
     if not listed:
         return None
@@ -147,7 +147,7 @@ def _end(env: EmailEnv, number: int | None) -> str:
 
 
 def _likely_value(body: str, question: str) -> str:
-    """A guess at the answer without a model: the first thing in the mail of the kind that was asked for."""
+    """A guess at the answer without a model: the first text in the mail of the kind asked for."""
     lowered = question.lower()
     patterns = [
         (

@@ -74,8 +74,8 @@ class EmailEnv(TextEnv):
     * ``mailbox``: a mail store made by ``art-gym mail import``; the generated one by default.
     * ``questions``: a list of ``Question``, or a path to a JSONL of them; by default the generated world's,
       or known-item questions made for the imported mailbox.
-    * ``difficulty``: 1 (find a mail by three telling words), 2 (among look-alikes), 3 (a fact, or nothing),
-      4 (two mails needed), a list of these, or ``None`` for all.
+    * ``difficulty``: 1 (find a mail by three identifying words), 2 (among look-alikes), 3 (a fact, or
+      nothing), 4 (two mails needed), a list of these, or ``None`` for all.
     * ``reward``: ``"outcome"`` or ``"shaped"``.
     * ``world_seed``: which generated world.
     * ``split``, ``max_turns``, ``invalid_action_penalty``, ``render_mode``: as in every ``TextEnv``.

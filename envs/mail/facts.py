@@ -27,13 +27,13 @@ def episode_facts(
 ) -> dict[str, Any]:
     """An episode's facts, see :meth:`art_gym.env.TextEnv.facts`.
 
-    A mail is named by its Message-ID: ids in the episode say nothing outside it. An answer in any accepted
-    form is told in its first form, so that equal is right. Only free text may be half right: a date, a
-    name or an amount that merely looks like the right one is wrong.
+    A mail is named by its Message-ID: the ids of an episode have no meaning outside it. An answer in any
+    accepted form is replaced by the first form, so that right answers are equal. Only free text may be half
+    right: a date, a name or an amount that merely looks like the right one is wrong.
 
     Args:
         question: The task's data.
-        result: ``{"mail": Message-ID}`` as selected, ``{"answer": text}`` as said, or ``None`` for giving up.
+        result: ``{"mail": Message-ID}``, ``{"answer": text}``, or ``None`` for giving up.
         gold: The Message-IDs of the right mails.
     """
     kind = question["kind"]
@@ -59,7 +59,7 @@ def episode_facts(
     return facts
 
 
-def _is_right(said: str, question: Mapping[str, Any]) -> bool:
+def _is_right(answer: str, question: Mapping[str, Any]) -> bool:
     if question["kind"] == "unanswerable":
-        return says_nothing_found(said)
-    return matches(said, question["answers"], question["answer_type"])
+        return says_nothing_found(answer)
+    return matches(answer, question["answers"], question["answer_type"])

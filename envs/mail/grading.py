@@ -1,7 +1,7 @@
 """Grade answers: compare free text with the accepted forms of a fact, without a language model.
 
 What counts: the value, however it is written (``1,250.00 EUR`` is ``€1250``, ``2:30 pm`` is ``14:30``,
-``12 March`` is ``2024-03-12``). What does not: saying several values and hoping, or reciting a mail. So
+``12 March`` is ``2024-03-12``). What does not: several values at once, or the text of a mail. So
 an answer of more than `MAX_WORDS` words is wrong, and so is one that names two amounts, dates, times,
 numbers, people or places.
 
@@ -27,7 +27,7 @@ from decimal import Decimal
 # ----------------------------------------------------------------------
 # Reading values out of free text: amounts, numbers, dates and times in any usual form.
 #
-# Each reader returns every value the text holds, so that a grader sees when somebody names two.
+# Each reader returns every value in the text, so that a grader notices two.
 
 _MONTHS = "january february march april may june july august september october november december".split()
 _MONTH = r"(?P<month>jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\b\.?"  # noqa: E501
@@ -174,7 +174,7 @@ _MAX_CHARACTERS = 600
 _MAX_EXTRA = 4
 """So many words of substance may stand beside a name or a place."""
 
-_grading_WORD = re.compile(r"[^\W_]+")
+_ANY_WORD = re.compile(r"[^\W_]+")
 _ARTICLES = frozenset("the a an".split())
 _TITLES = frozenset("mr mrs ms miss dr prof professor sir madam herr frau".split())
 _FUNCTION = _ARTICLES | frozenset(
@@ -197,15 +197,15 @@ _HEDGE = re.compile(r"\b(?:but|perhaps|maybe|however|although|except|probably|po
 
 
 def matches(answer: str, accepted: Sequence[str], answer_type: str | None) -> bool:
-    """Whether the answer says one of the accepted values, and no other of its type.
+    """Whether the answer is one of the accepted values, and no other of its type.
 
     Args:
-        answer: What the agent said.
+        answer: The agent's answer.
         accepted: The accepted forms of the right answer.
         answer_type: ``person``, ``date``, ``time``, ``amount``, ``number``, ``place``, ``text`` or
         ``None`` (as text).
 
-    Never raises for what the answer says.
+    Never raises because of an answer.
     """
     longest = max((len(gold.split()) for gold in accepted), default=0)
     if not accepted or not answer.strip() or len(answer.split()) > max(MAX_WORDS, 2 * longest):
@@ -213,16 +213,16 @@ def matches(answer: str, accepted: Sequence[str], answer_type: str | None) -> bo
     if len(answer) > max(_MAX_CHARACTERS, 3 * max(map(len, accepted))):
         return False
     compare = _COMPARERS.get(answer_type or "text", _same_text)
-    said = _plain(answer)
-    return any(compare(said, _plain(gold)) for gold in accepted)
+    plain = _plain(answer)
+    return any(compare(plain, _plain(gold)) for gold in accepted)
 
 
 def says_nothing_found(answer: str) -> bool:
-    """Whether the answer claims, without hedging, that the mailbox does not hold what was asked for."""
+    """Whether the answer claims, without hedging, that the mailbox does not contain the answer."""
     if len(answer.split()) > MAX_WORDS or len(answer) > _MAX_CHARACTERS:
         return False
-    said = _plain(answer)
-    return bool(_NOTHING.search(said)) and not _HEDGE.search(said)
+    plain = _plain(answer)
+    return bool(_NOTHING.search(plain)) and not _HEDGE.search(plain)
 
 
 def _plain(text: str) -> str:
@@ -231,21 +231,21 @@ def _plain(text: str) -> str:
     return "".join(char for char in text if not unicodedata.combining(char)).lower().strip()
 
 
-def _same_amount(said: str, gold: str) -> bool:
+def _same_amount(answer: str, gold: str) -> bool:
     wanted = read_numbers(gold)
-    found = _numbers_only(said)
+    found = _numbers_only(answer)
     money = [amount for amount in found if amount.currency]
     return bool(wanted) and _all_equal(money or found, wanted[0])
 
 
-def _same_number(said: str, gold: str) -> bool:
+def _same_number(answer: str, gold: str) -> bool:
     wanted = read_numbers(gold)
-    return bool(wanted) and _all_equal(_numbers_only(said), wanted[0])
+    return bool(wanted) and _all_equal(_numbers_only(answer), wanted[0])
 
 
-def _numbers_only(said: str) -> list[Amount]:
+def _numbers_only(answer: str) -> list[Amount]:
     """The numbers that are no part of a date or a time written with a colon."""
-    _, rest = read_dates(said)
+    _, rest = read_dates(answer)
     return read_numbers(re.sub(r"\b\d{1,2}:\d{2}(?::\d{2})?\b", " ; ", rest))
 
 
@@ -257,9 +257,9 @@ def _all_equal(found: list[Amount], wanted: Amount) -> bool:
     return bool(found) and all(equal(amount) for amount in found)
 
 
-def _same_date(said: str, gold: str) -> bool:
+def _same_date(answer: str, gold: str) -> bool:
     wanted, _ = read_dates(gold)
-    found, _ = read_dates(said)
+    found, _ = read_dates(answer)
     if not wanted or not found:
         return False
     (year, month, day) = min(wanted[0], key=lambda reading: (reading[1], reading[2]))
@@ -269,35 +269,35 @@ def _same_date(said: str, gold: str) -> bool:
     return all(readings & accepted for readings in found)
 
 
-def _same_time(said: str, gold: str) -> bool:
+def _same_time(answer: str, gold: str) -> bool:
     wanted, _ = read_times(gold)
-    _, without_dates = read_dates(said)
+    _, without_dates = read_dates(answer)
     found, _ = read_times(without_dates)
     return bool(wanted) and bool(found) and set(found) == {wanted[0]}
 
 
-def _same_person(said: str, gold: str) -> bool:
-    names = [word for word in _grading_WORD.findall(gold) if word not in _TITLES]
+def _same_person(answer: str, gold: str) -> bool:
+    names = [word for word in _ANY_WORD.findall(gold) if word not in _TITLES]
     if not names:
         return False
     first, last = names[0], names[-1]
-    said = " ".join(re.sub(r"\.", " ", said).split())
-    said = re.sub(
-        rf"\b{re.escape(last)}\s*,\s*{re.escape(' '.join(names[:-1]) or last)}\b", " ".join(names), said
+    answer = " ".join(re.sub(r"\.", " ", answer).split())
+    answer = re.sub(
+        rf"\b{re.escape(last)}\s*,\s*{re.escape(' '.join(names[:-1]) or last)}\b", " ".join(names), answer
     )
     forms = [names, [first, last], [first[0], last], [last]]
-    return any(_only_value(said, form) for form in forms)
+    return any(_only_value(answer, form) for form in forms)
 
 
-def _same_place(said: str, gold: str) -> bool:
-    return _only_value(said, [word for word in _grading_WORD.findall(gold) if word not in _ARTICLES])
+def _same_place(answer: str, gold: str) -> bool:
+    return _only_value(answer, [word for word in _ANY_WORD.findall(gold) if word not in _ARTICLES])
 
 
-def _only_value(said: str, wanted: list[str]) -> bool:
+def _only_value(answer: str, wanted: list[str]) -> bool:
     """Whether the text names ``wanted`` between function words, and offers nothing else in its place."""
     seen, extra = False, 0
-    for segment in _SEPARATOR.split(said):
-        words = [word for word in _grading_WORD.findall(segment) if word not in _TITLES]
+    for segment in _SEPARATOR.split(answer):
+        words = [word for word in _ANY_WORD.findall(segment) if word not in _TITLES]
         runs = _runs(words)
         here = wanted in runs
         others = [run for run in runs if run != wanted]
@@ -319,10 +319,10 @@ def _runs(words: list[str]) -> list[list[str]]:
     return [run for run in runs if run]
 
 
-def _same_text(said: str, gold: str) -> bool:
+def _same_text(answer: str, gold: str) -> bool:
     """Equal but for case, punctuation and articles, or the gold text with a few words around it."""
-    have = [word for word in _grading_WORD.findall(said) if word not in _ARTICLES]
-    want = [word for word in _grading_WORD.findall(gold) if word not in _ARTICLES]
+    have = [word for word in _ANY_WORD.findall(answer) if word not in _ARTICLES]
+    want = [word for word in _ANY_WORD.findall(gold) if word not in _ARTICLES]
     if not want:
         return False
     width = len(want)

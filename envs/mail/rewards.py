@@ -54,9 +54,9 @@ def search_terms(progress: Progress, store: MailStore, question: str, new: Seque
     """
     if not new:
         return {"nothing_found": _NOTHING_FOUND}
-    asked = _words(question)
+    wanted = _words(question)
     messages = [store.message(row) for row in new]
-    shares = [len(asked & _words(f"{m.subject} {m.body}")) / max(1, len(asked)) for m in messages]
+    shares = [len(wanted & _words(f"{m.subject} {m.body}")) / max(1, len(wanted)) for m in messages]
     new_senders = {message.sender.email for message in messages} - progress.senders
     progress.senders |= new_senders
     relevance = _RELEVANCE * sum(shares) / len(shares)

@@ -17,7 +17,7 @@ LEVELS = ("BabyAI-GoToLocal-v0", "BabyAI-PickupLoc-v0", "BabyAI-OpenDoor-v0", "B
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_same_episode(level):
-    """A seed gives the mission that it gives in MiniGrid, and the same actions pay the same."""
+    """A seed gives the mission that it gives in MiniGrid, and the same actions give the same rewards."""
     raw, env = gym.make(level), BabyAITextEnv(level)
     rng = np.random.default_rng(0)
     for seed in range(3):
@@ -35,7 +35,7 @@ def test_same_episode(level):
 
 
 def test_what_is_seen():
-    """What lies ahead is told by steps forward and to the side; a turn turns it."""
+    """Objects are described by steps forward and to the side, relative to the agent's direction."""
     env = BabyAITextEnv()
     told, _ = env.reset(seed=3)
     assert told.splitlines()[-4:] == [
@@ -49,7 +49,7 @@ def test_what_is_seen():
 
 
 def test_what_is_carried():
-    """A thing that was picked up is told as carried."""
+    """An object that was picked up is described as carried."""
     env = BabyAITextEnv("BabyAI-PickupLoc-v0")
     env.reset(seed=0)
     grid = env.env.unwrapped

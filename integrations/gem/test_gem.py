@@ -56,7 +56,7 @@ def test_same_episode(env_id):
 
 
 def test_no_disturbance():
-    """Episodes stepped in turn do not disturb each other nor the caller's chance; in GEM itself they do."""
+    """Episodes stepped in turn change neither each other nor the caller's random state; in GEM they do."""
     replies = ["\\boxed{5}", "\\boxed{7}", "\\boxed{2}"]
     alone = [played(GemTextEnv("game:Minesweeper-v0-easy"), seed, ["\\boxed{reveal 0 0}"]) for seed in (1, 2)]
     before = random.getstate()
@@ -71,7 +71,7 @@ def test_no_disturbance():
 
 
 def test_time_limit():
-    """GEM's time limit truncates, where GEM sets both flags; nonsense ends a game, as in GEM."""
+    """GEM's time limit truncates, GEM sets both flags; an invalid reply ends a game, as in GEM."""
     env = GemTextEnv("game:GuessTheNumber-v0-hard")
     env.reset(seed=0)
     low = [f"\\boxed{{{number}}}" for number in range(1, 40)]

@@ -79,7 +79,7 @@ def test_copies(make, module):
 
 
 def test_illegal_moves():
-    """An illegal move is answered in words and costs, where PettingZoo ends the game."""
+    """An illegal move gets an error message and a penalty; PettingZoo ends the game."""
     game = TicTacToe()
     game.reset(seed=0)
     game.step("5")
@@ -90,7 +90,7 @@ def test_illegal_moves():
 
 
 def test_players():
-    """Perfect tic-tac-toe never loses; who wins or blocks beats chance."""
+    """Perfect tic-tac-toe never loses; win-or-block beats random play."""
     for seat in TicTacToe.seats:
         for match in play_matches({seat: ScriptedPolicy("perfect")}, TicTacToe, episodes=30, seed=1):
             assert all(episode.reward >= 0 for episode in match.episodes)

@@ -25,7 +25,7 @@ def test_same_tasks(name):
 
 
 def test_wrong_answers():
-    """A wrong answer is told the right one; with ``exact`` nothing is paid for its form."""
+    """A wrong answer gets the right one as observation; with ``exact`` its form earns no reward."""
     env = ReasoningGymTextEnv("chain_sum", exact=True)
     env.reset(seed=1)
     observation, reward, terminated, _, info = env.step("about 7")

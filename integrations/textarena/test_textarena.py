@@ -80,7 +80,7 @@ def test_history_ends_with_the_episode():
 
 
 def test_no_disturbance():
-    """Games stepped in turn do not disturb each other nor the caller's chance."""
+    """Games stepped in turn change neither each other nor the caller's random state."""
     alone = [TextArenaSoloEnv("FrozenLake-v0-random").reset(seed=seed)[0] for seed in (1, 2)]
     before = random.getstate()
     one, two = TextArenaSoloEnv("FrozenLake-v0-random"), TextArenaSoloEnv("FrozenLake-v0-random")
@@ -93,7 +93,7 @@ def test_no_disturbance():
 
 
 def test_bad_replies():
-    """Nonsense is answered in words, and a second time in a row ends the game, as in TextArena."""
+    """An invalid reply gets an error message, and a second one in a row ends the game, as in TextArena."""
     env = TextArenaSoloEnv()
     env.reset(seed=3)
     assert "invalid move" in env.step("nonsense")[0]
@@ -116,7 +116,7 @@ def test_two_players():
 
 
 def test_one_seat():
-    """One seat of a game for two is an environment, the other played by a script; seeds repeat it."""
+    """One seat of a game for two is an environment, the other is a script; seeds repeat it."""
 
     def said(seed):
         env = SeatEnv(Played(), "player_1", {"player_0": "random"})
@@ -163,5 +163,5 @@ def test_wrong_id():
 
 
 def test_limit_random_player():
-    """TextArena has no random players, so a model made from scratch finds no words to start from."""
+    """TextArena has no random policies, so a vocabulary for a model from scratch cannot be collected."""
     assert TextArenaGame.players == {}

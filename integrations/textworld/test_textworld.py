@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*not fully supported")
 
 
 def test_same_episode(tmp_path):
-    """The same commands say and pay the same as in TextWorld, on a game from a file."""
+    """The same commands give the same texts and rewards as in TextWorld, on a game from a file."""
     options = textworld.GameOptions()
     options.nb_rooms, options.nb_objects, options.quest_length, options.seeds = 3, 5, 3, 11
     options.path = str(tmp_path / "mine.z8")
@@ -57,7 +57,7 @@ def test_made_games():
 
 
 def test_bad_replies():
-    """The game's own parser answers what is no command."""
+    """The game's own parser answers replies that are not commands."""
     env = TextWorldTextEnv()
     env.reset(seed=0, options={"task": "train-0"})
     observation, reward, terminated, *_ = env.step("fly to the moon")

@@ -134,7 +134,7 @@ def test_a_reply_that_is_no_call_is_answered_and_charged(endpoint):
 
 
 def test_tasks_are_beginnings_that_can_be_taken_up_again(plugin):
-    """A taskset without end, one task a seed, with the first observation as its prompt."""
+    """An endless taskset, one task for each seed, with the first observation as its prompt."""
     import art_tasks
 
     config = art_tasks.ArtTaskset.__orig_bases__[0].__args__[1](id="art_tasks", env="art/Email-v0", seed=5)

@@ -82,7 +82,7 @@ def test_observations_tell_the_time(env_id: str, actions: Any) -> None:
 
 @pytest.mark.parametrize(("env_id", "actions"), [CASES[0], CASES[2]], ids=["text", "array"])
 def test_videos_of_2048(env_id: str, actions: Any, tmp_path: Path) -> None:
-    """RecordVideo on 2048, in words and in arrays, writes a film and changes nothing"""
+    """RecordVideo on 2048, as text and as arrays, writes a video and changes nothing"""
     env = gym.make(env_id, max_turns=TURNS, render_mode="rgb_array")
     video = wrappers.RecordVideo(env, str(tmp_path / "videos"), episode_trigger=lambda _: True)
     assert played(video, SEED, actions) == outside(env_id, actions)

@@ -108,7 +108,7 @@ def test_a_group_of_attempts_becomes_turns() -> None:
 
 
 def test_films_of_a_game(tmp_path: Path) -> None:
-    """RecordVideo writes a film of a duel and changes nothing"""
+    """RecordVideo writes a video of a duel and changes nothing"""
     videos = tmp_path / "videos"
     env = wrappers.RecordVideo(game(render_mode="rgb_array"), str(videos), episode_trigger=lambda _: True)
     assert played(env) == played(game())

@@ -48,7 +48,7 @@ def test_the_checker_finds_nothing_wrong() -> None:
 
 @pytest.mark.parametrize("build", [DummyVecEnv, lambda makers: SubprocVecEnv(makers, start_method="fork")])
 def test_the_same_seeds_give_the_same_games_in_vector_environments(build: Callable[..., VecEnv]) -> None:
-    """the same seeds give the same games in DummyVecEnv and SubprocVecEnv, truncation told apart"""
+    """the same seeds give the same games in DummyVecEnv and SubprocVecEnv, truncation distinguished"""
     makers = [lambda: gym.make("art/2048Array-v0", max_turns=len(MOVES))] * ENVS
     vector = build(makers)
     try:
@@ -89,7 +89,7 @@ def test_other_algorithms_take_their_steps(algorithm: Any) -> None:
 
 @pytest.mark.e2e
 def test_ppo_learns_to_play_a_small_board() -> None:
-    """PPO, not told which moves are legal, beats random legal moves on 3 x 3 after 60,000 steps"""
+    """PPO without an action mask beats random legal moves on 3 x 3 after 60,000 steps"""
     vector = VecMonitor(DummyVecEnv([flat] * 32))
     model = PPO(
         "MlpPolicy",

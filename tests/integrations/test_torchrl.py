@@ -128,7 +128,7 @@ def test_limit_infos_that_are_no_arrays_need_a_reader() -> None:
 
 
 def test_what_is_missing_is_named() -> None:
-    """without TorchRL the words name the `pip install`"""
+    """without TorchRL the error names the `pip install`"""
     code = "import sys, art_gym.servers.torchrl as t; sys.modules['torchrl'] = None; t.register_text_space()"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert found.returncode == 1

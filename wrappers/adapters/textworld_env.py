@@ -52,11 +52,11 @@ class TextWorldEnv(FreeTextEnv):
         if options is None:
             raise ValueError('name a game: reset(options={"file": path})')
         self.close()
-        asked = self._library.EnvInfos(won=True, lost=True, admissible_commands=True, policy_commands=True)
+        infos = self._library.EnvInfos(won=True, lost=True, admissible_commands=True, policy_commands=True)
         with warnings.catch_warnings():
             # Jericho warns of every game that is not of its own collection, and made ones are not.
             warnings.simplefilter("ignore", self._unsupported)
-            self._game = self._library.start(str(options["file"]), request_infos=asked)
+            self._game = self._library.start(str(options["file"]), request_infos=infos)
         if seed is not None:
             self._game.seed(seed)
         state = self._game.reset()

@@ -50,7 +50,7 @@ class EnsembleJudge:
     failed moves no attempt against another.
 
     Args:
-        judges: Several judges, or one that is asked with ``shuffles`` different orders.
+        judges: Several judges, or one that is called with ``shuffles`` different orders.
         shuffles: How many orders; for one judge that has ``seed`` and ``with_seed(seed)``, as ``LLMJudge``.
         aggregate: ``"mean"`` or ``"median"``.
         minimum: How many must answer; with fewer, the group has failed.
@@ -86,9 +86,9 @@ class EnsembleJudge:
         answers: list[dict[str, Score]] = []
         failures: list[JudgeFailedError] = []
         with ThreadPoolExecutor(len(self.judges), thread_name_prefix="ensemble") as pool:
-            for asked in [pool.submit(judge_group, judge, group, rubric) for judge in self.judges]:
+            for future in [pool.submit(judge_group, judge, group, rubric) for judge in self.judges]:
                 try:
-                    answers.append(asked.result())
+                    answers.append(future.result())
                 except JudgeFailedError as fault:
                     failures.append(fault)
         if len(answers) < self._minimum:
@@ -189,7 +189,7 @@ def position_bias(
     alone only if the judge is deterministic; otherwise its own noise is part of it.
 
     Args:
-        judge: A judge; one that shuffles on its own is asked not to.
+        judge: A judge; one that shuffles on its own is called without that.
         group: At least two attempts that read differently.
         orders: How many orders, at least 2.
         rng: Draws the orders.
@@ -231,7 +231,7 @@ def _distinct(group: Sequence[Attempt]) -> Mapping[tuple[object, ...], list[Atte
 
 
 def _in_given_order(judge: Any) -> Judge:
-    """The judge, told not to shuffle if it can be told."""
+    """The judge, without its own shuffling if it has any."""
     fixed: Judge = judge.in_given_order() if hasattr(judge, "in_given_order") else judge
     return fixed
 

@@ -160,7 +160,7 @@ class ActorPool:
         """Kill an actor; another one is started after a pause.
 
         Raises:
-            ClusterError: If there is no point in going on.
+            ClusterError: If continuing cannot succeed.
         """
         assert slot.handle is not None
         slot.handle.kill()

@@ -36,7 +36,7 @@ from art_trainer.rollout.episodes import rollout_episodes
 from art_trainer.types import Episode, EpisodeSpec, EpisodeTiming, Group, Timings
 
 WEIGHT_ERRORS = (DownloadError, WeightError)
-"""Why weights may be unavailable; the worker goes on with the old ones, or waits."""
+"""Why weights may be unavailable; the worker continues with the old ones, or waits."""
 OUT_OF_MEMORY = (torch.OutOfMemoryError, MemoryError)
 OnEnd = Callable[[Lease, Episode, EpisodeTiming | None], None]
 _SERVED_POLLS = 10

@@ -121,7 +121,7 @@ class Engine(ABC):
         """Sample with these weights from now on; loading what is already loaded changes nothing.
 
         Raises:
-            EngineError: If the server does not take them; it goes on with those it had.
+            EngineError: If the server does not take them; it keeps those it had.
         """
 
     async def check(self, sampling: SamplingParams, prompt_ids: Sequence[int]) -> None:

@@ -90,7 +90,7 @@ class AgentBackend(SelfContainedBackend):
     A group plays the task ``tasks[seed % len(tasks)]``. An agent that crashes, hangs or returns no reward
     fails its attempt, and with it the whole group; how it ended (:class:`Outcome`) is stored as ``outcome``
     in the episode's facts. A Python function cannot be stopped from outside: one that exceeds the timeout
-    goes on in its thread, but its URL no longer answers.
+    continues in its thread, but its URL no longer answers.
 
     Between two calls of :meth:`collect` nothing is sampled, and the policy's weights, version and sampling
     parameters may change.

@@ -1,4 +1,4 @@
-"""Index of a run's recorded episodes: filters, sorting and text search while the run goes on.
+"""Index of a run's recorded episodes: filters, sorting and text search while the run continues.
 
 The index keeps a row of numbers and a short preview for each episode, in a temporary SQLite database; the
 text stays in the file. New episodes are read in portions: a request does a part of the work, answers with

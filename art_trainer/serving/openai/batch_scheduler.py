@@ -230,7 +230,7 @@ class BatchScheduler:
             job.fail(ApiError("the server is shutting down", "shutting_down"))
 
     def _take(self) -> bool:
-        """Wait for work and take it; return whether to go on."""
+        """Wait for work and take it; return whether to continue."""
         with self._changed:
             self._busy = bool(self._running or self._continues(self._queue))
             self._changed.notify_all()

@@ -30,7 +30,7 @@ from art_trainer.tracking.sinks.redaction import is_secret_name
 
 
 def events_after(folder: Path, cursor: Cursor = START) -> Iterator[Event]:
-    """Yield the events of a run after ``cursor``, in order; the run may still be going on.
+    """Yield the events of a run after ``cursor``, in order; the run may still be in progress.
 
     Pruned checkpoints are missing, and only the newest of the others has the alias ``latest``.
 

@@ -1,8 +1,8 @@
 """Call one function with many arguments and send its return values. Runs inside the sandbox.
 
 The payload is JSON: ``code``, ``entry_point`` and ``cases``, each the tokens of its positional and of its
-keyword arguments. The first frame says whether the program loaded: ``{"failed": words or null}``. Then comes
-one frame a case: ``{"value": tokens}`` or ``{"raised": words}``. Nothing that is expected comes here.
+keyword arguments. The first frame says whether the program loaded: ``{"failed": message or null}``. Then
+one frame for each case: ``{"value": tokens}`` or ``{"raised": message}``. Expected values are not sent here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 from art_gym.envs.coding.drivers.codec import decode, encode
-from art_gym.envs.coding.drivers.program import load, words
+from art_gym.envs.coding.drivers.program import describe, load
 
 _NAME = "solution"
 
@@ -27,7 +27,7 @@ def main(channel: Any, payload: bytes) -> None:
     try:
         function = getattr(load(job["code"], _NAME), job["entry_point"], None)
     except BaseException as error:  # whatever the candidate raises is its failure, SystemExit included
-        send({"failed": words(error, _NAME)})
+        send({"failed": describe(error, _NAME)})
         return
     if not callable(function):
         send({"failed": f"there is no function `{job['entry_point']}`"})
@@ -41,4 +41,4 @@ def _call(function: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     try:
         return {"value": encode(function(*args, **kwargs))}
     except BaseException as error:  # whatever the candidate raises is its failure, SystemExit included
-        return {"raised": words(error, _NAME)}
+        return {"raised": describe(error, _NAME)}

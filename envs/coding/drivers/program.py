@@ -7,7 +7,7 @@ import sys
 import traceback
 import types
 
-_LONGEST_WORDS = 1_500
+_LONGEST = 1_500
 
 
 def load(code: str, name: str) -> types.ModuleType:
@@ -27,13 +27,13 @@ def load(code: str, name: str) -> types.ModuleType:
     return module
 
 
-def words(error: BaseException, name: str) -> str:
-    """What a traceback says: the lines of the candidate's own file, then the exception."""
+def describe(error: BaseException, name: str) -> str:
+    """A traceback as text: the lines of the candidate's own file, then the exception."""
     try:
         file = f"{name}.py"
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
         lines = [f"line {frame.lineno}, in {frame.name}: {frame.line}\n" for frame in frames[-3:]]
         lines += traceback.format_exception_only(type(error), error)
-        return "".join(lines).strip()[-_LONGEST_WORDS:]
-    except BaseException:  # an exception of the candidate's may raise when it is asked for its words
+        return "".join(lines).strip()[-_LONGEST:]
+    except BaseException:  # an exception of the candidate's may raise when it is formatted
         return "an exception that cannot be shown"

@@ -3,9 +3,9 @@
 No code of the candidate's is ever in this process. The payload is JSON: ``tests`` (the file's text),
 ``module`` (the name it imports the candidate by), ``classes`` (what in it is a class whose operators count)
 and ``seed`` (of their order).
-Frames that begin with ``>`` go on to the candidate; those that begin with ``=`` are for the judge, JSON:
-``{"failed": words or null}`` once the file has loaded, ``{"tests": [ids]}``, and for each test
-``{"id": id, "passed": bool, "words": words}``. A skipped test has not passed.
+Frames that begin with ``>`` are for the candidate; those that begin with ``=`` are for the judge, JSON:
+``{"failed": message or null}`` once the file has loaded, ``{"tests": [ids]}``, and for each test
+``{"id": id, "passed": bool, "message": message}``. A skipped test has not passed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import unittest
 import unittest.mock
 from typing import Any
 
-from art_gym.envs.coding.drivers.program import load, words
+from art_gym.envs.coding.drivers.program import describe, load
 from art_gym.envs.coding.drivers.remote import HARMLESS, OPERATORS, Peer
 
 _NAME = "tests"
@@ -60,7 +60,7 @@ class _Result(unittest.TestResult):
         self.passed = True
 
     def addError(self, test: unittest.TestCase, err: Any) -> None:
-        self.passed, self.why = False, words(err[1], _NAME)
+        self.passed, self.why = False, describe(err[1], _NAME)
 
     addFailure = addError
 
@@ -87,7 +87,7 @@ def main(channel: Any, payload: bytes) -> None:
         sys.modules[job["module"]] = _Proxied(job["module"], peer, peer.accept(), job["classes"])
         cases = _cases(load(job["tests"], _NAME))
     except BaseException as error:  # SystemExit too: whatever ends the loading is reported
-        report({"failed": words(error, _NAME)})
+        report({"failed": describe(error, _NAME)})
         return
     report({"failed": None})
     random.Random(job["seed"]).shuffle(cases)
@@ -96,7 +96,7 @@ def main(channel: Any, payload: bytes) -> None:
         result = _Result()
         unittest.TestSuite([case]).run(result)
         passed = result.passed and result.wasSuccessful()
-        report({"id": case.id(), "passed": passed, "words": "" if passed else result.why})
+        report({"id": case.id(), "passed": passed, "message": "" if passed else result.why})
 
 
 def _cases(module: types.ModuleType) -> list[unittest.TestCase]:

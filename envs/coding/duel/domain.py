@@ -1,8 +1,8 @@
 """The domain of a problem's inputs (types, ranges, sizes), inferred from its own cases.
 
-A problem says in words what its inputs are, and no program can read that. But an author's cases, the hidden
+A problem describes its inputs in English, and no program can read that. But an author's cases, the hidden
 ones above all, go to the edges of what is meant: so what none of them shows, at the same place of the input,
-is taken to be outside. That refuses some inputs that would be fair, and lets few through that are not.
+counts as outside. That refuses some inputs that would be fair, and lets few through that are not.
 """
 
 from __future__ import annotations
@@ -162,8 +162,8 @@ def _traits(value: object) -> Iterator[str]:
             )
 
 
-def _holding(said: dict[str, bool]) -> Iterable[str]:
-    return (words for words, holds in said.items() if holds)
+def _holding(traits: dict[str, bool]) -> Iterable[str]:
+    return (words for words, holds in traits.items() if holds)
 
 
 def _size(value: object) -> float:

@@ -210,7 +210,7 @@ class CodingDuelEnv(TextAECEnv):
         found = judge_attack(self.problem, self.solution or "", case, shared_sandbox(), self._rng())
         self.tried.append(text)
         if found.broken:
-            return self._end(_broken_words(found), BREAKER)
+            return self._end(_broken_text(found), BREAKER)
         return self._go_on(f"The program is right: {found.result.given} gives {found.result.got}.")
 
     @seat(BREAKER)
@@ -264,10 +264,10 @@ class CodingDuelEnv(TextAECEnv):
             "level": float(self.problem.level),
         }
         success = frozenset({winner}) if winner == BREAKER or verdict.solved else frozenset[str]()
-        told = dict.fromkeys(self.seats, words)
+        messages = dict.fromkeys(self.seats, words)
         if solution is not None:
-            told[SOLVER] += f"\nThe program {'passes' if verdict.solved else 'fails'} the hidden tests."
-        return MoveResult(told, terms, ends=True, success=success, metrics=metrics)
+            messages[SOLVER] += f"\nThe program {'passes' if verdict.solved else 'fails'} the hidden tests."
+        return MoveResult(messages, terms, ends=True, success=success, metrics=metrics)
 
     def _grade(self, code: str, which: Which) -> Verdict:
         # Judged as in ``art/Coding-v0``, where the answers of small models get less time.
@@ -289,6 +289,6 @@ def _with_inputs(collection: Collection) -> Collection:
     return collection if len(kept) == len(problems) else open_collection(kept)
 
 
-def _broken_words(found: Attack) -> str:
+def _broken_text(found: Attack) -> str:
     result = found.result
     return f"The program is broken by:\n{result.given}\nexpected: {result.expected}\ngot: {result.got}"

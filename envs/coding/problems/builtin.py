@@ -127,7 +127,7 @@ def _cases(block: str, is_script: bool) -> Iterator[Case]:
 
 
 def _split_case(text: str) -> tuple[tuple[Any, ...], Any] | None:
-    """Arguments and expected value, or ``None`` if the case goes on. A string may hold an arrow too."""
+    """Arguments and expected value, or ``None`` if the case is longer. A string may hold an arrow too."""
     parts = text.split(_ARROW)
     for cut in range(1, len(parts)):
         arguments, expected = (_ARROW.join(side) for side in (parts[:cut], parts[cut:]))

@@ -26,7 +26,7 @@ class Operator:
 
     Attributes:
         code: How Python writes it, with ``{l}`` and ``{r}``.
-        words: How a person may say it.
+        words: Ways to say it in English.
         compute: The same on arrays, by NumPy.
         infix: Whether it needs brackets inside another one.
         divides: Whether a zero on the right would be an error.
@@ -81,16 +81,16 @@ class Expression:
         return self.operator.code.format(l=self._operand(self.left), r=self._operand(self.right))
 
     def words(self, rng: np.random.Generator) -> str:
-        """The expression as a person may say it; ``rng`` chooses among the ways."""
-        said = [
+        """The expression in English; ``rng`` chooses among the ways."""
+        operands = [
             f"({side.words(rng)})" if isinstance(side, Expression) else str(side)
             for side in (self.left, self.right)
         ]
         wording = self.operator.words[int(rng.integers(len(self.operator.words)))]
-        return wording.format(l=said[0], r=said[1])
+        return wording.format(l=operands[0], r=operands[1])
 
     def values(self, inputs: Mapping[str, Values]) -> Values:
-        """What it computes for many inputs at once, truth values told apart from numbers.
+        """What it computes for many inputs at once, truth values distinct from numbers.
 
         Args:
             inputs: One array a parameter, all of one shape.

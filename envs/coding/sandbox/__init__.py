@@ -13,8 +13,8 @@
 
 What is left: faults of the kernel in the system calls that are allowed (``child.seccomp`` lists them), what
 can be learnt from timing, and, without a mount namespace, the names and sizes of files (not their contents).
-Runs of one zygote share the hash seed and the layout of addresses, which hide nothing, and those that go on
-at the same time share one limit on threads.
+Runs of one zygote share the hash seed and the layout of addresses, which hide nothing, and simultaneous
+runs share one limit on threads.
 """
 
 from art_gym.envs.coding.sandbox.process import Process

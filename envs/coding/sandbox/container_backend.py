@@ -141,8 +141,8 @@ class ContainerHandle:
             pipe, length = HEAD.unpack(head)
             data = source.read(length)
             if pipe == END:
-                said = json.loads(data)
-                ended = Ended.of(said["status"], said["cpu"])
+                report = json.loads(data)
+                ended = Ended.of(report["status"], report["cpu"])
             elif pipe in FROM_CHILD:
                 with contextlib.suppress(BrokenPipeError):
                     _write_all(targets[pipe], data)

@@ -97,7 +97,7 @@ class Process:
             timeout: The most seconds to wait. By default the run's own limits end the wait.
 
         Raises:
-            TimeoutError: Nothing came in this time, and the run goes on.
+            TimeoutError: Nothing came in this time, and the run continues.
         """
         until = math.inf if timeout is None else time.monotonic() + timeout
         while not self._streams.frames or not self.started:

@@ -21,7 +21,7 @@ _Kind = tuple[Request, bool]
 class Standby:
     """At most one child, locked down before it is known what it is to run. Threads may share it.
 
-    While one run goes on, the zygote forks the child for the next, which then only waits for its payload.
+    During one run the zygote forks the child for the next, which then only waits for its payload.
     That costs as much as without; but if a processor is free, it is done by the time that it is asked for. It
     is a child like any other: forked from a zygote that has seen no program, isolated in the same way, with
     pipes of its own. It is started for a run just like the last two (the same driver, limits and seed), and
@@ -80,7 +80,7 @@ class Sandbox:
     Nothing that a driver holds is safe from the program that it runs, and nothing that comes from the channel
     is known to be the driver's: expected answers stay in the parent, and so does the verdict.
 
-    Threads may share a sandbox, and several runs may go on in it at one time.
+    Threads may share a sandbox, and several runs may be in progress at a time.
 
     One run leaves no trace for the next. ``random`` starts from the run's ``seed``, and the hash seed is
     constant, so a program that asks for no other randomness does the same every time.
@@ -164,7 +164,7 @@ class Sandbox:
         Arguments as for ``run``.
 
         Raises:
-            SandboxUnavailableError: The sandbox could not be mended.
+            SandboxUnavailableError: The sandbox could not be restarted.
             RuntimeError: This is a forked copy of the process that made the sandbox, or it is closed.
             ValueError: There is no such driver.
         """

@@ -74,7 +74,7 @@ class ZygoteBackend:
         """The layers of isolation around its children."""
         self.ahead = True
         self.facts: Mapping[str, Any] = self._greeting()
-        """What it said of itself: ``python``, ``landlock`` (ABI), ``user``."""
+        """What it reported at its start: ``python``, ``landlock`` (ABI), ``user``."""
 
     @property
     def alive(self) -> bool:
@@ -129,19 +129,19 @@ class ZygoteBackend:
         except TimeoutError:
             word = b""
         self._control.settimeout(None)
-        said = json.loads(word) if word else {}
-        if "failed" in said:
+        report = json.loads(word) if word else {}
+        if "failed" in report:
             self.close()
-            raise MissingLayerError(said["failed"], said["why"])
-        if not said:
+            raise MissingLayerError(report["failed"], report["why"])
+        if not report:
             self._process.kill()
             assert self._process.stderr
             last = self._process.stderr.read().decode(errors="replace").strip().splitlines()[-1:]
             self.close()
             raise SandboxUnavailableError(
-                f"the zygote did not start: {last[0] if last else 'it said nothing'}"
+                f"the zygote did not start: {last[0] if last else 'without a message'}"
             )
-        return said
+        return report
 
 
 class MissingLayerError(SandboxUnavailableError):

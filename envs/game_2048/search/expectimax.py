@@ -30,7 +30,7 @@ _TILES = ((1, 0.9), (2, 0.1))
 
 
 # What each property of a line counts; found by playing some thousand games.
-_ALIVE = 200_000.0  # added to every line, so that a game that goes on is worth more than one that is over
+_ALIVE = 200_000.0  # added to every line, so that a game that continues is worth more than one that is over
 _EMPTY = 760.0  # for each empty cell
 _MERGE = 900.0  # for each pair of equal neighbours, empty cells between them left out
 _TURN, _TURN_POWER = 38.0, 3.04

@@ -29,7 +29,7 @@ _KNOWN_ITEMS, _LOOKALIKES, _FACTS, _TWO_MESSAGES, _UNANSWERABLE = 1400, 300, 500
 """How many questions of each kind a world gets, at most."""
 
 _PAIR_MATCHES = 6
-"""Every two of a mail's telling words match at least so many visible mails, the wanted one included."""
+"""Every two of a mail's identifying words match at least so many visible mails, the wanted one included."""
 _PAIR_MATCHES_OF_NOTHING = 3
 """Every two words of a question that nothing answers stand together in at least so many visible mails."""
 _NOISE_MATCHES = 20
@@ -38,7 +38,7 @@ _CROWD = 3
 """So many look-alikes, at least, are visible when the question is asked."""
 
 _SHAPES = ("tpd", "tpd", "tpd", "spd", "std", "stp", "pde")
-"""Which roles the three telling words have: topic, project, thing (d, e) or sender."""
+"""Which roles the three identifying words have: topic, project, thing (d, e) or sender."""
 
 
 def world_questions(world: World, rng: np.random.Generator) -> list[Question]:
@@ -120,7 +120,7 @@ class WorldIndex:
         difficulty: int,
         text: str,
         asked_on: datetime,
-        telling: tuple[str, ...],
+        keywords: tuple[str, ...],
         *,
         split: str,
         gold: tuple[str, ...] = (),
@@ -139,22 +139,22 @@ class WorldIndex:
             split=split,
             asked_on=asked_on,
             mailbox=self.world.owner,
-            telling=telling,
+            keywords=keywords,
         )
 
     def known_item(
-        self, name: str, difficulty: int, row: int, text: str, asked_on: datetime, telling: tuple[str, ...]
+        self, name: str, difficulty: int, row: int, text: str, asked_on: datetime, keywords: tuple[str, ...]
     ) -> Question:
         """A question that wants the mail of a row."""
         gold = self.world.messages[row].message_id
         split = self.splits[self.world.annotations[gold].thread]
         name = f"{name}-{row:05d}"
         return self.question(
-            name, "known_item", difficulty, text, asked_on, telling, split=split, gold=(gold,)
+            name, "known_item", difficulty, text, asked_on, keywords, split=split, gold=(gold,)
         )
 
 
-# --- difficulty 1: three telling words in noise ---
+# --- difficulty 1: three identifying words among noise ---
 
 
 def _known_items(index: WorldIndex, count: int) -> list[Question]:
@@ -169,10 +169,10 @@ def _known_items(index: WorldIndex, count: int) -> list[Question]:
 
 
 def _known_item(index: WorldIndex, row: int) -> Question | None:
-    """A question that wants this mail, or ``None`` if no three words of it tell it from all others."""
+    """A question that wants this mail, or ``None`` if no three of its words identify it."""
     asked_on = index.asked_on(row)
     visible = index.visible(asked_on)
-    found = _telling(index, row, visible)
+    found = _find_keywords(index, row, visible)
     if found is None:
         return None
     shape, roles = found
@@ -181,11 +181,11 @@ def _known_item(index: WorldIndex, row: int) -> Question | None:
         held = index.words.holding_all([word], visible)
         return not held >> row & 1 and held.bit_count() >= _NOISE_MATCHES
 
-    text, telling = request(index.rng, shape, roles, index.noise, strange)
-    return index.known_item("known", 1, row, text, asked_on, telling)
+    text, keywords = request(index.rng, shape, roles, index.noise, strange)
+    return index.known_item("known", 1, row, text, asked_on, keywords)
 
 
-def _telling(index: WorldIndex, row: int, visible: int) -> tuple[str, Mapping[str, str]] | None:
+def _find_keywords(index: WorldIndex, row: int, visible: int) -> tuple[str, Mapping[str, str]] | None:
     """A shape and the words for it: together only in this mail, each two of them in several."""
     for shape, roles in _candidates(index, row):
         words = [word.lower() for word in roles.values()]
@@ -245,14 +245,14 @@ def _from_series(index: WorldIndex) -> Iterator[Question]:
         title = series.removeprefix("Reminder: ").lower()
         if series.startswith("status "):
             title = f"{series.removeprefix('status ')} status"
-        telling = (*title.lower().split(), *sender.lower().split())
+        keywords = (*title.lower().split(), *sender.lower().split())
         for place, row in enumerate(rows):
             asked_on = index.asked_on(rows[min(len(rows) - 1, place + _CROWD)])
             seen = [other for other in rows if index.dates[other] <= asked_on]
             if len(seen) >= _CROWD:
                 form, when = _pick_form(index, row, seen)
                 text = index.rng.pick(LOOKALIKE_QUESTIONS[form]).format(k=title, s=sender, when=when)
-                yield index.known_item("like", 2, row, text, asked_on, telling)
+                yield index.known_item("like", 2, row, text, asked_on, keywords)
 
 
 def _pick_form(index: WorldIndex, row: int, seen: list[int]) -> tuple[str, str]:
@@ -279,8 +279,8 @@ def _from_threads(index: WorldIndex) -> Iterator[Question]:
         last = index.rng.chance(50)
         asked_on = index.asked_on(members[-1])
         text = index.rng.pick(LOOKALIKE_QUESTIONS["closing" if last else "opening"]).format(**words)
-        telling = tuple(word.lower() for word in words.values())
-        yield index.known_item("like", 2, members[-1 if last else 0], text, asked_on, telling)
+        keywords = tuple(word.lower() for word in words.values())
+        yield index.known_item("like", 2, members[-1 if last else 0], text, asked_on, keywords)
 
 
 def _slots(about: Mapping[str, str]) -> dict[str, str]:
@@ -295,12 +295,12 @@ class _Known:
     """A fact as far as it can be known when the question is asked."""
 
     fact: Fact
-    said: tuple[tuple[str, datetime, Value], ...]
+    statements: tuple[tuple[str, datetime, Value], ...]
     asked_on: datetime
 
     @property
     def value(self) -> Value:
-        return self.said[-1][2]
+        return self.statements[-1][2]
 
     @property
     def whole(self) -> int:
@@ -309,10 +309,10 @@ class _Known:
 
     @property
     def source(self) -> str:
-        return self.said[-1][0]
+        return self.statements[-1][0]
 
     @property
-    def telling(self) -> tuple[str, ...]:
+    def keywords(self) -> tuple[str, ...]:
         return tuple(word.lower() for value in self.fact.about.values() for word in value.split())
 
 
@@ -326,12 +326,12 @@ class FactQuestions:
         """Up to ``count`` questions that one mail answers: the last that states the fact (difficulty 3)."""
         rng = self._rng
         for fact in rng.shuffled(self._index.world.facts)[:count]:
-            shown = len(fact.said) if rng.chance(70) else 1 + rng.below(len(fact.said))
+            shown = len(fact.statements) if rng.chance(70) else 1 + rng.below(len(fact.statements))
             known = self._known(fact, self._time(fact, shown))
-            form = rng.pick(QUESTION_PHRASES["final_forms" if len(known.said) > 1 else "fact_forms"])
+            form = rng.pick(QUESTION_PHRASES["final_forms" if len(known.statements) > 1 else "fact_forms"])
             text = form.format(q=rng.pick(fact.asks), n=rng.pick(self._index.world.company.staff).first)
             answers = _answer_forms(known.value, fact.value_type)
-            yield self._question("fact", text, known, answers, fact.value_type, known.telling)
+            yield self._question("fact", text, known, answers, fact.value_type, known.keywords)
 
     def double(self, count: int) -> list[Question]:
         """Up to ``count`` questions that need two mails (difficulty 4), all sorts in turn."""
@@ -366,9 +366,9 @@ class FactQuestions:
 
     def _differences(self) -> Iterator[Question]:
         for fact in self._shuffled("amount"):
-            if len(fact.said) > 1:
-                known = self._known(fact, self._time(fact, len(fact.said)))
-                first = _Known(fact, known.said[:1], known.asked_on)
+            if len(fact.statements) > 1:
+                known = self._known(fact, self._time(fact, len(fact.statements)))
+                first = _Known(fact, known.statements[:1], known.asked_on)
                 text = self._rng.pick(QUESTION_PHRASES["difference_forms"]).format(**_slots(fact.about))
                 yield self._two(known, first, text, f"{abs(known.whole - first.whole)} EUR", "amount")
 
@@ -395,8 +395,8 @@ class FactQuestions:
             if "person" in fact.about:
                 notices[fact.about["person"], splits[fact.thread]].append(fact)
         for fact in self._shuffled("person"):
-            for notice in notices.get((str(fact.said[-1][2]), splits[fact.thread]), ()):
-                asked_on = max(self._time(fact, len(fact.said)), self._time(notice, 1))
+            for notice in notices.get((str(fact.statements[-1][2]), splits[fact.thread]), ()):
+                asked_on = max(self._time(fact, len(fact.statements)), self._time(notice, 1))
                 what = "extension" if notice.sort == "extension" else "office"
                 form = self._rng.pick(QUESTION_PHRASES["person_forms"])
                 text = form.format(w=what, q=self._rng.pick(fact.asks))
@@ -414,7 +414,7 @@ class FactQuestions:
             if other is None or other.thread == fact.thread:
                 waiting[place] = fact
                 continue
-            asked_on = max(self._time(one, len(one.said)) for one in (fact, other))
+            asked_on = max(self._time(one, len(one.statements)) for one in (fact, other))
             yield self._known(other, asked_on), self._known(fact, asked_on)
 
     def _shuffled(self, value_type: ValueType) -> list[Fact]:
@@ -422,18 +422,18 @@ class FactQuestions:
 
     def _time(self, fact: Fact, shown: int) -> datetime:
         """A time of asking at which exactly the first ``shown`` statements of the fact can be seen."""
-        message_id, said, _ = fact.said[shown - 1]
+        message_id, stated, _ = fact.statements[shown - 1]
         asked_on = self._index.asked_on(self._index.row[message_id])
-        if shown == len(fact.said):
+        if shown == len(fact.statements):
             return asked_on
-        return min(asked_on, said + (fact.said[shown][1] - said) / 2)
+        return min(asked_on, stated + (fact.statements[shown][1] - stated) / 2)
 
     def _known(self, fact: Fact, asked_on: datetime) -> _Known:
-        return _Known(fact, tuple(item for item in fact.said if item[1] <= asked_on), asked_on)
+        return _Known(fact, tuple(item for item in fact.statements if item[1] <= asked_on), asked_on)
 
     def _two(self, one: _Known, two: _Known, text: str, answer: str, answer_type: AnswerType) -> Question:
-        telling = tuple(dict.fromkeys(one.telling + two.telling))
-        return self._question("two", text, one, (answer,), answer_type, telling, two.source)
+        keywords = tuple(dict.fromkeys(one.keywords + two.keywords))
+        return self._question("two", text, one, (answer,), answer_type, keywords, two.source)
 
     def _question(
         self,
@@ -442,7 +442,7 @@ class FactQuestions:
         known: _Known,
         answers: tuple[str, ...],
         answer_type: AnswerType,
-        telling: tuple[str, ...],
+        keywords: tuple[str, ...],
         *sources: str,
     ) -> Question:
         return self._index.question(
@@ -451,7 +451,7 @@ class FactQuestions:
             4 if sources else 3,
             _sentence(text),
             known.asked_on,
-            telling,
+            keywords,
             split=self._index.splits[known.fact.thread],
             gold=(known.source, *sources),
             answers=answers,

@@ -20,7 +20,7 @@ MIN_BODY_WORDS = 20
 _TRIES = 6
 """Sets of words tried on one message."""
 _MIN_SHARED = 3
-"""A telling word stands in at least so many mails: misspellings and codes do not."""
+"""An identifying word occurs in at least so many mails: misspellings and codes do not."""
 _REAL_WORD = re.compile(r"(?=[a-z]*[aeiouy])[a-z]{4,14}")
 _QUOTE = re.compile(
     r"^\s*(?:>|-{2,}\s*(?:original|forwarded)|on .{5,80} wrote:)", re.IGNORECASE | re.MULTILINE
@@ -36,16 +36,16 @@ _NOISE = {
 def known_item_questions(
     store: MailStore, rng: np.random.Generator, count: int, mailbox: str | None = None
 ) -> list[Question]:
-    """Questions that each want one mail of the store, found by the words they tell.
+    """Questions that each want one mail of the store, found by words that the question contains.
 
-    Telling words are real words that the sender wrote and that few mails share, or the sender's name.
+    Identifying words are real words that the sender wrote and that few mails share, or the sender's name.
     Those of difficulty 1 find the mail alone; those of difficulty 2 share their words with other mails
     and name sender and month. Every question is checked by searching. Splits share no message.
 
     Args:
         store: The mailbox to ask about.
         rng: The source of chance.
-        count: How many questions; fewer come back when the store has too few telling mails.
+        count: How many questions; fewer come back when the store has too few mails with such words.
         mailbox: Ask only about this mailbox of the store; ``None`` is all of it.
     """
     fast = FastRng(rng)
@@ -68,12 +68,12 @@ def _question(
     if message.date is None or len(own) < MIN_BODY_WORDS:
         return None
     asked_on = message.date + timedelta(days=rng.between(1, 60), hours=rng.between(0, 12))
-    found = _telling(store, rng, row, message, own, mailbox, asked_on)
+    found = _find_keywords(store, rng, row, message, own, mailbox, asked_on)
     if found is None:
         return None
     shape, roles, dated = found
     held = set(query_words(f"{message.subject} {message.body} {' '.join(map(str, message.people))}"))
-    text, telling = request(rng, shape, roles, _NOISE, lambda word: word not in held)
+    text, keywords = request(rng, shape, roles, _NOISE, lambda word: word not in held)
     if dated:
         form = rng.pick(QUESTION_PHRASES["sent_forms"]).format(
             m=MONTHS[message.date.month - 1], year=message.date.year
@@ -90,7 +90,7 @@ def _question(
         split=random_split(rng),
         asked_on=asked_on,
         mailbox=mailbox,
-        telling=telling,
+        keywords=keywords,
     )
 
 
@@ -100,7 +100,7 @@ def _own_words(message: Message) -> list[str]:
     return query_words(message.body[: quote.start()] if quote else message.body)
 
 
-def _telling(
+def _find_keywords(
     store: MailStore,
     rng: FastRng,
     row: int,

@@ -23,15 +23,15 @@ class Question:
         text: What the user asks.
         kind: ``known_item``: a certain mail is wanted; ``fact``: one mail answers it; ``two_messages``: two
             are needed; ``unanswerable``: no visible mail answers it.
-        difficulty: 1 (three telling words identify the mail) to 4 (two mails needed).
+        difficulty: 1 (three words identify the mail) to 4 (two mails needed).
         gold_ids: Message-IDs, all needed; empty when unanswerable.
         answers: Accepted forms of the answer; empty when a mail is wanted or nothing answers it.
         answer_type: How the answer is compared; ``None`` if there is none.
         split: ``train``, ``validation`` or ``test``.
         asked_on: When it is asked, in UTC. Mail sent later is not visible.
         mailbox: Whose mailbox it is about; ``None`` means every one of the store.
-        telling: The words that identify the mail, in the question's order. For scripted teachers and
-            diagnosis only: an agent never sees them apart.
+        keywords: The words that identify the mail, in the question's order. For scripted teachers and
+            diagnosis only: an agent never sees which they are.
     """
 
     id: str
@@ -44,7 +44,7 @@ class Question:
     split: str
     asked_on: datetime
     mailbox: str | None = None
-    telling: tuple[str, ...] = ()
+    keywords: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The question as plain JSON values; `from_json` reads them back."""
@@ -62,11 +62,11 @@ class Question:
         names = {field.name for field in fields(cls)}
         if unknown := sorted(set(item) - names):
             raise ValueError(f"unknown field {unknown[0]!r}; a question has {', '.join(sorted(names))}")
-        if missing := sorted(names - {"mailbox", "telling"} - set(item)):
+        if missing := sorted(names - {"mailbox", "keywords"} - set(item)):
             raise ValueError(f"field {missing[0]!r} is missing")
         if item["kind"] not in get_args(QuestionKind):
             raise ValueError(f"kind must be one of {', '.join(get_args(QuestionKind))}, not {item['kind']!r}")
-        lists = {name: tuple(item.get(name, ())) for name in ("gold_ids", "answers", "telling")}
+        lists = {name: tuple(item.get(name, ())) for name in ("gold_ids", "answers", "keywords")}
         return cls(**{**item, **lists, "asked_on": to_utc(datetime.fromisoformat(item["asked_on"]))})
 
 

@@ -24,28 +24,28 @@ def request(
     noise: Mapping[str, Sequence[str]],
     strange: Callable[[str], bool],
 ) -> tuple[str, tuple[str, ...]]:
-    """A request for one mail, 14 to 28 words long, and its telling words in the order they stand in.
+    """A request for one mail, 14 to 28 words long, and its identifying words in their order.
 
     Args:
         rng: The source of chance.
         shape: Which roles there are; a key of `QUESTION_CORES`.
-        roles: The telling word of each role.
+        roles: The identifying word of each role.
         noise: Words for the slots ``x`` and ``y`` (matters), ``l`` (places) and ``n`` (names).
         strange: Whether a word may serve as noise: frequent elsewhere, absent from the wanted mail.
     """
     while True:
         core = rng.pick(QUESTION_CORES[shape]).format(**roles)
-        asked = rng.pick(QUESTION_PHRASES["requests"]).format(core=core)
+        sentence = rng.pick(QUESTION_PHRASES["requests"]).format(core=core)
         front = rng.chance(50)
         clause = rng.pick(QUESTION_PHRASES["before" if front else "after"])
         clause = clause.format(**_noise_words(rng, noise, strange))
-        text = f"{clause} {asked}" if front else f"{asked}{clause}"
-        is_question = front and asked.startswith(("can", "do ", "could", "where"))
+        text = f"{clause} {sentence}" if front else f"{sentence}{clause}"
+        is_question = front and sentence.startswith(("can", "do ", "could", "where"))
         text = text[0].upper() + text[1:] + ("?" if is_question else ".")
         found = words_of(text)
         if MIN_WORDS <= len(found) <= MAX_WORDS:
-            telling = {word.lower() for word in roles.values()}
-            return text, tuple(word for word in dict.fromkeys(found) if word in telling)
+            identifying = {word.lower() for word in roles.values()}
+            return text, tuple(word for word in dict.fromkeys(found) if word in identifying)
 
 
 def _noise_words(

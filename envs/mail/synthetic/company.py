@@ -102,7 +102,7 @@ class Fact:
     """Something that mails state, and later mails may correct: the last statement holds.
 
     ``about`` names it for people (project, topic, thing); ``asks`` are questions after it, without a question
-    mark; ``said`` holds (message id, when, value) in order of time.
+    mark; ``statements`` holds (message id, when, value) in order of time.
     """
 
     thread: int
@@ -110,7 +110,7 @@ class Fact:
     value_type: ValueType
     about: Mapping[str, str]
     asks: tuple[str, ...]
-    said: tuple[tuple[str, datetime, Value], ...]
+    statements: tuple[tuple[str, datetime, Value], ...]
 
 
 @dataclass(frozen=True, slots=True)

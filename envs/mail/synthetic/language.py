@@ -75,7 +75,7 @@ REMINDERS: tuple[tuple[str, str], ...] = _TOPICS["reminders"]
 _QUESTIONS = read_texts("questions.toml")
 
 QUESTION_CORES: Mapping[str, tuple[str, ...]] = _QUESTIONS.pop("cores")
-"""What is remembered of a mail, by the roles of the three telling words."""
+"""What is remembered of a mail, by the roles of the three identifying words."""
 
 LOOKALIKE_QUESTIONS: Mapping[str, tuple[str, ...]] = _QUESTIONS.pop("lookalike")
 """Questions about one mail of many that are alike."""

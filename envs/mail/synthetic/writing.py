@@ -114,14 +114,14 @@ class MailboxBuilder:
         return text[:1].upper() + text[1:]
 
     def compose(
-        self, sender: Person, reader: Person, said: list[str], talk: list[str], slots: Mapping[str, str]
+        self, sender: Person, reader: Person, statements: list[str], talk: list[str], slots: Mapping[str, str]
     ) -> str:
-        """A mail body: greeting, what must be said, what is said besides, sign-off and name.
+        """A mail body: greeting, the statements, small talk, sign-off and name.
 
         Args:
             sender: Who writes; the style decides the order and the tone.
             reader: Who is greeted.
-            said: Finished sentences that belong at the heart of the mail, in order.
+            statements: Finished sentences that belong at the heart of the mail, in order.
             talk: Finished sentences that may stand before or after them.
             slots: What the templates of the aside may name.
         """
@@ -130,7 +130,7 @@ class MailboxBuilder:
             talk = [*talk, self.fill(rng.pick(PHRASES["asides"]), slots)]
         talk = rng.shuffled(talk)
         cut = rng.below(len(talk) + 1)
-        text, *sentences = [*talk[:cut], *said, *talk[cut:]]
+        text, *sentences = [*talk[:cut], *statements, *talk[cut:]]
         for sentence in sentences:
             text += (" ", " ", " ", "\n\n", "\n")[rng.below(5)] + sentence
         greeting = rng.pick(style.greetings).format(g=reader.first)
@@ -176,12 +176,12 @@ def write_thread(mailbox: MailboxBuilder, project: Project, kind: Kind, start: d
         _write(mailbox, thread, act, when)
     about = {"project": project.name, "topic": thread.topic, "thing": thread.thing}
     words = {"p": project.name, "t": thread.topic, "d": thread.thing}
-    for sort, said in thread.values.items():
+    for sort, statements in thread.values.items():
         forms, value_type = (
             (kind.ask_value, kind.value) if sort == "value" else (kind.ask_second, kind.second)
         )
         asks = tuple(ask.format(**words) for ask in forms)
-        mailbox.facts.append(Fact(thread.number, sort, value_type, about, asks, tuple(said)))
+        mailbox.facts.append(Fact(thread.number, sort, value_type, about, asks, tuple(statements)))
 
 
 def _begin(mailbox: MailboxBuilder, project: Project, kind: Kind) -> _Thread:
@@ -205,9 +205,9 @@ def _write(mailbox: MailboxBuilder, thread: _Thread, act: str, when: datetime) -
     """One mail of the conversation, with the facts it states."""
     rng = mailbox.rng
     sender, readers = _parties(rng, thread, act)
-    said = _said(mailbox, thread, act, sender, when)
+    statements = _statements(mailbox, thread, act, sender, when)
     talk = _talk(mailbox, thread, act, sender)
-    body = mailbox.compose(sender, readers[0], said or [talk.pop()], talk, thread.slots)
+    body = mailbox.compose(sender, readers[0], statements or [talk.pop()], talk, thread.slots)
     own = len(body)
     prefix = "" if act == "open" else "Re: "
     if thread.last is not None:
@@ -240,7 +240,9 @@ def _parties(rng: FastRng, thread: _Thread, act: str) -> tuple[Person, list[Pers
     return sender, readers[: 1 + rng.below(2)]
 
 
-def _said(mailbox: MailboxBuilder, thread: _Thread, act: str, sender: Person, when: datetime) -> list[str]:
+def _statements(
+    mailbox: MailboxBuilder, thread: _Thread, act: str, sender: Person, when: datetime
+) -> list[str]:
     """The sentence that states the fact of this act, if it states one; remembers the value."""
     kind = thread.kind
     if act in ("open", "change"):
@@ -295,14 +297,16 @@ def write_status(mailbox: MailboxBuilder, project: Project) -> None:
         readers = [person for person in project.team if person is not sender][: rng.between(1, 3)]
         percent = min(99, percent + rng.between(1, 7))
         open_points = max(1, open_points + rng.between(-6, 5))
-        said = [mailbox.fill(line, slots | {"v": str(percent), "w": str(open_points)}) for line in lines]
+        statements = [
+            mailbox.fill(line, slots | {"v": str(percent), "w": str(open_points)}) for line in lines
+        ]
         talk = [mailbox.fill(rng.pick(PHRASES["chatter"]), slots)]
         if rng.chance(60):
             talk.append(
                 mailbox.fill(rng.pick(PHRASES["detail_sentences"]), slots | {"d": rng.pick(company.things)})
             )
         when = mailbox.moment(day)
-        body = mailbox.compose(sender, readers[0], said, talk, slots)
+        body = mailbox.compose(sender, readers[0], statements, talk, slots)
         annotation = Annotation(thread, "status", len(body), sender, f"status {project.name}")
         mailbox.send(annotation, readers, when, f"{project.name} status", body)
         day += timedelta(days=7)
@@ -321,8 +325,8 @@ def write_reminders(mailbox: MailboxBuilder) -> None:
             sender = rng.pick(authors)
             due = sender.style.show(day + timedelta(days=rng.between(4, 12)), "date")
             slots = {"p": "", "t": "reminder", "c": "", "v": due}
-            said = [mailbox.fill(template, slots)]
-            body = mailbox.compose(sender, rng.pick(company.staff), said, [], slots)
+            statements = [mailbox.fill(template, slots)]
+            body = mailbox.compose(sender, rng.pick(company.staff), statements, [], slots)
             annotation = Annotation(mailbox.new_thread(), "reminder", len(body), sender, subject)
             mailbox.send(annotation, everyone, mailbox.moment(day), subject, body)
             day += timedelta(days=rng.pick((21, 28, 28, 35)))
@@ -349,15 +353,15 @@ def _notice(
     rng, company = mailbox.rng, mailbox.company
     sender = rng.pick(company.staff)
     slots = {"p": company.name, "t": word, "c": company.name, "f": person.name, "v": str(number)}
-    said = [mailbox.fill(line, slots)]
-    body = mailbox.compose(sender, rng.pick(company.staff), said, [], slots)
+    statements = [mailbox.fill(line, slots)]
+    body = mailbox.compose(sender, rng.pick(company.staff), statements, [], slots)
     thread = mailbox.new_thread()
     annotation = Annotation(thread, sort, len(body), sender)
     everyone = Address("Everyone", f"everyone@{company.domain}")
     message_id = mailbox.send(annotation, everyone, when, f"New {word}: {person.name}", body)
     asks = (f"what is the {word} number of {person.name}",)
-    said_value: tuple[tuple[str, datetime, Value], ...] = ((message_id, when, number),)
-    mailbox.facts.append(Fact(thread, sort, "number", {"person": person.name}, asks, said_value))
+    stated: tuple[tuple[str, datetime, Value], ...] = ((message_id, when, number),)
+    mailbox.facts.append(Fact(thread, sort, "number", {"person": person.name}, asks, stated))
 
 
 def quoted(body: str, sender: Person, sent: datetime) -> str:

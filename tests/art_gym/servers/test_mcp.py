@@ -75,7 +75,7 @@ async def test_an_episode_over_stdio_is_the_episode_played_directly(tmp_path):
 
 @pytest.mark.e2e
 @in_loop
-async def test_a_client_that_leaves_in_the_middle_is_in_the_account(tmp_path):
+async def test_a_client_that_disconnects_during_an_episode_is_reported(tmp_path):
     path = tmp_path / "episodes.jsonl"
     server = stdio("art/Email-v0", "--seed", 3, "--split", "test", "--json", path)
     async with Client(server, mode="legacy") as client:
@@ -86,7 +86,7 @@ async def test_a_client_that_leaves_in_the_middle_is_in_the_account(tmp_path):
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 @in_loop
-async def test_wrong_calls_are_turns_answered_in_words(mode):
+async def test_wrong_calls_use_a_turn_and_get_an_error_message(mode):
     async with client_of(Lamp(), mode) as (client, played):
         for name, arguments, words in [
             ("lihgt", {"wick": 1}, "did you mean `light`"),

@@ -47,6 +47,6 @@ def test_the_seed_decides_the_rows() -> None:
         ({"env_args": {"fault": object()}}, ConfigError, "as JSON, but cannot be"),
     ],
 )
-def test_wrong_use_gets_words(wrong: dict[str, Any], error: type[Exception], words: str) -> None:
+def test_wrong_use_gets_an_error_message(wrong: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         task_dataset(SAY_ID, **wrong)

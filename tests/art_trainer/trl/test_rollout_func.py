@@ -92,7 +92,7 @@ def test_an_episode_ends_with_trls_budget_and_no_row_is_longer(tmp_path: Path) -
             assert [len(values) for values in rollout.given[name]] == lengths
 
 
-def test_a_fault_of_the_environment_is_left_out_and_training_goes_on(tmp_path: Path) -> None:
+def test_an_episode_whose_environment_fails_is_left_out_and_training_continues(tmp_path: Path) -> None:
     rows = task_dataset(SAY_ID, size=8, env_args={"fault": "red", "invalid_action_penalty": 0.0})
     made, rollout = train(tmp_path, rows, max_steps=3, generation_kwargs={"max_new_tokens": 1})
     failed = [e.failed for given in rollout.all for e in given["episode"]]

@@ -42,7 +42,7 @@ def question(id: str, text: str, gold: list[int], *answers: str) -> Question:
         split="train",
         asked_on=datetime(2024, 3, 20, tzinfo=UTC),
         mailbox="ann",
-        telling=("falcon", "corrected"),
+        keywords=("falcon", "corrected"),
         **fields,
     )
 

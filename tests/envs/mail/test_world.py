@@ -122,7 +122,7 @@ def test_conversations_answer_quote_forward_and_correct(world: World) -> None:
     assert subjects["Re"] > 1000
     assert subjects["Fwd"] > 200
     assert sum("\n> " in message.body for message in world.messages) > 500
-    assert sum(len(fact.said) > 1 for fact in world.facts) > 200
+    assert sum(len(fact.statements) > 1 for fact in world.facts) > 200
     opens = Counter(message.body.split("\n")[0].split(" ")[0] for message in world.messages)
     assert len([word for word, count in opens.items() if count > 50]) >= 8
     assert len({message.body for message in world.messages}) > 0.98 * len(world.messages)
@@ -135,9 +135,9 @@ def test_every_statement_of_a_fact_is_in_its_mail_and_in_the_senders_own_words(
     for fact in world.facts:
         if "thing" in fact.about:
             owners.setdefault(tuple(fact.about.values()), set()).add(fact.thread)
-        moments = [moment for _, moment, _ in fact.said]
+        moments = [moment for _, moment, _ in fact.statements]
         assert moments == sorted(moments)
-        for message_id, moment, value in fact.said:
+        for message_id, moment, value in fact.statements:
             message, note = world.messages[rows[message_id]], world.annotations[message_id]
             assert message.date == moment
             shown = note.sender.style.show(value, fact.value_type)
@@ -199,34 +199,34 @@ def test_questions_stay_in_the_closed_vocabulary_and_are_phrased_in_many_ways(
     names = {person.first.lower() for person in company.staff} | {place.lower() for place in company.places}
     names |= {*company.matters, *"monday tuesday wednesday thursday friday".split()}
     frames = {
-        " ".join("_" if word in names | {*question.telling} else word for word in words_of(question.text))
+        " ".join("_" if word in names | {*question.keywords} else word for word in words_of(question.text))
         for question in of_level(questions, 1)
     }
     assert len(frames) >= 300
 
 
-def test_three_telling_words_of_the_sender_find_the_mail_and_two_do_not(
+def test_three_identifying_words_of_the_sender_find_the_mail_and_two_do_not(
     world: World, questions: list[Question], rows: dict[str, int], index: WordIndex
 ) -> None:
     known = of_level(questions, 1)
     assert len(known) > 800
     for question in known:
-        assert len(question.telling) == 3
+        assert len(question.keywords) == 3
         seen, gold = (1 << visible(world, question)) - 1, rows[question.gold_ids[0]]
-        assert index.holding_all(question.telling, seen) == 1 << gold
-        for pair in combinations(question.telling, 2):
+        assert index.holding_all(question.keywords, seen) == 1 << gold
+        for pair in combinations(question.keywords, 2):
             assert index.holding_all(pair, seen).bit_count() >= 5
         message = world.messages[gold]
         own = message.body[: world.annotations[message.message_id].own]
-        assert set(question.telling) <= set(words_of(f"{message.subject} {own}"))
+        assert set(question.keywords) <= set(words_of(f"{message.subject} {own}"))
         words = words_of(question.text)
         assert 14 <= len(words) <= 28
-        assert tuple(dict.fromkeys(word for word in words if word in question.telling)) == question.telling
+        assert tuple(dict.fromkeys(word for word in words if word in question.keywords)) == question.keywords
         noise = {word for word in words if word in world.company.matters}
         assert not noise & set(words_of(f"{message.subject} {message.body}"))
 
 
-def test_the_store_finds_the_mail_by_its_telling_words_and_less_often_by_the_whole_question(
+def test_the_store_finds_the_mail_by_its_identifying_words_and_less_often_by_the_whole_question(
     questions: list[Question], store: MailStore
 ) -> None:
     known = of_level(questions, 1)[:150]
@@ -235,7 +235,7 @@ def test_the_store_finds_the_mail_by_its_telling_words_and_less_often_by_the_who
         gold = store.find(question.gold_ids[0])
         told, asked = (
             store.search(query, mailbox=question.mailbox, until=question.asked_on, limit=5000)
-            for query in (" ".join(question.telling), question.text)
+            for query in (" ".join(question.keywords), question.text)
         )
         found += gold in [hit.row for hit in told[:5]]
         top += max(asked, key=lambda hit: hit.score).row == gold
@@ -259,9 +259,9 @@ def test_the_last_statement_of_a_fact_is_the_answer(world: World, questions: lis
         fact = next(
             fact
             for fact in world.facts
-            if any(one == gold for one, _, _ in fact.said) and fact.value_type == question.answer_type
+            if any(one == gold for one, _, _ in fact.statements) and fact.value_type == question.answer_type
         )
-        seen = [item for item in fact.said if item[1] <= question.asked_on]
+        seen = [item for item in fact.statements if item[1] <= question.asked_on]
         assert seen[-1][0] == gold
         shown = world.annotations[gold].sender.style.show(seen[-1][2], fact.value_type)
         assert matches(shown, question.answers, question.answer_type)
@@ -276,18 +276,18 @@ def test_no_visible_mail_answers_an_unanswerable_question(
     assert len(nothing) > 50
     for question in nothing:
         seen = (1 << visible(world, question)) - 1
-        assert index.holding_all(question.telling, seen) == 0
-        assert all(index.holding_all(pair, seen) for pair in combinations(question.telling, 2))
+        assert index.holding_all(question.keywords, seen) == 0
+        assert all(index.holding_all(pair, seen) for pair in combinations(question.keywords, 2))
         assert question.answers == ()
 
 
-def test_known_items_of_any_mailbox_are_found_by_their_telling_words(store: MailStore) -> None:
+def test_known_items_of_any_mailbox_are_found_by_their_identifying_words(store: MailStore) -> None:
     made = known_item_questions(store, np.random.default_rng(3), 120)
     assert len({question.gold_ids for question in made}) == 120
     assert made == known_item_questions(store, np.random.default_rng(3), 120)
     for question in made:
         row = store.find(question.gold_ids[0])
-        hits = store.search(" ".join(question.telling), until=question.asked_on, limit=100)
+        hits = store.search(" ".join(question.keywords), until=question.asked_on, limit=100)
         best = [hit.row for hit in hits if hit.matched == 3]
         assert row in best
         assert (len(best) == 1) == (question.difficulty == 1)

@@ -64,8 +64,8 @@ class Zygote:
         """Fork a child for every request, until the parent is gone.
 
         Returns:
-            In a child: its driver, channel and seed, for the caller to go on with, so that no frame of this
-            loop lies under it. In the zygote: ``None``, at the end.
+            In a child: its driver, channel and seed, for the caller to continue with, outside of the
+            frames of this loop. In the zygote: ``None``, at the end.
         """
         self._poll.register(_CONTROL_ASIDE, select.POLLIN)
         # A copy of the control socket may outlive the parent in a fork of it; its pidfd does not.
@@ -98,7 +98,7 @@ class Zygote:
         try:
             pid = os.fork()
         except OSError as error:
-            # One run is refused; the others go on.
+            # One run is refused; the others continue.
             self._channel.write_frame(REFUSED + f"fork: {error}".encode())
             self._tell(status, 1 << 8, 0.0)
             os.closerange(0, len(_PLACES))
