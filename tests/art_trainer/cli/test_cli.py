@@ -60,33 +60,6 @@ def test_eval_of_environment_arguments_models_servers_and_faults(invoke, model):
     assert "57 to 100" in fragile.output
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["eval", "--env", "art/Emial-v0", "--policy", "random"], "no environment 'art/Emial-v0'"),
-        ([*EVAL, "random", "--env-args", "wrods=2"], "wrods=2"),
-        ([*EVAL, "random", "--env-args", "words=9"], "must be 1 to 3, not 9"),
-        ([*EVAL, "random", "--env-args", "words"], "--env-args takes key=value"),
-        ([*EVAL, "baseline:scriptd"], "did you mean `scripted`?"),
-        ([*EVAL, "random", "--split", "tset"], "did you mean `test`?"),
-        ([*EVAL, "random", "--compare"], "--compare needs at least two"),
-        ([*EVAL, "scriptde"], "no policy 'scriptde'; did you mean `scripted`?"),
-        ([*EVAL, "./runs/gone"], "no model at './runs/gone'"),
-        ([*EVAL, "openai:"], "write openai:MODEL@URL"),
-        ([*EVAL, "."], "no folder with a model, no baseline of the environment"),
-        ([*TRAIN, "--set", "lerning_rate=1"], "--set: no setting `lerning_rate`; did you"),
-        ([*TRAIN, "--num-generations", "1"], "num_generations from flag"),
-        ([*TRAIN, "--set", "opponent=copy"], "settings of art-trainer self-play"),
-        ([*TRAIN, *QUICK, "--warm-start", "scritped"], "no player `scritped`; did you mean"),
-        (["train", "--config", "missing.yaml"], "--config: no such file: missing.yaml"),
-        (["train", "--recipe", "emial"], "no recipe `emial`; did you mean `email`?"),
-        (["train", "--resume-step", "1"], "add --resume RUN"),
-    ],
-)
-def test_a_mistake_is_one_line_and_exit_code_2(arguments, words, refused):
-    assert words in refused(*arguments)
-
-
 def test_play_by_hand_and_by_a_policy(invoke):
     play = ("play", "--env", ENV, "--task", "test-2")
     typed = invoke(*play, stdin="red\nblue\n").output

@@ -119,20 +119,3 @@ def test_no_whole_group_is_an_error_with_the_fault_in_it(judge_eval):
     seed = next(seed for seed in range(100) if task(seed) == "test-1")
     with pytest.raises(ConfigError, match="every group, such as: RuntimeError: out of paint"):
         judge_eval("--env-args", "fragile=true", "--groups", 1, "--seed", seed)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--judge", "rubrik"], "no judge 'rubrik'; did you mean `rubric`"),
-        (["--judge", "rubric", "--judge", "rubric"], "--judge rubric is given twice"),
-        (["--policies", "scriptd"], "scriptd"),
-        (["--policies", "random", "--policies", "random"], "--policies random is given twice"),
-        (["--env", "toy/Nothing-v0"], "no environment 'toy/Nothing-v0'"),
-        (["--episodes", "."], "no two recorded episodes"),
-        (["--judge", "openai:m@http://localhost:1/v1", "--judge-args", "sed=1"], "unexpected keyword"),
-    ],
-)
-def test_wrong_flags_are_refused(judge_eval, arguments, words):
-    with pytest.raises(ConfigError, match=re.escape(words)):
-        judge_eval(*arguments)

@@ -94,25 +94,6 @@ def test_against_a_script_one_seat_learns(self_play: Any) -> None:
     assert f"{FIRST}/reward" not in last
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--opponent", "bset"], "no policy 'bset'; did you mean `best`"),
-        (["--opponent", "any", "--seat", "secnd_1"], "no seat `secnd_1`; did you mean `second_1`"),
-        (["--seat", FIRST], "--seat needs an opponent that does not learn; self does"),
-        (["--set", "warm_start=anny"], "warm start: first_0 has no player `anny`; did you mean `any`"),
-        (["--set", "warm_start_noise=0.2", "--set", "warm_start=any"], "self-play has none, set 0"),
-        (["--set", "engine=openai:a@http://127.0.0.1:1/v1"], "leave engine and backend out"),
-        (["--set", "backend=ray"], "leave engine and backend out"),
-        (["--env", "toy/Rice-v0"], "no game `toy/Rice-v0`; did you mean `toy/Race-v0`"),
-        (["--env-args", "goal=low"], "`goal` must be a whole number"),
-    ],
-)
-def test_what_does_not_exist_is_named(self_play: Any, arguments: list[str], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        self_play(*QUICK, *arguments)
-
-
 def test_an_old_run_has_its_opponent_in_a_file_of_its_own(self_play: Any) -> None:
     RunFolder(Path("old")).write_settings({"env": "toy/Race-v0"})
     Path("old/sides.yaml").write_text("opponent: best\nseat: null\n")

@@ -125,23 +125,6 @@ def test_a_metric_of_the_environment_is_printed(invoke):
     assert "turns of scripted: 1.000" in invoke("eval", "--suite", "m.yaml", "--policy", "scripted").output
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["eval"], "nothing to evaluate"),
-        (["eval", "--suite", "email-v0-tset", "--policy", "bm25"], "did you mean `email-v0-test`"),
-        (["eval", "--suite", "s", "--env", ENV, "--seed", "0", "--policy", "bm25"], "--env and --seed"),
-        (["eval", "--verify", "a.json", "--policy", "bm25"], "give no other flag"),
-        (["eval", "--verify", "a.json"], "a.json cannot be read"),
-        (["eval", "--env", ENV, "--policy", "random", "--by", "wrod"], "Echo-v0 have no field `wrod`"),
-        (["make-suite", "mine.txt", "--env", ENV], "ends in .yaml"),
-        (["make-suite", "mine.yaml", "--env", ENV, "--split", "tset"], "did you mean `test`"),
-    ],
-)  # fmt: skip
-def test_a_mistake_is_one_line(arguments, words, refused):
-    assert words in refused(*arguments)
-
-
 def test_arguments_keep_their_type_in_the_command():
     given = {"policy": ("p",), "env_args": {"a": "5", "b": 5, "d": None}, "device": "cpu", "compare": True}
     assert command_of(given) == (

@@ -65,23 +65,17 @@ def test_sync_that_does_not_get_through_is_exit_code_1(invoke: Any, run: MadeRun
     assert (result.exit_code, "not everything" in result.output) == (1, True)
 
 
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        ("sync . --to wanbd", ["did you mean `wandb`?"]),
-        ("sync . --to ,", ["--to names no logger"]),
-        ("sync . --to tensorboard", ["holds no run"]),
-        ("train --log tensorbord", ["did you mean `tensorboard`?"]),
-        ("train --set log=3", ["log is 3"]),
-        ("sync . --to langfuse,openpipe,otel", ["LANGFUSE_PUBLIC_KEY", "openpipe needs"]),
-        ("train --env toy/Echo-v0 --model scratch --log langfuse", ["LANGFUSE_SECRET_KEY"]),
-    ],
-)
-def test_mistakes_are_one_line(refused: Any, tmp_path: Path, command: str, words: list[str]) -> None:
-    pytest.importorskip("tensorboard")
-    error = refused(*command.split())
-    assert all(text in error for text in words)
+@pytest.mark.parametrize("command", ["sync . --to", "train --env toy/Echo-v0 --model scratch --log"])
+def test_all_keys_that_are_missing_are_named(refused: Any, tmp_path: Path, command: str) -> None:
+    error = refused(*command.split(), "langfuse,openpipe,otel")
+    assert "LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY" in error
+    assert "openpipe needs OPENPIPE_API_KEY" in error
     assert not (tmp_path / "runs").exists()
+
+
+def test_sync_needs_a_run(refused: Any) -> None:
+    pytest.importorskip("tensorboard")
+    assert "holds no run" in refused("sync", ".", "--to", "tensorboard")
 
 
 def test_settings_of_the_env_file_are_in_effect(
