@@ -28,24 +28,21 @@ def test_starts_are_different_tasks_drawn_from_the_split():
     assert tasks != sorted(tasks)
     assert mixed_starts(Echo, groups=4, seed=1) == starts
     assert mixed_starts(Echo, groups=4, seed=2) != starts
-
-
-def test_tasks_come_again_if_there_are_more_groups():
-    starts = mixed_starts(Echo, groups=14, split="train")
-    assert len({start.options["task"] for start in starts}) == 6
-    assert len({start.seed for start in starts}) == 14
+    more = mixed_starts(Echo, groups=14, split="train")  # than there are tasks
+    assert len({start.options["task"] for start in more}) == 6
+    assert len({start.seed for start in more}) == 14
 
 
 def test_players_take_turns_and_a_group_continues_where_the_last_one_ended():
-    told = []
+    ended = []
     policies = [ScriptedPolicy("scripted"), ScriptedPolicy("random"), NoisyScriptedPolicy("scripted", 1)]
-    groups = played(policies, on_episode=told.append)
+    groups = played(policies, on_episode=ended.append)
     assert groups[0].players == ("scripted", "random", "scripted with noise", "scripted")
     assert groups[1].players == ("random", "scripted with noise", "scripted", "random")
     for group in groups:
         for name, episode in zip(group.players, group.group.episodes, strict=True):
             assert episode.success or name != "scripted"
-    assert sorted(map(id, told)) == sorted(id(e) for one in groups for e in one.group.episodes)
+    assert sorted(map(id, ended)) == sorted(id(e) for one in groups for e in one.group.episodes)
 
 
 def test_the_same_seed_gives_the_same_groups_and_members_differ():

@@ -84,18 +84,15 @@ def page_of(folder):
 
 def test_result_and_verdict_stand_above_everything_else(run):
     text = page_of(run)
-    answers = [
-        text.index(words)
-        for words in (
-            "Success rose from 25% to 90% on the same 40 episodes of the test split: +65 points",
-            "Yes: held-out success went from 25% to 90%",
-            "10% of the 40 evaluated attempts fail",
-            "No sign of it",
-            "baseline bm25",
-            "Episodes won 30, lost 4",
-        )
-    ]
-    assert answers == sorted(answers)
+    words = (
+        "Success rose from 25% to 90% on the same 40 episodes of the test split: +65 points",
+        "Yes: held-out success went from 25% to 90%",
+        "10% of the 40 evaluated attempts fail",
+        "No sign of it",
+        "baseline bm25",
+        "Episodes won 30, lost 4",
+    )
+    assert sorted(words, key=text.index) == list(words)
     assert "20 of 20 steps" in text
     assert "had not finished" not in text
 

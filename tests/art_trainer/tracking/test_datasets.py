@@ -30,33 +30,21 @@ def attempt(reward: float, *replies: str, task: int = 0, **changes: Any) -> Epis
     return replace(episode, **changes)
 
 
-def recorded(folder: Path, *groups: Group, steps: int = 1) -> Path:
-    for step in range(1, steps + 1):
-        append_episodes(folder, step, groups)
-    return folder
+def test_episodes_are_selected_by_reward_and_step_without_faults_and_silence(tmp_path: Path) -> None:
+    def rewards(**selection: Any) -> list[float]:
+        found = selected_groups(tmp_path, **selection)
+        return [group.episodes[member].reward for group, members in found for member in members]
 
-
-def rewards(run: Path, **selection: Any) -> list[float]:
-    found = selected_groups(run, **selection)
-    return [group.episodes[member].reward for group, members in found for member in members]
-
-
-class TestSelection:
-    def test_by_reward_and_step(self, tmp_path: Path) -> None:
-        first = Group((attempt(0.1, "a"), attempt(0.9, "b"), attempt(0.5, "c")))
-        run = recorded(
-            tmp_path, first, Group((attempt(0.7, "d", task=1), attempt(0.3, "e", task=1))), steps=2
-        )
-        assert rewards(run) == [0.1, 0.9, 0.5, 0.7, 0.3]
-        assert rewards(run, min_reward=0.5) == [0.9, 0.5, 0.7]
-        assert rewards(run, min_reward=0.6, duplicates=True) == [0.9, 0.7] * 2
-        assert rewards(run, min_reward=0.6, duplicates=True, steps=range(2, 9)) == [0.9, 0.7]
-        assert rewards(run, min_reward=2.0) == []
-
-    def test_faults_and_silence_teach_nothing(self, tmp_path: Path) -> None:
-        broken = attempt(1.0, "a", ending=Ending.ENV_ERROR, error="x")
-        run = recorded(tmp_path, Group((broken, attempt(1.0), attempt(0.2, "b"))))
-        assert rewards(run) == [0.2]
+    broken = attempt(1.0, "x", ending=Ending.ENV_ERROR, error="x")
+    first = Group((attempt(0.1, "a"), attempt(0.9, "b"), broken, attempt(1.0), attempt(0.5, "c")))
+    second = Group((attempt(0.7, "d", task=1), attempt(0.3, "e", task=1)))
+    for step in (1, 2):
+        append_episodes(tmp_path, step, (first, second))
+    assert rewards() == [0.1, 0.9, 0.5, 0.7, 0.3]
+    assert rewards(min_reward=0.5) == [0.9, 0.5, 0.7]
+    assert rewards(min_reward=0.6, duplicates=True) == [0.9, 0.7] * 2
+    assert rewards(min_reward=0.6, duplicates=True, steps=range(2, 9)) == [0.9, 0.7]
+    assert rewards(min_reward=2.0) == []
 
 
 class TestRows:
@@ -107,7 +95,8 @@ def mixed(tmp_path: Path) -> Path:
         for k in range(12)
     ]
     (tmp_path / "run").mkdir()
-    return recorded(tmp_path / "run", *groups)
+    append_episodes(tmp_path / "run", 1, groups)
+    return tmp_path / "run"
 
 
 class TestFiles:
