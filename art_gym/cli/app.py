@@ -3,6 +3,7 @@
 import typer
 
 from art_gym.cli.coding import coding_app, sandbox_app
+from art_gym.cli.common import Version
 from art_gym.cli.envs import check_command, info_command, list_command
 from art_gym.cli.mail import mail_app
 from art_gym.cli.mcp import serve_mcp_command
@@ -11,6 +12,12 @@ from art_gym.cli.new import new_command
 app = typer.Typer(
     help="Text environments for reinforcement learning.", no_args_is_help=True, add_completion=False
 )
+
+
+@app.callback()
+def _begin(version: Version = False) -> None: ...
+
+
 app.add_typer(mail_app, name="mail")
 app.command("list")(list_command)
 app.command("info")(info_command)

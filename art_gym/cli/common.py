@@ -4,6 +4,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -11,6 +12,17 @@ from gymnasium.error import Error as GymnasiumError
 
 from art_gym.errors import ArtGymError
 
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"art-gym {metadata.version('art-gym')}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool,
+    typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+]
 EnvId = Annotated[str, typer.Argument(help="Its id, MODULE:ID, or a Python file.", show_default=False)]
 EnvArgs = Annotated[
     list[str] | None, typer.Option(metavar="KEY=VALUE", help="Argument of the environment. Repeatable.")

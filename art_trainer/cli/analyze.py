@@ -47,8 +47,10 @@ def analyze(
     """
     from art_trainer.analysis import analyze as analyze_runs
     from art_trainer.analysis.render import analysis_page, print_analysis
-    from art_trainer.tracking.run_dir import write_text
+    from art_trainer.tracking.run_dir import require_writable, write_text
 
+    for file in filter(None, (json_, html)):
+        require_writable(file)
     analysis = analyze_runs(runs, compare=compare, between=between, price=price, price_read=price_read)
     print_analysis(analysis, Console())
     if json_ is not None:

@@ -15,7 +15,7 @@ from art_trainer.formatting import duration, number, percent, points, short, spa
 from art_trainer.rollout.evaluate import Comparison, Evaluation
 from art_trainer.rollout.statistics import holm
 from art_trainer.tracking.health import RunWarning
-from art_trainer.training.run_settings import DEFAULT, Settings
+from art_trainer.training.run_settings import DEFAULT, RESUMED, Settings
 from art_trainer.types import Episode, Interval
 
 _log = logging.getLogger(__name__)
@@ -132,17 +132,16 @@ def _p_value(p: float, adjusted: float, comparisons: int) -> str:
 
 
 def print_settings(settings: Settings, console: Console) -> None:
-    """Print the settings that were set and their sources, then those left at their defaults."""
+    """Print the settings that were set for this run and their sources; all if they are ``verbose``."""
+    hidden = () if settings.verbose else (DEFAULT, RESUMED)
     table = make_table("Settings", ["setting", "value", "from"], [])
-    left = []
     for name, value in settings.to_mapping().items():
-        if settings.sources[name] == DEFAULT:
-            left.append(f"{name}={value}")
-        else:
+        if settings.sources[name] not in hidden:
             table.add_row(name, Text(str(value)), Text(settings.sources[name], style="dim"))
     console.print(table)
-    if left:
-        console.print(Text(f"Defaults: {', '.join(left)}", style="dim"))
+    if hidden:
+        words = f"All settings: {settings.folder.settings_file}, or --verbose."
+        console.print(Text(words, style="dim"), soft_wrap=True)
 
 
 # ----------------------------------------------------------------------

@@ -17,6 +17,7 @@ from rich.console import Console
 from art_trainer.cli import options as flags
 from art_trainer.cli.run_config import env_of_policies
 from art_trainer.errors import CheckpointError, ConfigError
+from art_trainer.tracking.run_dir import require_writable
 
 if TYPE_CHECKING:
     from art_trainer.analysis.result_files import EvaluationRecord, PolicyRecord
@@ -80,6 +81,12 @@ def eval_(
         verify_results(verify)
         return
     _check_policies(policy, compare)
+    if json_ is not None:
+        require_writable(json_)
+    if device is not None:
+        from art_trainer.models.loading import ModelOptions
+
+        ModelOptions(device=device)  # fails before anything is played
     if suite is not None:
         from art_trainer.analysis.suites import load_suite
 

@@ -82,7 +82,10 @@ def judge_eval(
     from art_trainer.analysis.judge_evaluation import evaluate_judge
     from art_trainer.analysis.mixed_groups import mixed_starts, play_mixed_groups, recorded_groups
     from art_trainer.cli.console import episode_bar
-    from art_trainer.tracking.run_dir import write_text
+    from art_trainer.tracking.run_dir import require_writable, write_text
+
+    if json_ is not None:
+        require_writable(json_)
 
     evaluations = []
     with contextlib.ExitStack() as stack:

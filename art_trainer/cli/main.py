@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from importlib import import_module
 
@@ -15,6 +16,8 @@ from art_gym.errors import ArtGymError
 from art_trainer.cli.options import app
 from art_trainer.errors import TrainerError
 
+_DISK = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO))
+
 for _name in (
     *("train", "self_play", "serve", "worker", "supervise", "dash", "eval", "play", "export", "analyze"),
     *("suites", "records", "sync", "judge"),
@@ -23,15 +26,36 @@ for _name in (
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run ``art-trainer``; a user's error is one line and exit code 2, Ctrl-C is exit code 130."""
+    """Run ``art-trainer``; what a user can mend is one line, Ctrl-C is exit code 130.
+
+    The exit code of an error is 2 if it would happen again, 1 if it might not, such as a full disk.
+    """
     try:
         app(args=arguments, prog_name="art-trainer")
     except KeyboardInterrupt:
         Console(stderr=True).print("Stopped.")
         sys.exit(130)
-    except (ArtGymError, TrainerError, FileNotFoundError) as error:
-        Console(stderr=True).print(f"art-trainer: {error}", markup=False, highlight=False, soft_wrap=True)
-        sys.exit(getattr(error, "exit_code", 2))
+    except Exception as error:
+        found = user_error(error)
+        if found is None:
+            raise
+        message, code = found
+        Console(stderr=True).print(f"art-trainer: {message}", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(code)
+
+
+def user_error(error: Exception) -> tuple[str, int] | None:
+    """The line and the exit code of an error that a user can mend; ``None`` for any other."""
+    message = " ".join(str(error).split())
+    if isinstance(error, ArtGymError | TrainerError | FileNotFoundError):
+        return message, getattr(error, "exit_code", 2)
+    if isinstance(error, OSError) and (error.filename is not None or error.errno in _DISK):
+        place = "" if error.filename is None else f": {error.filename}"
+        return f"{error.strerror}{place}", 1
+    safetensors = sys.modules.get("safetensors")
+    if safetensors is not None and isinstance(error, safetensors.SafetensorError):
+        return message, 1
+    return None
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import logging
 import re
 import types
 from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -56,7 +57,20 @@ def show_logs(level: int = logging.INFO) -> None:
             logger.addHandler(ConsoleHandler())
 
 
-app.callback()(lambda: show_logs())
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"art-gym {metadata.version('art-gym')}")
+        raise typer.Exit
+
+
+Version = typer.Option(
+    "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+)
+
+
+@app.callback()
+def _begin(version: Annotated[bool, Version] = False) -> None:
+    show_logs()
 
 
 # ----------------------------------------------------------------------
@@ -110,6 +124,7 @@ SHARED_FLAGS: Mapping[str, tuple[Any, str]] = {
     ),
     "config": (Annotated[Path, Flag(metavar="FILE.yaml")] | None, "Settings by name; flags override them."),
     "set_": (Mapping[str, Any], "Any other setting."),
+    "verbose": (bool | None, "Show all settings, not only those that were set."),
 }
 """Flags of every command that trains: their types and help texts."""
 

@@ -21,8 +21,16 @@ from art_trainer.config import field_docs, field_types
 from art_trainer.errors import ConfigError
 from art_trainer.recipes import DEFAULT_RECIPE
 from art_trainer.rollout.envs import check_env_arguments, find_env
-from art_trainer.tracking.run_dir import RunFolder, read_yaml
-from art_trainer.training.run_settings import DEFAULT, SCRATCH, SETTINGS, Layer, Settings, merge_settings
+from art_trainer.tracking.run_dir import RunFolder, read_yaml, require_writable
+from art_trainer.training.run_settings import (
+    DEFAULT,
+    RESUMED,
+    SCRATCH,
+    SETTINGS,
+    Layer,
+    Settings,
+    merge_settings,
+)
 
 SMALL_MODELS: Mapping[str, Mapping[str, Any]] = {
     name: {
@@ -125,6 +133,7 @@ def gather_settings(
     recipe: str | None = None,
     resume: Path | None = None,
     resume_step: int | None = None,
+    verbose: bool | None = None,
     defaults: Mapping[str, Any] = types.MappingProxyType({}),
     default_recipe: str = DEFAULT_RECIPE,
 ) -> Settings:
@@ -137,6 +146,7 @@ def gather_settings(
         recipe: Name of a recipe.
         resume: Folder of the run to resume.
         resume_step: The checkpoint to resume from; ``None``: the newest.
+        verbose: Whether to show all settings.
         defaults: What the command sets if nobody else does.
         default_recipe: The recipe if no environment is named. If a model is named, only its environment.
 
@@ -149,7 +159,7 @@ def gather_settings(
     if config is not None:
         layers.insert(0, Layer(config.name, _read_config_file(config)))
     if resume is not None:
-        saved = Layer("the resumed run", _saved_settings(resume))
+        saved = Layer(RESUMED, _saved_settings(resume))
         layers = [saved, *layers, Layer("--resume", {"output_dir": str(resume)})]
     if recipe is not None or "env" not in _values(layers):
         name = recipe or default_recipe
@@ -164,8 +174,11 @@ def gather_settings(
     settings = merge_settings(layers)
     run = dataclasses.replace(settings.run, env=env)  # a file's whole path, for a resume from another folder
     check_env_arguments(env, run.all_env_args)
-    settings = dataclasses.replace(settings, run=run, resume=resume, resume_step=resume_step)
+    settings = dataclasses.replace(
+        settings, run=run, resume=resume, resume_step=resume_step, verbose=bool(verbose)
+    )
     folder = settings.folder
+    require_writable(folder.path, folder=True)
     if resume is None and (folder.settings_file.exists() or folder.metrics_file.exists()):
         raise ConfigError(
             f"{folder.path} already holds a run: resume it with --resume {folder.path}, "
@@ -181,7 +194,7 @@ def _values(layers: Iterable[Layer]) -> dict[str, Any]:
 def _read_config_file(file: Path) -> dict[str, Any]:
     try:
         return read_yaml(file)
-    except (ValueError, OSError) as error:
+    except (ConfigError, OSError) as error:
         raise ConfigError(f"--config: {error}") from error
 
 

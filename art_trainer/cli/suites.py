@@ -73,9 +73,11 @@ def make_suite(
     """
     from art_trainer.analysis.suites import task_list_sha256, write_suite
     from art_trainer.rollout.envs import env_maker
+    from art_trainer.tracking.run_dir import require_writable
 
     if file.suffix != ".yaml":
         raise ConfigError(f"{file}: the name of a suite's file ends in .yaml")
+    require_writable(file)
     plain = evaluating.make_suite(env, env_args, split=split, episodes=episodes, seed=seed)
     suite = dataclasses.replace(
         plain,

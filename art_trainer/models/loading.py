@@ -44,6 +44,7 @@ class ModelOptions:
             close = difflib.get_close_matches(self.dtype, names, n=1)
             hint = f" (did you mean {close[0]!r}?)" if close else ""
             raise ConfigError(f"dtype is {self.dtype!r}: set one of {', '.join(names)}{hint}")
+        self._check_device()
         if self.load_in_4bit and self.lora is None:
             raise ConfigError(
                 "load_in_4bit is set, but 4-bit weights cannot be trained: set lora too, as in --lora 16"
@@ -58,6 +59,12 @@ class ModelOptions:
     def torch_device(self) -> torch.device:
         """The device that :attr:`device` means on this machine."""
         return torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+    def _check_device(self) -> None:
+        try:
+            torch.empty(0, device=self.torch_device)
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            raise ConfigError(f"device is {self.device!r}: {str(error).splitlines()[0]}") from error
 
 
 def load_model(path: str, options: ModelOptions) -> nn.Module:

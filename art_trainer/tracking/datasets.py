@@ -24,6 +24,7 @@ from typing import Any, Literal
 from art_trainer.errors import ConfigError
 from art_trainer.rollout.episodes import first_messages
 from art_trainer.tracking.episode_store import iter_steps
+from art_trainer.tracking.run_dir import require_writable
 from art_trainer.types import Episode, Group
 
 DataFormat = Literal["sft", "dpo", "openpipe"]
@@ -142,7 +143,8 @@ def export_data(
         The rows written.
 
     Raises:
-        ConfigError: For another file type, or Parquet for rows without fixed columns.
+        ConfigError: For another file type, Parquet for rows without fixed columns, or a folder that cannot
+            be written.
         RecordError: If a record is damaged.
     """
     target = Path(target)
@@ -150,6 +152,7 @@ def export_data(
         raise ConfigError(f"unknown file type {target}: use {JSONL} or {PARQUET}")
     if target.suffix == PARQUET and data_format == "openpipe":
         raise ConfigError(f"OpenPipe takes {JSONL} files, not {target}")
+    require_writable(target)
 
     def rows() -> Iterator[Row]:
         for group, members in selected_groups(run, **selection):

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from art_trainer.errors import ConfigError, RecordError
 from art_trainer.formatting import fsync
 from art_trainer.tracking.episode_schema import episode_from_json, episode_to_json
 from art_trainer.tracking.episode_store import FILE, append_episodes, begin_episodes
@@ -93,7 +94,7 @@ class RunFolder:
         """The run's settings; empty if they were not written.
 
         Raises:
-            ValueError: If ``run.yaml`` is not a mapping of names to values.
+            ConfigError: If ``run.yaml`` is not a mapping of names to values.
         """
         return read_yaml(self.settings_file) if self.settings_file.exists() else {}
 
@@ -105,7 +106,7 @@ class RunFolder:
         """One evaluation; ``None`` if it was not made.
 
         Raises:
-            ValueError: If the file is not an evaluation.
+            RecordError: If the file is not an evaluation.
         """
         from art_trainer.rollout.evaluate import Evaluation  # it loads PyTorch
 
@@ -115,7 +116,7 @@ class RunFolder:
         try:
             return Evaluation.from_json(json.loads(file.read_text(encoding="utf-8")))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{file} is not an evaluation ({error})") from error
+            raise RecordError(f"{file} is not an evaluation ({error})") from error
 
     def baselines(self) -> dict[str, Evaluation]:
         """The evaluations of the environment's baselines, sorted by name."""
@@ -215,18 +216,18 @@ def read_yaml(file: Path) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it is not YAML, or not a mapping.
+        ConfigError: If it is not YAML, or not a mapping.
     """
     try:
         data = yaml.safe_load(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FileNotFoundError(f"no such file: {file}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file} is not YAML: {error}") from error
+        raise ConfigError(f"{file} is not YAML: {error}") from error
     if data is None:
         return {}
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
-        raise ValueError(f"{file} must map setting names to values, as in `max_steps: 200`")
+        raise ConfigError(f"{file} must map setting names to values, as in `max_steps: 200`")
     return data
 
 
@@ -249,8 +250,24 @@ def parse_line(line: str) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
+def require_writable(path: Path, *, folder: bool = False) -> None:
+    """Check that a file, or a folder, can be written: before the work, not after it.
+
+    Raises:
+        ConfigError: If it cannot; says why.
+    """
+    if not folder and path.is_dir():
+        raise ConfigError(f"cannot write {path}: it is a folder, name a file in it")
+    place = next(one for one in (path, *path.absolute().parents) if one.exists())
+    if place != path and not place.is_dir():
+        raise ConfigError(f"cannot write {path}: {place} is not a folder")
+    if not os.access(place if place.is_dir() else place.absolute().parent, os.W_OK | os.X_OK):
+        raise ConfigError(f"cannot write {path}: {place} is read-only")
+
+
 def write_text(file: Path, text: str) -> None:
     """Write a file atomically: a reader never sees half of it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
     partial = hidden_path(file, ".partial")
     # A lone surrogate in a transcript must not stop the run.
     partial.write_text(text, encoding="utf-8", errors="backslashreplace")

@@ -16,7 +16,7 @@ from art_trainer.analysis.report import headline
 from art_trainer.errors import TrainerError
 from art_trainer.formatting import number, percent, visible
 from art_trainer.models.loading import load_tokenizer
-from art_trainer.tracking.run_dir import AFTER, BEFORE, RunFolder
+from art_trainer.tracking.run_dir import AFTER, BEFORE, RunFolder, require_writable
 from art_trainer.training.checkpoint import result_checkpoint, verify_checkpoint
 
 _CURVE_ROWS = 10
@@ -67,12 +67,14 @@ def export_model(source: Path | str, folder: Path | str, *, name: str | None = N
         The folder.
 
     Raises:
+        ConfigError: If the folder cannot be written.
         ExportError: If there is no checkpoint, no base model to merge into, or something at ``folder``.
         CheckpointError: If the checkpoint is incomplete or damaged.
     """
     (checkpoint, run), target = find_checkpoint(Path(source)), Path(folder)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ExportError(f"{target} is there already and not empty: give another folder")
+    require_writable(target, folder=True)
     model = _merged(checkpoint / "model")
     tokenizer = load_tokenizer(checkpoint / "model")
     parameters = sum(p.numel() for p in model.parameters())
@@ -81,12 +83,15 @@ def export_model(source: Path | str, folder: Path | str, *, name: str | None = N
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     hugging_face: Any = model
-    hugging_face.save_pretrained(partial)
-    tokenizer.save_pretrained(partial)
-    (partial / "README.md").write_text(card, encoding="utf-8")
-    if target.exists():
-        target.rmdir()
-    partial.rename(target)
+    try:
+        hugging_face.save_pretrained(partial)
+        tokenizer.save_pretrained(partial)
+        (partial / "README.md").write_text(card, encoding="utf-8")
+        if target.exists():
+            target.rmdir()
+        partial.rename(target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
     return target
 
 

@@ -29,6 +29,8 @@ from art_trainer.tracking.sinks.base import sink_names
 
 DEFAULT = "default"
 """The source of a value that nobody set."""
+RESUMED = "the resumed run"
+"""The source of a value that a resumed run had before."""
 LOCAL: Literal["local"] = "local"
 RAY = "ray"
 SELF, COPY = "self", "copy"
@@ -166,6 +168,8 @@ class Settings:
     """The run to resume."""
     resume_step: int | None = None
     """Resume from this step's checkpoint, not from the newest; later ones are deleted."""
+    verbose: bool = False
+    """Show all settings, not only those that were set."""
 
     @property
     def folder(self) -> RunFolder:

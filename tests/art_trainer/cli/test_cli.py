@@ -4,11 +4,15 @@ import os
 import signal
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from art_gym.cli.app import app as gym_app
+from art_trainer.cli.main import app
 from art_trainer.cli.options import first_sentence
 from art_trainer.cli.run_config import parse_pairs, setting_doc
 from art_trainer.errors import CheckpointError, ConfigError
@@ -32,6 +36,11 @@ COMMANDS = (
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_has_examples(invoke, command):
     assert f"art-trainer {command}" in invoke(*command.split(), "--help").output.partition("Options")[2]
+
+
+@pytest.mark.parametrize("app", [app, gym_app], ids=["art-trainer", "art-gym"])
+def test_the_version_is_printed(app):
+    assert CliRunner().invoke(app, ["--version"]).output == f"art-gym {metadata.version('art-gym')}\n"
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -122,8 +131,9 @@ def test_train_from_beginning_to_report_and_on(invoke, tmp_path, model):
     for row in (("learning_rate", "0.001", "flag"), ("seed", "5", "my.yaml"), ("lr_scheduler_type", "--set")):
         line = next(line for line in result.output.splitlines() if f" {row[0]} " in line)
         assert all(cell in line for cell in row)
-    for text in ("step 2/2", "baseline scripted", "Success went from"):
+    for text in ("step 2/2", "baseline scripted", "Success went from", "run.yaml, or --verbose"):
         assert text in result.output
+    assert "adam_epsilon" not in result.output
     folder = RunFolder(tmp_path / "runs" / "Echo-v0-tiny-1")
     assert len(folder.metrics().records) == 2
     assert set(folder.baselines()) == {"random", "scripted"}
@@ -136,7 +146,10 @@ def test_train_from_beginning_to_report_and_on(invoke, tmp_path, model):
     with pytest.raises(ConfigError, match="already holds a run: resume it with --resume"):
         invoke(*TRAIN, "--model", model, *QUICK, "--output-dir", folder.path)
     kept = (folder.evaluations / "before.json").read_text()
-    assert "Resuming after step 2." in invoke("train", "--resume", folder.path, "--max-steps", "3").output
+    resumed = invoke("train", "--resume", folder.path, "--max-steps", "3", "--verbose").output
+    assert "Resuming after step 2." in resumed
+    assert "adam_epsilon" in resumed
+    assert "the resumed run" in resumed
     assert [record["step"] for record in folder.metrics().records] == [1, 2, 3]
     assert (folder.evaluations / "before.json").read_text() == kept
     evaluated = invoke(*EVAL, folder.path, "--episodes", "2", "--max-completion-length", "4")
@@ -153,6 +166,7 @@ def test_a_model_made_from_scratch_is_warmed_up_trained_and_resumed(invoke, tmp_
     resumed = invoke("train", "--resume", run, "--max-steps", "3").output
     assert "Resuming after step 2." in resumed
     assert "warm start:" not in resumed
+    assert "the resumed run" not in resumed
     assert invoke(*EVAL, run, "--episodes", "2").exit_code == 0
     assert invoke("replay", run, "--step", 2).exit_code == 0
 
@@ -183,7 +197,7 @@ def test_resume_step_goes_back_to_an_older_checkpoint(invoke, model, tmp_path):
 @pytest.mark.e2e
 def test_ctrl_c_saves_a_checkpoint_and_a_report(tmp_path, model):
     command = [sys.executable, "-m", "art_trainer.cli.main", *TRAIN, "--model", model, *QUICK]
-    command += ["--max-steps", "100000", "--output-dir", str(tmp_path / "out")]
+    command += ["--max-steps", "100000", "--keep-going", "--output-dir", str(tmp_path / "out")]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
         command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

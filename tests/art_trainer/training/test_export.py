@@ -1,5 +1,6 @@
 """A run's model as a Hugging Face folder: the same numbers, and a card with the run's results."""
 
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -104,7 +105,9 @@ def test_the_example_of_the_card_runs(
     assert capsys.readouterr().out
 
 
-def test_what_cannot_be_exported_is_named_and_nothing_is_written(adapter: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_exported_is_named_and_nothing_is_written(
+    adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.copytree(adapter, tmp_path / "run")
     model = list_checkpoints(tmp_path / "run" / "checkpoints")[-1] / "model"
 
@@ -114,6 +117,9 @@ def test_what_cannot_be_exported_is_named_and_nothing_is_written(adapter: Path, 
             export_model(source, tmp_path / target)
         assert sorted(tmp_path.rglob("*")) == before
 
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+        refused(adapter, OSError, "No space left")
     refused(tmp_path / "gone", ExportError, "there is no such folder")
     refused(adapter.parent / "tiny", ExportError, "holds no checkpoint")
     refused(adapter, ExportError, "not empty", target="run")

@@ -1,0 +1,86 @@
+"""Failures fail: one line, an exit code that is not 0, and before the work where that can be known before."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import SafetensorError
+
+from art_trainer.cli.main import user_error
+from art_trainer.errors import ConfigError, StalledError
+from art_trainer.tracking.run_dir import require_writable
+
+ENV = ("--env", "tests.art_trainer.toy_envs:toy/Echo-v0")
+WRITING = {
+    "train": ("train", *ENV, "--output-dir"),
+    "serve": ("serve", *ENV, "--output-dir"),
+    "export": ("export", "RUN"),
+    "export-data": ("export-data", "RUN"),
+    "eval": ("eval", *ENV, "--policy", "random", "--json"),
+    "judge eval": ("judge", "eval", *ENV, "--json"),
+    "analyze": ("analyze", "RUN", "--json"),
+    "analyze's page": ("analyze", "RUN", "--html"),
+    "make-suite": ("make-suite", *ENV),
+}
+"""Commands that write; what they write comes last."""
+
+
+@pytest.mark.parametrize("name", WRITING)
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(name, refused, trained_run, monkeypatch):
+    command = [str(trained_run) if word == "RUN" else word for word in WRITING[name]]
+    Path("file").touch()
+    target = {"export-data": "x.jsonl", "make-suite": "x.yaml"}.get(name, "x")
+    assert "/file is not a folder" in refused(*command, f"file/{target}")
+    # Root may write everywhere but on such a disk.
+    monkeypatch.setattr(os, "access", lambda place, mode: not mode & os.W_OK)
+    assert f"cannot write {target}: {Path.cwd()} is read-only" in refused(*command, target)
+    assert os.listdir() == ["file"]
+
+
+def test_a_folder_is_no_place_for_a_file(tmp_path):
+    require_writable(tmp_path, folder=True)
+    require_writable(tmp_path / "new" / "file.json")
+    with pytest.raises(ConfigError, match="it is a folder, name a file in it"):
+        require_writable(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("error", "found"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), ("No space left on device", 1)),
+        (PermissionError(errno.EACCES, "Permission denied", "a/b"), ("Permission denied: a/b", 1)),
+        (FileNotFoundError("no such file: x"), ("no such file: x", 2)),
+        (SafetensorError("I/O error: No space left"), ("I/O error: No space left", 1)),
+        (ConfigError("two\n  lines"), ("two lines", 2)),
+        (StalledError("no gradient"), ("no gradient", 3)),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), None),
+        (ValueError("a bug"), None),
+    ],
+)
+def test_what_a_user_can_mend_is_a_line_and_a_code_and_a_bug_is_not(error, found):
+    assert user_error(error) == found
+
+
+def test_damaged_settings_are_one_line(refused):
+    Path("run").mkdir()
+    Path("run/run.yaml").write_text("env: [\nmodel: }")
+    for command in (("train", "--resume", "run"), ("analyze", "run"), ("replay", "run", "--step", 1)):
+        assert "run/run.yaml is not YAML" in refused(*command)
+
+
+NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+
+
+@pytest.mark.parametrize(
+    ("device", "words"),
+    [
+        ("nonsense", "device is 'nonsense': Expected one of cpu, cuda"),
+        pytest.param("cuda", "device is 'cuda': ", marks=NO_CUDA),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused_before_the_work(device, words, refused, model):
+    assert words in refused("train", *ENV, "--model", model, "--set", f"device={device}")
+    assert not Path("runs").exists()
+    assert words in refused("eval", *ENV, "--policy", "random", "--policy", model, "--device", device)
