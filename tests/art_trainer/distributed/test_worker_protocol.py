@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import stat
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -37,25 +38,18 @@ from tests.art_trainer.guess import GuessEnv, guess_policy
 pytestmark = pytest.mark.anyio
 
 
-class Gate:
-    """Environments that wait for the test at every step, once it is shut."""
+class GatedEnv(GuessEnv):
+    """Waits for the test at every step while the gate is shut."""
 
-    def __init__(self) -> None:
-        self.open = threading.Event()
-        self.open.set()
-        self.waiting = threading.Event()
+    def __init__(self, gate, waiting) -> None:
+        super().__init__()
+        self.gate, self.waiting = gate, waiting
 
-    def env(self):
-        gate = self
-
-        class GatedEnv(GuessEnv):
-            def step(self, action):
-                if not gate.open.is_set():
-                    gate.waiting.set()
-                assert gate.open.wait(60)
-                return super().step(action)
-
-        return GatedEnv()
+    def step(self, action):
+        if not self.gate.is_set():
+            self.waiting.set()
+        assert self.gate.wait(60)
+        return super().step(action)
 
 
 class Scene:
@@ -65,7 +59,10 @@ class Scene:
         self.policy = guess_policy(hidden=16)
         self.server = FakeServer(WeightStore(tmp_path / "weights", self.policy), described(self.policy))
         self.server.store.publish(0)
-        self.gate = Gate()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.waiting = threading.Event()
+        self.make_env = partial(GatedEnv, self.gate, self.waiting)
         self.options = {"capacity": 4}
         self.cache = tmp_path / "cache"
         self.worker: Worker
@@ -77,7 +74,7 @@ class Scene:
         return await self.server.line()
 
     def start(self):
-        self.worker = Worker(self.server.url, lambda env, args: self.gate.env, self.cache, **self.options)
+        self.worker = Worker(self.server.url, lambda env, args: self.make_env, self.cache, **self.options)
         self.running = asyncio.get_running_loop().run_in_executor(None, self.worker.run)
 
     async def done(self, kind=None, words=""):
@@ -97,9 +94,9 @@ class Scene:
 
     async def hold(self, line, count):
         """Grant leases, and wait until they are played as far as the gate."""
-        self.gate.open.clear()
+        self.gate.clear()
         _, names = await self.lease(line, count)
-        await asyncio.to_thread(self.gate.waiting.wait, 60)
+        await asyncio.to_thread(self.waiting.wait, 60)
         return names
 
     def learn(self, version):
@@ -120,7 +117,7 @@ async def scene(tmp_path, anyio_backend):
     scene = Scene(tmp_path)
     async with scene.server.running():
         yield scene
-        scene.gate.open.set()
+        scene.gate.set()
         scene.worker.stop()
         await asyncio.wait([scene.running])
 
@@ -207,7 +204,7 @@ async def test_a_worker_that_is_asked_to_stop_returns_its_leases(scene, asked, c
     release = await line.hear(ReleaseLeases)
     assert sorted(release.leases) == sorted(names)
     assert (release.failed, release.reason) == (False, "enough")
-    scene.gate.open.set()
+    scene.gate.set()
     await scene.done()
     assert not any(isinstance(message, EpisodeResult) for message in line.heard)
     assert not scene.worker.stuck
@@ -241,7 +238,7 @@ async def test_new_weights_are_fetched_while_the_old_ones_play(scene):
     await eventually(lambda: "/weights/1/data" in scene.server.asked)
     status = await line.hear(StatusUpdate, lambda status: status.policy_version is not None)
     assert (status.policy_version, len(status.leases)) == (0, 2)
-    scene.gate.open.set()
+    scene.gate.set()
     assert [versions(result) for result in await receipts(line, 2)] == [{0}, {0}]
     await scene.lease(line, 2, seed=8)
     new = await receipts(line, 2)
@@ -353,14 +350,13 @@ async def test_a_worker_that_computes_sends_heartbeats(scene, monkeypatch):
 async def test_a_server_that_comes_back_without_the_leases_gets_no_results_of_them(scene):
     line = await scene.begin()
     lost = await scene.hold(line, 2)
-    await scene.server.shut()
     scene.server.asked = []
-    await scene.server.open()
+    line.cut()
     again = await scene.server.line()
     assert sorted(again.hello.leases) == sorted(lost)
     # It has read by now that they are nobody's any more.
     await again.hear(StatusUpdate, lambda status: not status.leases)
-    scene.gate.open.set()
+    scene.gate.set()
     await scene.lease(again, 2)
     await receipts(again, 2)
     sent = {message.lease for message in again.heard if isinstance(message, EpisodeResult)}
@@ -429,7 +425,7 @@ async def test_an_episode_that_does_not_fit_the_protocol_is_returned(scene, monk
             return "x", float("nan"), True, False, {"success": True}
 
     if what == "odd":
-        monkeypatch.setattr(scene.gate, "env", Odd)
+        scene.make_env = Odd
     else:
         monkeypatch.setattr(executor, "MAX_MESSAGE_BYTES", 100)
     line = await scene.begin()

@@ -19,9 +19,9 @@ from art_trainer.distributed.ray.backend import ActorTimeouts, RayBackend
 from art_trainer.distributed.ray.cluster import ActorResources
 from art_trainer.errors import TrainerError
 from art_trainer.types import Group, GroupSpec
+from tests.art_trainer.distributed.guess_envs import MODULE
 from tests.art_trainer.guess import guess_policy
 
-MODULE = "tests.art_trainer.distributed.ray.guess_id"
 ENV = f"{MODULE}:guess/Guess-v0"
 STRIKING = f"{MODULE}:guess/Striking-v0"
 SIZE = 4

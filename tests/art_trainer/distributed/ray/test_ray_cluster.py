@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from art_trainer.tracking.run_dir import RunFolder
-
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.skipif(
@@ -23,10 +21,11 @@ pytestmark = [
 ROOT = Path(__file__).parents[4]
 
 
-def run_module(folder: Path, *words: str) -> None:
-    """Run a module with a home of its own: Ray writes a token there."""
+def scenario(name: str, folder: Path) -> dict[str, Any]:
+    """What a scenario reports, run with a home of its own: Ray writes a token there."""
+    out = folder / "found.json"
     ended = subprocess.run(
-        [sys.executable, "-m", *words],
+        [sys.executable, "-m", "tests.art_trainer.distributed.ray.scenarios", name, str(out)],
         cwd=ROOT,
         env={**os.environ, "HOME": str(folder), "PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"},
         capture_output=True,
@@ -35,20 +34,7 @@ def run_module(folder: Path, *words: str) -> None:
         check=False,
     )
     assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-4000:]
-
-
-def scenario(name: str, folder: Path) -> dict[str, Any]:
-    """What a scenario reports."""
-    run_module(folder, "tests.art_trainer.distributed.ray.scenarios", name, str(folder / "found.json"))
-    return dict(json.loads((folder / "found.json").read_text()))
-
-
-def test_the_train_command_plays_in_a_private_cluster(tmp_path: Path) -> None:
-    small = ["backend=ray", "ray_actors=1", "max_steps=1", "eval_episodes=2", "baselines=[]"]
-    flags = [part for one in (*small, "scratch={layers: 1, hidden_size: 32}") for part in ("--set", one)]
-    flags += ["--env", "tests.art_trainer.distributed.ray.guess_id:guess/Guess-v0", "--model", "scratch"]
-    run_module(tmp_path, "art_trainer", "train", *flags, "--output-dir", str(tmp_path / "run"))
-    assert len(RunFolder(tmp_path / "run").metrics().records) == 1
+    return dict(json.loads(out.read_text()))
 
 
 def test_lost_actors_are_replaced_and_every_attempt_counts_once(tmp_path: Path) -> None:

@@ -1,0 +1,293 @@
+"""The command `art-trainer worker`, and its processes that are killed, stopped or asked to end."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import gymnasium as gym
+import pytest
+
+from art_trainer.cli import worker as working
+from art_trainer.cli.access import read_token
+from art_trainer.cli.main import main
+from art_trainer.cli.worker import PARENT_VARIABLE, WorkerJob, allowed_environments, cache_folder, run_workers
+from art_trainer.config import GRPOConfig, LeaseOptions
+from art_trainer.distributed.backend import RemoteBackend
+from art_trainer.distributed.protocol import Limits
+from art_trainer.distributed.server import ServerOptions
+from art_trainer.distributed.task_queue import TaskQueue
+from art_trainer.distributed.worker.connection import RefusedError
+from art_trainer.errors import ConfigError
+from art_trainer.rollout.episodes import rollout_groups
+from art_trainer.types import GroupSpec
+from tests.art_trainer.distributed.guess_envs import GATE, MODULE
+from tests.art_trainer.distributed.server_helpers import TOKEN, served
+from tests.art_trainer.guess import GuessEnv, guess_policy
+from tests.art_trainer.waiting import until
+
+
+def test_a_module_is_imported_only_if_it_is_allowed(tmp_path, monkeypatch):
+    (tmp_path / "stranger.py").write_text(
+        "import gymnasium as gym, pathlib\n"
+        f"pathlib.Path({str(tmp_path / 'ran')!r}).touch()\n"
+        "gym.register('stranger/Env-v0', 'art_gym.envs.mail.env:EmailEnv')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for modules in ((), ("other",), ("stranger.more",)):
+        with pytest.raises(RefusedError, match="--allow-module stranger if you trust it"):
+            allowed_environments(modules)("stranger:stranger/Env-v0", {})
+    assert not (tmp_path / "ran").exists()
+    with pytest.raises(ConfigError, match="cannot be made with no_such_argument"):
+        allowed_environments(["stranger"])("stranger:stranger/Env-v0", {"no_such_argument": 1})
+    assert (tmp_path / "ran").exists()
+    gym.registry.pop("stranger/Env-v0")
+
+
+def test_a_refusal_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ART_SERVER_TOKEN", "another-token-of-some-length")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with served(tmp_path) as here, pytest.raises(SystemExit, match="2"):
+        main(["worker", "--server", here.server.url, "--cache", str(tmp_path)])
+    assert re.fullmatch("art-trainer: .* answered 401: it wants its token.*\n", capsys.readouterr().err)
+
+
+def test_a_server_that_is_gone_ends_patience_with_exit_code_1(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(SystemExit, match="1"):
+        main(["worker", "--server", "http://127.0.0.1:1", "--patience", "0.1", "--cache", str(tmp_path)])
+    assert "art-trainer: gave up after 0.1 s" in capsys.readouterr().out
+
+
+def test_registered_environments_are_made():
+    env = allowed_environments(())("art/2048-v0", {"board_size": 3})()
+    env.reset(seed=0)
+    env.close()
+    with pytest.raises(ConfigError, match="no environment 'art/2084-v0'"):
+        allowed_environments(())("art/2084-v0", {})
+
+
+def test_the_token_is_read_from_a_file_or_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("ART_SERVER_TOKEN", "from-the-environment")
+    file = tmp_path / "token"
+    file.write_text("from-the-file\n")
+    assert (read_token(None), read_token(file)) == ("from-the-environment", "from-the-file")
+    monkeypatch.delenv("ART_SERVER_TOKEN")
+    assert read_token(None) is None
+    file.write_text("\n")
+    with pytest.raises(ConfigError, match="is empty"):
+        read_token(file)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_token(tmp_path / "none")
+
+
+def test_the_cache_is_the_users(monkeypatch):
+    monkeypatch.setenv("ART_GYM_CACHE", "/somewhere")
+    assert cache_folder() == Path("/somewhere/worker")
+    monkeypatch.delenv("ART_GYM_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/elsewhere")
+    assert cache_folder() == Path("/elsewhere/art-gym/worker")
+
+
+def test_several_workers_get_the_token_by_the_environment(tmp_path, monkeypatch):
+    begun = []
+    monkeypatch.setattr(working, "run_workers", lambda *given: begun.append(given) or 0)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    (tmp_path / "token").write_text("a-secret-of-two")
+    passed_on = f"--capacity 7 --cache {tmp_path} --allow-module mine --device cpu --patience 5.0"
+    flags = f"--server http://127.0.0.1:1 --token-file {tmp_path / 'token'} --workers 2 --id ann {passed_on}"
+    with pytest.raises(SystemExit, match="0"):
+        main(["worker", *flags.split()])
+    ((words, environment, count, name),) = begun
+    command = " ".join(words)
+    assert (count, name) == (2, "ann")
+    assert "a-secret-of-two" not in command
+    assert environment["ART_SERVER_TOKEN"] == "a-secret-of-two"
+    assert int(environment["OMP_NUM_THREADS"]) >= 1
+    assert all(flag in command for flag in passed_on.split(" --"))
+
+
+def test_a_worker_that_dies_is_restarted_under_a_new_name_and_later_each_time(caplog):
+    job = WorkerJob(0, ["worker"], "ann", 0.5)
+    for number, pause in ((1, 0.5), (2, 1.0), (3, 2.0)):
+        assert job.start() == ["worker", "--id", f"ann-0.{number}"]
+        assert job.end(-9, "was killed") == pause
+    assert len(caplog.messages) == 3
+    assert WorkerJob(0, ["worker"], None, 0.5).start() == ["worker"], "it chooses its name"
+
+
+@pytest.mark.parametrize("code", [0, 2])
+def test_a_worker_that_is_done_or_refused_is_not_restarted(tmp_path, caplog, code):
+    starts = tmp_path / "starts"
+    script = f"import sys; open({str(starts)!r}, 'a').write('x'); sys.exit({code})"
+    command = [sys.executable, "-I", "-S", "-c", script]
+    assert run_workers(command, {"PATH": os.environ["PATH"]}, 2, None, first_pause=0.01) == code
+    assert starts.read_text() == "xx"
+    assert caplog.messages == []
+
+
+ENV = f"{MODULE}:guess/Gated-v0"
+GROUPS, SIZE = 3, 4
+ALL = GROUPS * SIZE
+LEASE_SECONDS = 60.0
+PLAYED_AGAIN = {"leased": 2 * ALL, "accepted": ALL}
+"""Counts if every attempt was leased a second time; what became of the first leases is added."""
+PROCESSES = multiprocessing.get_context("forkserver")
+"""Processes that need not import PyTorch one by one."""
+PROCESSES.set_forkserver_preload(["art_trainer.distributed.worker.worker", MODULE])
+
+
+def run_command(arguments, log, environment):
+    """Be ``art-trainer``, in a process of its own."""
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.environ.update(environment)
+    from art_trainer.cli.main import main
+
+    main(arguments)
+
+
+class Scene:
+    """A training server whose leases expire when a test says so, and the processes of its workers."""
+
+    def __init__(self, tmp_path, monkeypatch) -> None:
+        self.now = 0.0
+        self.gate = tmp_path / "gate"
+        self.thread = ThreadPoolExecutor(1)
+        self._tmp_path = tmp_path
+        self._children = []
+        self.policy = guess_policy(hidden=16)
+        config = GRPOConfig(num_generations=SIZE, groups_per_step=GROUPS, max_completion_length=2)
+        queue = partial(TaskQueue, clock=lambda: self.now)
+        monkeypatch.setattr("art_trainer.distributed.backend.TaskQueue", queue)
+        options = ServerOptions(
+            token=TOKEN, leases=LeaseOptions(LEASE_SECONDS), limits=Limits(ping_seconds=600)
+        )
+        self.backend = RemoteBackend(self.policy, ENV, {}, config, tmp_path / "run", options=options)
+        self.backend.publish(0)
+
+    def worker(self, name, *, gated=False, **environment):
+        arguments = [
+            *("worker", "--server", self.backend.url, "--id", name, "--capacity", str(ALL)),
+            *("--cache", str(self._tmp_path / "cache"), "--allow-module", MODULE),
+        ]
+        environment["ART_SERVER_TOKEN"] = TOKEN
+        if gated:
+            environment[GATE] = str(self.gate)
+        log = self._tmp_path / f"{name}.log"
+        child = PROCESSES.Process(target=run_command, args=(arguments, log, environment))
+        child.start()
+        self._children.append(child)
+        return child
+
+    def ended(self, child, name):
+        """Wait for the end of a worker; its exit code and output."""
+        child.join(60)
+        return child.exitcode, (self._tmp_path / f"{name}.log").read_text()
+
+    def close(self):
+        for child in self._children:
+            child.kill()
+            child.join()
+        self.backend.close()
+        self.thread.shutdown()
+        for log in self._tmp_path.glob("*.log"):
+            print(log.name, log.read_text(), sep="\n")  # shown if a test fails
+            assert TOKEN not in log.read_text()
+
+    def begin(self, batch=0):
+        """Ask for groups; what comes of it can be waited for."""
+        tasks = [GroupSpec(7 * batch + n, SIZE, (batch, n), batch=batch) for n in range(GROUPS)]
+        groups = self.thread.submit(self.backend.collect, tasks, on_episode=lambda episode: None)
+        return tasks, groups
+
+    def begun_by(self, name):
+        """Groups are asked for, and a gated worker has leased all of them and begun to play."""
+        asked = self.begin()
+        child = self.worker(name, gated=True)
+        until(lambda: sum(c.leases for c in self.backend.status().clients if c.id == name) == ALL)
+        until(self.gate.with_name("reached").exists)
+        return asked, child
+
+    def expire(self):
+        """Let time pass until all leases are over, also if a worker's last words were still on the way."""
+
+        def over():
+            self.now += 2 * LEASE_SECONDS
+            return self.results.get("expired") == ALL
+
+        until(over)
+
+    def check(self, tasks, groups):
+        """Each attempt was played once, as the trainer itself would have played it."""
+        local = rollout_groups(self.policy, GuessEnv, tasks)
+        played = groups.result(60)
+        assert [len(group.episodes) for group in played] == [SIZE] * GROUPS
+        for group, expected in zip(played, local, strict=True):
+            assert group.whole
+            assert [e.turns for e in group.episodes] == [e.turns for e in expected.episodes]
+
+    @property
+    def results(self):
+        return {name: count for name, count in self.backend.status().results.items() if count}
+
+
+@pytest.fixture
+def scene(tmp_path, monkeypatch):
+    found = Scene(tmp_path, monkeypatch)
+    yield found
+    found.close()
+
+
+@pytest.mark.e2e
+def test_a_worker_that_is_killed_loses_nothing(scene):
+    asked, killed = scene.begun_by("killed")
+    killed.kill()
+    assert scene.ended(killed, "killed")[0] == -signal.SIGKILL
+    scene.expire()
+    scene.worker("next")
+    scene.check(*asked)
+    assert scene.results == PLAYED_AGAIN | {"expired": ALL}
+
+
+@pytest.mark.e2e
+def test_a_worker_that_is_stopped_comes_too_late_and_works_on(scene):
+    asked, stopped = scene.begun_by("stopped")
+    os.kill(stopped.pid, signal.SIGSTOP)
+    scene.expire()
+    scene.worker("next")
+    scene.check(*asked)
+    scene.gate.touch()
+    os.kill(stopped.pid, signal.SIGCONT)
+    until(lambda: scene.results.get("late", 0) + scene.results.get("duplicate", 0) == ALL)
+    assert (scene.results["expired"], scene.results["accepted"]) == (ALL, ALL)
+    scene.check(*scene.begin(batch=1))
+    assert scene.results["accepted"] == 2 * ALL
+
+
+@pytest.mark.e2e
+def test_sigterm_gives_the_leases_back_and_ends_well(scene):
+    asked, child = scene.begun_by("asked")
+    child.terminate()
+    until(lambda: scene.results.get("released") == ALL)
+    scene.gate.touch()
+    scene.worker("next")
+    code, output = scene.ended(child, "asked")
+    assert code == 0
+    assert "done: it got SIGTERM" in output
+    scene.check(*asked)
+    assert scene.results == PLAYED_AGAIN | {"released": ALL}
+
+
+@pytest.mark.e2e
+def test_a_worker_whose_supervisor_is_gone_ends_itself(scene):
+    code, output = scene.ended(scene.worker("orphan", **{PARENT_VARIABLE: "1"}), "orphan")
+    assert code == 0
+    assert "done: its supervisor is gone" in output
