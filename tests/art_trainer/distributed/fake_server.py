@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.asyncio.server import ServerConnection, serve
 from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
@@ -89,35 +89,14 @@ class FakeServer:
         self.asked: list[str] = []
         self.lines: asyncio.Queue[Line] = asyncio.Queue()
         self._numbers = itertools.count()
-        self._server: Server
-        self.port = 0
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        self.url = ""
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[FakeServer]:
-        await self.open()
-        try:
-            yield self
-        finally:
-            await self.shut()
-
-    async def open(self) -> None:
-        self._server = await serve(
-            self._speak,
-            "127.0.0.1",
-            self.port,
-            process_request=self._answer,
-            max_size=2**26,
-            close_timeout=0.2,
-        )
-        self.port = next(iter(self._server.sockets)).getsockname()[1]
-
-    async def shut(self) -> None:
-        self._server.close()
-        await self._server.wait_closed()
+    async def running(self) -> AsyncIterator[None]:
+        options: Any = {"process_request": self._answer, "max_size": 2**26, "close_timeout": 0.2}
+        async with serve(self._speak, "127.0.0.1", 0, **options) as server:
+            self.url = f"http://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
+            yield
 
     async def line(self) -> Line:
         """The next connection."""

@@ -14,13 +14,15 @@ import httpx
 from websockets.sync.client import ClientConnection, connect
 
 from art_trainer.config import LeaseOptions
-from art_trainer.distributed.protocol import EpisodeData, FileEntry, ModelManifest, RunSpec, WeightManifest
+from art_trainer.distributed.protocol import EpisodeData, RunSpec
 from art_trainer.distributed.result_log import ResultLog
 from art_trainer.distributed.server import RunProgress, ServerOptions, TrainingServer
 from art_trainer.distributed.task_queue import TaskQueue
+from art_trainer.distributed.weights import WeightStore
 from art_trainer.distributed.worker_connections import WorkerConnection
 from art_trainer.inference.sampling import SamplingParams
 from tests.art_trainer.distributed.played import episode, task
+from tests.art_trainer.guess import guess_policy
 from tests.art_trainer.waiting import until
 
 TOKEN = "a-token-that-nobody-guesses"
@@ -33,33 +35,6 @@ RUN = RunSpec(
     max_context=None,
     dtype="float32",
 )
-
-
-class Shelf:
-    """Weights of version 0, and a model of one file."""
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True)
-        self._file = folder / "weights"
-        self._file.write_bytes(b"w" * 3_000_000)
-        (folder / "config.json").write_text("{}")
-        (folder / "secret.txt").write_text("not to be fetched")
-        self._folder = folder
-
-    def manifest(self, version: int | None = None) -> WeightManifest | None:
-        if version not in (None, 0):
-            return None
-        entry = FileEntry(name="weights", size=3_000_000, sha256="0" * 64)
-        return WeightManifest(policy_version=0, kind="full", file=entry)
-
-    def path(self, version: int) -> Path | None:
-        return self._file if version == 0 else None
-
-    def model(self) -> ModelManifest:
-        return ModelManifest(files=[FileEntry(name="config.json", size=2, sha256="0" * 64)])
-
-    def model_path(self, name: str) -> Path | None:
-        return self._folder / name if name == "config.json" else None
 
 
 @dataclass
@@ -144,12 +119,13 @@ def served(folder: Path, *, token: str | None = TOKEN, **options: Any) -> Iterat
     clock = options.pop("clock", time.monotonic)
     queue = TaskQueue(log, options=leases, clock=clock, on_work=lambda: server.connections.wake())
     progress = options.pop("progress", RunProgress("run", 3))
+    weights = WeightStore(folder / "weights", guess_policy(hidden=16))
+    weights.publish(0)
     server = TrainingServer(
         queue,
-        Shelf(folder / "shelf"),  # type: ignore[arg-type]
+        weights,
         RUN,
         progress=progress,
-        shut_down=options.pop("shut_down", lambda: None),
         options=ServerOptions(token=token, leases=leases, **options),
     )
     queue.publish(0)

@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,6 @@ class Serving:
 
     def run(self, meanwhile: Callable[[], None], *, resume: bool = False, **options: Any) -> RunFolder:
         """Serve; meanwhile do something in another thread, once the server is up."""
-        faults: list[BaseException] = []
         self.words.truncate(0)
         self.ended.clear()
 
@@ -95,26 +95,24 @@ class Serving:
             try:
                 until(lambda: self.url != "")
                 meanwhile()
-            except BaseException as fault:
-                faults.append(fault)
+            except BaseException:
                 os.kill(os.getpid(), signal.SIGINT)
+                raise
 
         run = self.folder / "run"
         which = {"resume": run if resume else None, "resume_step": options.pop("step", None)}
         flags = {**SETTINGS, "output_dir": str(run)}
         settings = gather_settings(flags, overrides={}, defaults=DEFAULTS, **which)
-        thread = threading.Thread(target=follow)
-        thread.start()
-        try:
-            show_logs()
-            with contextlib.redirect_stdout(self.words):
-                serve(settings, port=0, drain_seconds=3, **options)
-            return settings.folder
-        finally:
-            self.ended.set()
-            thread.join(60)
-            if faults:
-                raise faults[0]
+        with ThreadPoolExecutor(1) as thread:
+            following = thread.submit(follow)
+            try:
+                show_logs()
+                with contextlib.redirect_stdout(self.words):
+                    serve(settings, port=0, drain_seconds=3, **options)
+                return settings.folder
+            finally:
+                self.ended.set()
+                following.result(60)
 
 
 @pytest.fixture
@@ -176,9 +174,7 @@ def test_ctrl_c_exits_with_130(serving: Serving) -> None:
     assert len(list_checkpoints(serving.folder / "run" / "checkpoints")) == 1
 
 
-def test_a_server_that_breaks_down_does_not_send_its_workers_away(
-    serving: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_wait_for_a_server_that_broke_down(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     def break_down(trainer: GRPOTrainer, groups: Any) -> dict[str, float]:
         raise CheckpointError("the disk is full")
 
@@ -191,7 +187,7 @@ def test_a_server_that_breaks_down_does_not_send_its_workers_away(
         serving.run(work, no_api=True, no_dashboard=True)
 
 
-def test_what_was_played_after_a_step_that_is_gone_back_to_is_given_up(serving: Serving) -> None:
+def test_results_after_the_step_to_resume_at_are_dropped(serving: Serving) -> None:
     run = serving.run(serving.work)
     left = run.path / "journal" / "batch-000007.jsonl"
     left.parent.mkdir(exist_ok=True)
@@ -201,9 +197,7 @@ def test_what_was_played_after_a_step_that_is_gone_back_to_is_given_up(serving: 
     assert not left.exists()
 
 
-def test_what_cannot_be_served_is_refused_before_anything_is_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_options_are_refused_before_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ART_SERVER_TOKEN", raising=False)
     settings = gather_settings({**SETTINGS, "output_dir": str(tmp_path / "run")}, overrides={})
     (tmp_path / "short").write_text("abc\n")
@@ -244,9 +238,9 @@ def test_its_flags_are_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setattr("art_trainer.cli.training_run.run_training", run_training)
     monkeypatch.setattr("art_trainer.cli.serve.server_setup", server_setup)
     monkeypatch.setattr("art_trainer.serving.http.server.listen", lambda *address: io.BytesIO())
-    words = "serve --env toy/Echo-v0 --env-args words=2 --max-staleness 1 --set groups_per_step=3 --no-api "
-    words += "--set importance_sampling_correction=true "
-    words += "--host 10.0.0.5 --allowed-host a.example --allowed-host b.example --lease-seconds 5"
+    words = "serve --env toy/Echo-v0 --env-args words=2 --max-staleness 1 --no-api --host 10.0.0.5"
+    words += " --set groups_per_step=3 --set importance_sampling_correction=true --lease-seconds 5"
+    words += " --allowed-host a.example --allowed-host b.example"
     result = CliRunner().invoke(app, words.split(), env={"ART_SERVER_PORT": "1234"})
     assert result.exit_code == 0, result.output
     [(settings, options, parts)] = asked

@@ -39,30 +39,30 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
     return found
 
 
-def test_a_worker_speaks_tls_with_a_certificate_that_it_trusts(
+def test_a_worker_speaks_tls(
     tmp_path: Path, certificate: Certificate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate.certificate))
 
-    async def talk(url: str) -> tuple[str, int]:
+    async def talk(url: str) -> str:
         files = ArtifactCache(url, TOKEN, tmp_path / "cache", Backoff(np.random.default_rng(0)))
         try:
-            manifest = await files.model()
+            await files.model()
         finally:
             await files.close()
         socket, welcome = await open_connection(url, "w1", TOKEN, HELLO)
         await socket.close()
-        return welcome.run.env, len(manifest.files)
+        return welcome.run.env
 
     with served(tmp_path, certificate=certificate) as here:
         assert here.server.url.startswith("https://127.0.0.1:")
-        assert asyncio.run(talk(here.server.url)) == ("toy/Echo-v0", 1)
+        assert asyncio.run(talk(here.server.url)) == "toy/Echo-v0"
         plain = here.server.url.replace("https", "http")
         with pytest.raises(httpx2.TransportError):
             httpx2.get(f"{plain}/status", headers={"Authorization": f"Bearer {TOKEN}"}, trust_env=False)
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused_with_what_helps(
+def test_an_untrusted_certificate_is_refused(
     tmp_path: Path, certificate: Certificate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
@@ -76,7 +76,7 @@ def test_a_certificate_that_nobody_vouches_for_is_refused_with_what_helps(
         assert "SSL_CERT_FILE" not in str(other.value)  # it would not help
 
 
-def test_the_dashboard_of_finished_runs_speaks_tls_too(
+def test_the_dashboard_speaks_tls(
     tmp_path: Path, certificate: Certificate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ART_SERVER_TOKEN", raising=False)
