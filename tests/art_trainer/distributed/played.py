@@ -31,17 +31,7 @@ def episode(
     env_id: str = "made/Env-v0",
     reward: float = 0.5,
 ) -> Episode:
-    """An attempt at a group's task.
-
-    Args:
-        of: The group, or a lease of it.
-        reply: What the policy said; tells attempts apart.
-        version: Of the weights, one for each turn or one for all.
-        ending: How it ended.
-        task_id: The task's name in its environment.
-        env_id: The environment's.
-        reward: Of each turn.
-    """
+    """An attempt at a group's task, or of a lease of it; ``reply`` tells attempts apart."""
     versions = [version] if isinstance(version, int) else list(version)
     spans = [Span((1, 2, 3), policy_version=versions[0])]
     spans += [Span((4, 5), turn, (-0.5, -0.25), one) for turn, one in enumerate(versions)]

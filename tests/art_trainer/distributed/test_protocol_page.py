@@ -108,19 +108,12 @@ def test_the_page_has_every_route_code_and_outcome(page: str, tmp_path: Path) ->
     assert closed == {NORMAL, REFUSED, connections.TRY_AGAIN, 1009, 1011, 1012}
 
 
-def references(node: Any) -> list[str]:
-    if isinstance(node, dict):
-        own = [node["$ref"]] if "$ref" in node else []
-        return own + [found for value in node.values() for found in references(value)]
-    return [found for value in node for found in references(value)] if isinstance(node, list) else []
-
-
 def test_the_file_is_asyncapi_and_its_examples_are_of_its_schemas(document: Any) -> None:
     assert document["asyncapi"] == "3.0.0"
     assert {"title", "version"} <= document["info"].keys()
-    for reference in references(document):
+    for reference in re.findall(r'"\$ref": "#/([^"]+)"', json.dumps(document)):
         target = document
-        for name in reference.removeprefix("#/").split("/"):
+        for name in reference.split("/"):
             target = target[name]
     (channel,) = document["channels"].values()
     assert re.findall(r"{(\w+)}", channel["address"]) == list(channel["parameters"])

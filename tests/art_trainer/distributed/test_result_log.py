@@ -154,9 +154,7 @@ def test_a_newer_version_and_an_impossible_folder_are_refused(folder: Path, log:
         ResultLog(folder / FILE / "journal")
 
 
-def test_a_folder_is_open_once_in_all_processes_and_a_closed_log_takes_nothing(
-    folder: Path, log: ResultLog
-) -> None:
+def test_a_folder_is_open_once_and_a_closed_log_takes_nothing(folder: Path, log: ResultLog) -> None:
     log.append([entry()])
     for use in (ResultLog, require_unused, discard):
         with pytest.raises(ResultLogError, match="is in use: another server trains this run"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,19 @@ ENDS = ("accepted", "expired", "released", "failed", "stale", "invalid", "forgot
 
 class Killed(BaseException):
     """The process is gone, here."""
+
+
+class Disk(ResultLog):
+    """A log on a disk that may be full, in a process that may be killed right after a write."""
+
+    full = killing = False
+
+    def _write(self, statements: Any) -> None:
+        if self.full:
+            raise ResultLogError("the disk is full")
+        super()._write(statements)
+        if self.killing:
+            raise Killed
 
 
 @dataclass
@@ -72,41 +84,24 @@ class Interleavings(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp())
-        self.patch = pytest.MonkeyPatch()
-        self.disk_full = False
-        write = ResultLog._write
-        self.patch.setattr(ResultLog, "_write", lambda log, statements: self.write(write, log, statements))
         self.now = 1000.0
         self.version = STALENESS + 1
         self.wanted: dict[str, Wanted] = {}
-        self.given: dict[str, Given] = {}
         self.replies = 0
         self.discarded = 0
-        self.log: ResultLog | None = None
         self.start()
 
     def start(self) -> None:
         """A server's process begins, on whatever the log has."""
-        if self.log is not None:
-            self.log.close()
-        self.log = ResultLog(self.folder / "log")
-        self.queue = TaskQueue(
-            self.log,
-            max_staleness=STALENESS,
-            options=LeaseOptions(SECONDS, max_attempts=TRIES),
-            clock=lambda: self.now,
-        )
-        self.given = {}
+        self.log = Disk(self.folder / "log")
+        options = LeaseOptions(SECONDS, max_attempts=TRIES)
+        self.queue = TaskQueue(self.log, max_staleness=STALENESS, options=options, clock=lambda: self.now)
+        self.given: dict[str, Given] = {}
         self.queue.publish(self.version)
-
-    def write(self, write: Callable[..., None], log: ResultLog, statements: Any) -> None:
-        if self.disk_full:
-            raise ResultLogError("the disk is full")
-        write(log, statements)
 
     def teardown(self) -> None:
         """Whatever has happened, what is wanted can be had, each group once."""
-        self.disk_full = False
+        self.log.full = False
         try:
             for _ in range(1000):
                 if not self.missing():
@@ -114,16 +109,17 @@ class Interleavings(RuleBasedStateMachine):
                 self.now += SECONDS
                 self.expire()
                 self.lease("ann", 3)
-                for given in list(self.given.values()):
-                    if given.state == "live":
-                        self.send(given, given.client)
+                for given in [one for one in self.given.values() if one.state == "live"]:
+                    self.send(given, given.client)
                 self.wait()
             assert not self.missing()
         finally:
-            if self.log is not None:
-                self.log.close()
-            self.patch.undo()
+            self.log.close()
             shutil.rmtree(self.folder)
+
+    def member(self, given: Given) -> Member:
+        """The attempt of a lease."""
+        return self.wanted[given.grant.group].members[member_of(given.grant)]
 
     # The trainer
 
@@ -220,12 +216,10 @@ class Interleavings(RuleBasedStateMachine):
         assert batches == sorted(batches)
         for lease in granted:
             assert lease.lease not in self.given
-            group = self.wanted[lease.group]
-            member = group.members[member_of(lease)]
-            assert member.ended is None
-            assert member.holder is None, "leased to two"
+            given = self.given[lease.lease] = Given(lease, client, self.now + SECONDS)
+            member = self.member(given)
+            assert (member.ended, member.holder) == (None, None), "leased to two, or again"
             member.holder, member.expired = lease.lease, None
-            self.given[lease.lease] = Given(lease, client, self.now + SECONDS)
 
     @rule(picks=st.lists(PICKS, min_size=1, max_size=4), client=CLIENTS)
     def renew(self, picks: list[int], client: str) -> None:
@@ -236,7 +230,7 @@ class Interleavings(RuleBasedStateMachine):
             self.given[name].deadline = self.now + SECONDS
 
     def picked(self, picks: list[int]) -> list[Given]:
-        """Some leases, the newer ones more often; where there are none some are taken."""
+        """Some leases, the newer ones more often; if there are none some are taken."""
         if not self.given:
             self.lease("ann", len(picks))
         names = list(self.given)[::-1]
@@ -245,7 +239,7 @@ class Interleavings(RuleBasedStateMachine):
     def revived(self, given: Given) -> bool:
         """Whether a lease is live, or comes alive again because nobody else has taken its attempt."""
         if given.state == "expired":
-            member = self.wanted[given.grant.group].members[member_of(given.grant)]
+            member = self.member(given)
             if member.ended is None and member.expired == given.grant.lease:
                 given.state = "live"
                 member.holder, member.expired = given.grant.lease, None
@@ -264,7 +258,6 @@ class Interleavings(RuleBasedStateMachine):
         reply = f"{'failed' if kind == 'failed' else 'sound'} reply {self.replies}"
         group = self.wanted.get(lease.group)
         named = group is not None and any("sound" in (m.ended or "") for m in group.members)
-        of = task(9, batch=9) if kind == "seed" else lease
         now = self.version
         versions: dict[str, int | list[int]] = {
             "stale": now - STALENESS - 1,
@@ -272,15 +265,13 @@ class Interleavings(RuleBasedStateMachine):
             "mixed": [now - STALENESS, now],
         }
         sent = episode(
-            of,
+            task(9, batch=9) if kind == "seed" else lease,
             reply,
             version=versions.get(kind, now),
             task_id="another" if kind == "name" and named else None,
             ending=Ending.ENV_ERROR if kind == "failed" else Ending.TERMINATED,
         )
-        wrong = {"stale": "stale", "future": "invalid", "seed": "invalid"}.get(kind)
-        wrong = "invalid" if kind == "name" and named else wrong
-        token = "é\ud800" if kind == "bad_token" else lease.token
+        expected = {"stale": "stale", "future": "invalid", "seed": "invalid"}.get(kind, "accepted")
         if client != given.client:
             expected = "wrong_client"
         elif kind == "bad_token":
@@ -289,20 +280,21 @@ class Interleavings(RuleBasedStateMachine):
             expected = "duplicate"
         elif not self.revived(given):
             expected = "late"
-        else:
-            expected = wrong or "accepted"
+        elif kind == "name" and named:
+            expected = "invalid"
+        token = "é\ud800" if kind == "bad_token" else lease.token
         try:
             outcome, reason = self.queue.result(client, lease.lease, token, sent)
         except ResultLogError:
-            assert self.disk_full
+            assert self.log.full
             assert expected == "accepted"
             given.deadline = self.now + SECONDS
             return
-        assert not (self.disk_full and outcome == "accepted")
+        assert not (self.log.full and outcome == "accepted")
         assert outcome == expected
         assert bool(reason) == (outcome != "accepted")
         if outcome in ("accepted", "stale", "invalid"):
-            member = self.wanted[lease.group].members[member_of(lease)]
+            member = self.member(given)
             given.state, member.holder = outcome, None
             if outcome == "accepted":
                 member.ended = member.on_disk = reply
@@ -327,7 +319,7 @@ class Interleavings(RuleBasedStateMachine):
                 self.released(given, failed)
 
     def released(self, given: Given, failed: bool) -> None:
-        member = self.wanted[given.grant.group].members[member_of(given.grant)]
+        member = self.member(given)
         if given.state == "live":
             member.holder = None
             if failed:
@@ -349,43 +341,34 @@ class Interleavings(RuleBasedStateMachine):
         assert set(self.queue.expire()) == over
         for name in over:
             given = self.given[name]
-            given.state = "expired"
-            member = self.wanted[given.grant.group].members[member_of(given.grant)]
+            given.state, member = "expired", self.member(given)
             member.holder, member.expired = None, name
             self.failed(member)
 
     @rule()
     def fill_or_clear_the_disk(self) -> None:
-        self.disk_full = not self.disk_full
+        self.log.full = not self.log.full
 
     @rule(at_once=st.booleans())
     def crash(self, at_once: bool) -> None:
-        """The server is killed, maybe before a result that is on disk was acknowledged; the run goes on."""
+        """The server is killed, maybe before a result that is on disk was acknowledged; the run continues."""
         live = [given for given in self.given.values() if given.state == "live"]
-        if at_once and live and not self.disk_full:
-            self.killed_while_writing(live[0])
+        if at_once and live and not self.log.full:
+            self.log.killing = True
+            self.replies += 1
+            grant, reply = live[0].grant, f"sound reply {self.replies}"
+            sent = episode(grant, reply, version=self.version)
+            with pytest.raises(Killed):
+                self.queue.result(live[0].client, grant.lease, grant.token, sent)
+            self.member(live[0]).on_disk = reply
+        self.log.close()
+        full = self.log.full
         self.start()
+        self.log.full = full
         self.queue.submit([group.task for group in self.wanted.values()])
         for group in self.wanted.values():
             group.delivered = group.used = False
             group.members = [Member(ended=m.on_disk, on_disk=m.on_disk) for m in group.members]
-
-    def killed_while_writing(self, given: Given) -> None:
-        assert self.log is not None
-        append = self.log.append
-
-        def die(entries: Any) -> None:
-            append(entries)
-            raise Killed
-
-        self.patch.setattr(self.log, "append", die)
-        self.replies += 1
-        reply = f"sound reply {self.replies}"
-        sent = episode(given.grant, reply, version=self.version)
-        with pytest.raises(Killed):
-            self.queue.result(given.client, given.grant.lease, given.grant.token, sent)
-        member = self.wanted[given.grant.group].members[member_of(given.grant)]
-        member.on_disk = reply
 
     @invariant()
     def counts_add_up(self) -> None:
