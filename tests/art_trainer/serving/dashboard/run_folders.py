@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import art_trainer.models.art_tiny
 from art_trainer.rollout.evaluate import EpisodeResult, Evaluation
-from art_trainer.tracking.episode_schema import episode_to_line
-from art_trainer.tracking.frame_file import append_frame
 from art_trainer.tracking.health import RunWarning
 from art_trainer.tracking.run_dir import RunFolder
 from art_trainer.types import Ending, Episode, Group, Judgement, Span, TokenHistory, Turn
@@ -111,24 +107,3 @@ def judged(task: int) -> Episode:
         task, 1.0, words=MARKUP, judgements={"ruler": judgement}, independent_reward=0.5,
         facts={"note": MARKUP}, tools=({"type": "function", "function": {"name": MARKUP}},),
     )  # fmt: skip
-
-
-def many_episodes(folder: Path, count: int, per_step: int = 1000) -> None:
-    """Record very many episodes, in each step with rewards from 0.25 to 1.25."""
-    DashRun(folder, max_steps=count // per_step)
-    plain = episode(0, 0.0, histories=())
-    line = episode_to_line(plain, {"kind": "episode", "step": 0, "group": 0, "replaced": False})
-    rewards = np.random.default_rng(0).permutation(per_step) / (per_step - 1)
-    text = "\n".join(
-        line.replace('"group":0', f'"group":{k // 8}', 1)
-        .replace('"task-0"', f'"task-STEP-{k // 8}"', 1)
-        .replace('"reward":-0.25', f'"reward":{reward:.4f}', 1)
-        for k, reward in enumerate(rewards)
-    )
-    for step in range(1, count // per_step + 1):
-        header: Mapping[str, Any] = {
-            "kind": "step", "step": step, "groups": per_step // 8, "replaced": 0, "episodes": per_step,
-            "left_out": 0,
-        }  # fmt: skip
-        lines = text.replace('"step":0', f'"step":{step}').replace("task-STEP", f"task-{step}")
-        append_frame(folder / "episodes.jsonl.zst", header, [lines])
