@@ -3,8 +3,6 @@
 import asyncio
 import math
 import queue
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -73,14 +71,13 @@ class Asker:
         return share / self.turns
 
     def ask(self, base_url: str, api_key: str, messages: list[Any]) -> dict[str, Any]:
-        answer = self.post(base_url, api_key, messages)
+        answer = self.post(f"{base_url}/chat/completions", api_key, {"messages": messages})
         assert answer.status_code == 200, answer.text
         reply: dict[str, Any] = answer.json()["choices"][0]["message"]
         return reply
 
-    def post(self, base_url: str, api_key: str, messages: list[Any]) -> httpx.Response:
-        headers = {"authorization": f"Bearer {api_key}"}
-        return self.http.post(f"{base_url}/chat/completions", json={"messages": messages}, headers=headers)
+    def post(self, url: str, api_key: str, body: dict[str, Any]) -> httpx.Response:
+        return self.http.post(url, json=body, headers={"authorization": f"Bearer {api_key}"})
 
 
 @pytest.fixture
@@ -208,69 +205,52 @@ def test_an_agent_may_be_a_coroutine_with_several_conversations_at_once() -> Non
     assert (episode.reward, len(episode.turns), len(episode.histories)) == (2.0, 2, 2)
 
 
-def test_a_reward_may_be_posted_by_another_program() -> None:
-    program = (
-        "import json, os, sys, urllib.request as u\n"
-        "base, key = os.environ['OPENAI_BASE_URL'], os.environ['OPENAI_API_KEY']\n"
-        "def post(url, body):\n"
-        "    head = {'authorization': 'Bearer ' + key, 'content-type': 'application/json'}\n"
-        "    return json.load(u.urlopen(u.Request(url, json.dumps(body).encode(), head)))\n"
-        "post(base + '/chat/completions', {'messages': [{'role': 'user', 'content': sys.argv[1]}]})\n"
-        "post(base.removesuffix('/v1') + '/reward', {'reward': 0.25, 'success': True, 'metrics': {'n': 1}})\n"
-    )
-
+def test_a_reward_may_be_posted_by_another_program(asker: Asker) -> None:
     def agent(base_url: str, api_key: str, task: str) -> None:
-        environment = {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": api_key}
-        subprocess.run([sys.executable, "-S", "-c", program, task], env=environment, check=True)
+        asker.ask(base_url, api_key, [user(task)])
+        reward = {"reward": 0.25, "success": True, "metrics": {"n": 1}}
+        asker.post(f"{base_url.removesuffix('/v1')}/reward", api_key, reward)
 
     episode = play(agent)
     assert (episode.reward, episode.success, episode.metrics) == (0.25, True, {"n": 1.0})
     assert episode.observation == "x"
 
 
-def test_a_failing_agent_is_recorded_and_drops_its_group(
-    asker: Asker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_agent_is_recorded_without_its_group(asker: Asker, monkeypatch: pytest.MonkeyPatch) -> None:
     stuck, now = threading.Event(), [0.0]
     threads: list[threading.Thread] = []
     clock = SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0], perf_counter=lambda: now[0])
     monkeypatch.setattr("art_trainer.serving.agents.rollouts.time", clock)
-    wanted = {
-        "fine": ("rewarded", "None"),
-        "crashes": ("crashed", "KeyError: 'no such thing'"),
-        "exits": ("crashed", "SystemExit: done"),
-        "cancels": ("crashed", "CancelledError"),
-        "hangs": ("timed_out", "time limit"),
-        "nothing": ("no_reward", "None"),
-        "nan": ("crashed", "nan"),
-        "words": ("crashed", "'good'"),
-        "silent": ("no_replies", "no reply"),
+    tasks: dict[str, tuple[object, str, str]] = {  # what the agent raises or returns, and what becomes of it
+        "fine": (1, "rewarded", "None"),
+        "crashes": (KeyError("no such thing"), "crashed", "KeyError: 'no such thing'"),
+        "exits": (SystemExit("done"), "crashed", "SystemExit: done"),
+        "cancels": (asyncio.CancelledError(), "crashed", "CancelledError"),
+        "hangs": (None, "timed_out", "time limit"),
+        "nothing": (None, "no_reward", "None"),
+        "nan": (math.nan, "crashed", "nan"),
+        "words": ("good", "crashed", "'good'"),
+        "silent": (1, "no_replies", "no reply"),
     }
-    raised = {
-        "crashes": KeyError("no such thing"),
-        "exits": SystemExit("done"),
-        "cancels": asyncio.CancelledError(),
-    }
-    returned = {"nan": math.nan, "words": "good", "fine": 1}
 
     def agent(base_url: str, api_key: str, task: str) -> Any:
         threads.append(threading.current_thread())
-        if task == "silent":
-            return 1.0
-        asker.ask(base_url, api_key, [user(task)])
-        if task in raised:
-            raise raised[task]
+        if task != "silent":
+            asker.ask(base_url, api_key, [user(task)])
         if task == "hangs":
-            until(lambda: [thread.is_alive() for thread in threads].count(False) == len(wanted) - 1)
+            until(lambda: [thread.is_alive() for thread in threads].count(False) == len(tasks) - 1)
             now[0] = 1e9  # the time of all is over
             stuck.wait(60)
-        return returned.get(task)
+        ended = tasks[task][0]
+        if isinstance(ended, BaseException):
+            raise ended
+        return ended
 
     try:
-        groups = run_agents(agent, list(wanted), tiny_policy(), attempts=1)
+        groups = run_agents(agent, list(tasks), tiny_policy(), attempts=1)
     finally:
         stuck.set()
-    for (task, (outcome, error)), group in zip(wanted.items(), groups, strict=True):
+    for (task, (_, outcome, error)), group in zip(tasks.items(), groups, strict=True):
         episode = only([group])
         assert episode.facts["outcome"] == outcome
         assert error in str(episode.error)
@@ -282,7 +262,7 @@ def test_an_agent_left_behind_gets_no_more_replies(asker: Asker) -> None:
 
     def agent(base_url: str, api_key: str, task: str) -> None:
         late.wait(60)
-        seen.put(asker.post(base_url, api_key, [user("x")]).status_code)
+        seen.put(asker.post(f"{base_url}/chat/completions", api_key, {}).status_code)
 
     policy = tiny_policy()
     with AgentServer(policy) as server:
@@ -296,9 +276,8 @@ def test_an_agent_left_behind_gets_no_more_replies(asker: Asker) -> None:
 def test_an_attempt_that_fills_its_context_is_trained_on_with_reward_0(asker: Asker) -> None:
     def agent(base_url: str, api_key: str, task: str) -> float:
         messages = [user(task)]
-        while (answer := asker.post(base_url, api_key, messages)).status_code == 200:
-            messages += [answer.json()["choices"][0]["message"], user("on " * 10)]
-        raise RuntimeError(answer.text)
+        while True:  # until the server refuses
+            messages += [asker.ask(base_url, api_key, messages), user("on " * 10)]
 
     episode = play(agent, tiny_policy(max_context=200))
     assert (episode.ending, episode.failed, episode.reward) == (Ending.CONTEXT_FULL, False, 0)
@@ -312,9 +291,7 @@ def test_limits_that_allow_nothing_are_refused(limits: dict[str, Any]) -> None:
         AgentLimits(**limits)
 
 
-def test_a_trainer_without_an_environment_learns_and_is_evaluated_on_tasks_held_out(
-    make_trainer: Any, asker: Asker
-) -> None:
+def test_a_trainer_without_an_environment_learns_and_is_evaluated(make_trainer: Any, asker: Asker) -> None:
     trainer = make_trainer(max_steps=8, num_generations=16, eval_steps=4, save_steps=4)
     trainer.train()
     log = trainer.log.metrics().records

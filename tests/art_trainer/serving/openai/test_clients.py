@@ -1,20 +1,24 @@
-"""A worker's engine policy over the served policy is the policy itself, token by token."""
+"""Clients of a served policy that are used as they are: an engine policy of a worker, and LiteLLM."""
 
-import asyncio
+import importlib.util
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from art_trainer.inference.engine_policy import EnginePolicy
-from art_trainer.inference.engines.clients import CompletionRequest, VLLMEngine
+from art_trainer.inference.engines.clients import VLLMEngine
 from art_trainer.inference.policy import Conversation
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.rollout.episodes import rollout_episodes
 from art_trainer.serving.openai import ServedPolicy
 from art_trainer.types import Episode, EpisodeSpec
-from tests.art_trainer.serving.helpers import TOKEN, serving
+from tests.art_trainer.serving.helpers import CALL, TOKEN, WEATHER, scripted_client, serving
 from tests.art_trainer.tiny_models import CHATML, EchoEnv, byte_tokenizer, tiny_model
 
 STARTS = [EpisodeSpec(seed, group=seed // 2, rng_seed=seed) for seed in range(4)]
@@ -67,15 +71,49 @@ def test_the_same_episodes_as_the_policys_own(sampling: SamplingParams, url: str
     assert len({turn.reply for episode in own for turn in episode.turns}) > 3
 
 
-@pytest.mark.parametrize("model", [None, "tiny", "tiny@0"])
-def test_an_engine_learns_which_version_answers(model: str | None, url: str) -> None:
-    async def weights() -> str:
-        engine = VLLMEngine(url, model, api_key=TOKEN, max_retries=0)
-        try:
-            return (
-                await engine.complete(CompletionRequest((1, 2), SamplingParams(max_new_tokens=2)))
-            ).weights
-        finally:
-            await engine.aclose()
+# In a process of its own: importing it takes seconds, warns, and looks for prices on the network.
+_LITELLM = """
+import json, os, sys
+import litellm
 
-    assert asyncio.run(weights()) == "tiny@0"
+litellm.num_retries = 0
+url, tool = sys.argv[1], json.loads(sys.argv[2])
+common = {
+    "api_base": url + "/v1",
+    "api_key": os.environ["SERVED_TOKEN"],
+    "messages": [{"role": "user", "content": "rain?"}],
+}
+seen = {}
+for provider in ("openai", "hosted_vllm"):
+    answer = litellm.completion(model=provider + "/tiny", logprobs=True, **common)
+    seen[provider] = [answer.choices[0].message.content, answer.usage.completion_tokens]
+called = litellm.completion(model="openai/tiny", tools=[tool], **common).choices[0]
+seen["call"] = [called.finish_reason, called.message.tool_calls[0].function.arguments]
+chunks = litellm.completion(model="openai/tiny", stream=True, **common)
+seen["stream"] = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+try:
+    litellm.completion(model="openai/tinny", **common)
+except litellm.exceptions.NotFoundError as fault:
+    seen["unknown"] = str(fault)
+try:
+    litellm.completion(model="openai/tiny", max_tokens=5000, **common)
+except litellm.exceptions.ContextWindowExceededError as fault:
+    seen["full"] = str(fault)
+print("SEEN" + json.dumps(seen))
+"""
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(importlib.util.find_spec("litellm") is None, reason="litellm is not installed")
+def test_litellm_unchanged() -> None:
+    env = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "SERVED_TOKEN": TOKEN}
+    with scripted_client("yes", "yes", CALL, "of course") as (_, url, _):
+        run = [sys.executable, "-c", _LITELLM, url, json.dumps(WEATHER)]
+        done = subprocess.run(run, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    seen = json.loads(done.stdout.partition("SEEN")[2])
+    assert seen["openai"] == seen["hosted_vllm"] == ["yes", 4]
+    assert seen["call"] == ["tool_calls", '{"town": "Bonn"}']
+    assert seen["stream"] == "of course"
+    assert "did you mean" in seen["unknown"]
+    assert "1024 tokens" in seen["full"]
