@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from art_gym.env import TextEnv
+from art_gym.envs.game_2048.duel import PLACER, SLIDER, Duel2048Env
 from art_gym.games.aec import TextAECEnv
 
 
@@ -38,3 +39,14 @@ def play_game(game: TextAECEnv, players: Mapping[str, str], seed: int = 0) -> li
 
 def over(game: TextAECEnv) -> bool:
     return any((*game.terminations.values(), *game.truncations.values()))
+
+
+def duel_at(rows: list[list[int]], *, tile: int = 0, **options: Any) -> Duel2048Env:
+    """A duel at 2048 with the tiles of ``rows``; the slider is to move, or the placer, who has ``tile``."""
+    game = Duel2048Env(board_size=len(rows), **{"target": 64} | options)
+    game.reset(seed=0)
+    game.board = game.rules.pack([value.bit_length() - 1 if value else 0 for row in rows for value in row])
+    game.legal = game.rules.legal(game.board)
+    game.tile = tile.bit_length() - 1 if tile else 0
+    game.agent_selection = PLACER if tile else SLIDER
+    return game
