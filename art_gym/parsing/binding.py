@@ -63,6 +63,8 @@ class ToolIndex:
     """Whole replies that are a call, lower case: the tool, its argument ("" for none), the value."""
     numbers: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Tools whose one required argument is a number, by their name; under "" the only such tool."""
+    word_tool: tuple[str, str] | None = None
+    """The only tool and its only argument, if that is a required text: any single word is a call."""
     choice_tool: str = ""
     """The tool whose argument a bare word is."""
 
@@ -93,6 +95,9 @@ def _build_index(tools: dict[str, Tool]) -> ToolIndex:
         required=required,
         example=next((tool.example() for tool in tools.values()), ""),
     )
+    arguments = [p for tool in tools.values() for p in tool.parameters]
+    if len(tools) == len(arguments) == 1 and arguments[0].kind is str and arguments[0].required:
+        index.word_tool = (next(iter(tools)), arguments[0].name)
     single = []
     for name, tool in tools.items():
         code = next((p.name for p in tool.parameters if p.is_code), None)

@@ -4,7 +4,8 @@ Before reading, ``<think>…</think>`` and special tokens at both ends are dropp
 are tried in this order, and the first that has a call decides; what looks like a call in an earlier family
 but cannot be read is an error and does not fall through to a later one:
 
-1. A bare word, if it is the whole reply: ``left``, ``move left``, ``7``, ``submit``.
+1. A bare word, if it is the whole reply: ``left``, ``move left``, ``7``, ``submit``. If the only tool has one
+   argument, a required text, any single word is a call.
 2. A model family's own markup: Hermes and Qwen ``<tool_call>``, ``<function=…>`` (Qwen3-Coder, Llama),
    Llama's ``<|python_tag|>``, the section tokens of Kimi K2 and DeepSeek, Mistral's ``[TOOL_CALLS]``.
 3. A fenced block, if a tool takes code; unless a call in text or JSON stands before it, or is all that
@@ -118,6 +119,7 @@ def _without_special_tokens(text: str) -> str:
 
 _LONGEST_WORD = 64
 _AROUND_WORD = " .!*_`\"'\n"
+_WORD = re.compile(r"\w+(?:[-'’]\w+)*")
 _NUMBER = re.compile(r"(?:([^\W\d]\w*)[ :]+)?([-+]?\d{1,20})")
 
 
@@ -132,6 +134,11 @@ def _bare_word(text: str, index: ToolIndex) -> Call | None:
         tool = index.numbers.get(number.group(1) or "") if number else None
         if number and tool:
             return Call(tool[0], {tool[1]: int(number.group(2))})
+    if index.word_tool:
+        (name, parameter), said = index.word_tool, text.strip(_AROUND_WORD)
+        # The tool's name alone is a call without its argument.
+        if word != name.lower() and _WORD.fullmatch(said):
+            return Call(name, {parameter: said})
     return None
 
 

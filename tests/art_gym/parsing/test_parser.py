@@ -156,6 +156,37 @@ def test_a_bare_word_is_a_call_if_only_one_tool_could_be_meant(
     assert parse(reply, tools) == call
 
 
+LETTER = Parameter("letter", str, "It.")
+SAY = tools_of(Tool("say", "Say a letter.", (LETTER,)))
+
+
+@pytest.mark.parametrize("reply", ["Paris", " Paris.\n", "**Paris**", '"Paris"', "<think>Rome?</think>Paris"])
+def test_a_bare_word_is_the_text_of_the_only_tool(reply: str) -> None:
+    assert parse(reply, SAY) == Call("say", {"letter": "Paris"})
+    assert parse("co-op's", SAY) == Call("say", {"letter": "co-op's"})
+    assert parse('say("two words")', SAY) == Call("say", {"letter": "two words"})
+
+
+@pytest.mark.parametrize(
+    "tools",
+    [
+        tools_of(Tool("say", "Say.", (LETTER,)), Tool("stop", "Stop.", ())),
+        tools_of(Tool("say", "Say.", (LETTER, Parameter("loud", bool, "How.", False)))),
+        tools_of(Tool("say", "Say.", (Parameter("letter", str, "It.", "a"),))),
+        tools_of(Tool("run", "Run.", (CODE,))),
+    ],
+)
+def test_a_bare_word_is_no_call_if_it_is_not_all_that_a_tool_takes(tools: dict[str, Tool]) -> None:
+    assert isinstance(parse("Paris", tools), ParseError)
+
+
+@pytest.mark.parametrize(
+    "reply", ["say", "Say.", "two words", "say(", "a" * 65, "?", "[a]", "a,b", "\ud800", "{a}"]
+)
+def test_what_is_no_single_word_is_no_text(reply: str) -> None:
+    assert isinstance(parse(reply, SAY), ParseError)
+
+
 def test_a_bare_word_is_no_call_if_two_tools_could_be_meant() -> None:
     both = {**SLIDE, **GUESS, **{"sort": MAIL["sort"]}}
     found = parse("left", both)
