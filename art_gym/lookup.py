@@ -26,6 +26,7 @@ from art_gym.errors import EnvLookupError, did_you_mean
 
 NAMESPACE = "mine"
 """The namespace of an environment whose author chose none."""
+_PACKAGE = "__init__.py"
 _registered_by: dict[Path, list[str]] = {}
 """The ids of each file that was imported here."""
 _log = logging.getLogger(__name__)
@@ -84,11 +85,13 @@ def make_env(name: str, arguments: Mapping[str, Any]) -> gym.Env[Any, Any]:
 
 
 def _file_here(module: str) -> Path | None:
-    """Make the current folder importable; return the module's file if it is one of that folder."""
+    """Make the current folder importable; return the file of a module or package of that folder."""
     here = Path.cwd()
     _add_to_path(here)
-    file = here / f"{module}.py"
-    return file if file.is_file() and _origin(module) == file.resolve() else None
+    for file in (here / f"{module}.py", here / module / _PACKAGE):
+        if file.is_file() and _origin(module) == file.resolve():
+            return file
+    return None
 
 
 def _add_to_path(folder: Path) -> None:
@@ -124,15 +127,18 @@ def _import_file(path: Path) -> ModuleType:
         raise EnvLookupError(
             f"there is no file {path} on this machine: copy it here, or name it where it is now"
         )
-    _add_to_path(path.parent)
-    taken = _origin(path.stem)
+    name, folder = path.stem, path.parent
+    if path.name == _PACKAGE:
+        name, folder = folder.name, folder.parent
+    _add_to_path(folder)
+    taken = _origin(name)
     if taken != path:
         raise EnvLookupError(
-            f"{path} cannot be imported as `{path.stem}`"
+            f"{path} cannot be imported as `{name}`"
             f"{f', which is {taken}' if taken else ': use letters, digits and _'}; rename the file"
         )
     try:
-        return importlib.import_module(path.stem)
+        return importlib.import_module(name)
     except Exception as error:  # the author's code may raise anything
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path]
@@ -141,10 +147,10 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _is_of(module: ModuleType, entry_point: object) -> bool:
-    """Whether an entry point is defined in a module."""
-    if isinstance(entry_point, str):
-        return entry_point.partition(":")[0] == module.__name__
-    return getattr(entry_point, "__module__", None) == module.__name__
+    """Whether an entry point is defined in a module, or in a part of a package."""
+    named = entry_point if isinstance(entry_point, str) else getattr(entry_point, "__module__", "")
+    home = str(named).partition(":")[0]
+    return f"{home}.".startswith(f"{module.__name__}.")
 
 
 def _register_class(path: Path, module: ModuleType) -> list[str]:

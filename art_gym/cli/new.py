@@ -91,7 +91,8 @@ def new_command(
     """Write a package with your own environment: a small task that can be played, tests, a README.
 
     NAME is the environment's name, such as word-ladder or lab/word-ladder; the latter becomes
-    lab/WordLadder-v0 in a folder lab-word-ladder. Once it is installed, art-trainer and art-gym know it.
+    lab/WordLadder-v0 in a folder lab-word-ladder. A package is for what others install; to try something, one
+    file is enough: art-gym check my_env.py.
 
     Example: art-gym new word-ladder --folder ~/envs
     """
@@ -101,10 +102,12 @@ def new_command(
     package = written[0].parent
     for path in written:
         print(f"written: {path}")
+    name_here = f"{env_name.module}:{env_name.env_id}"
     print(f"\n{env_name.env_id} is ready to play. Next:")
-    print(f'  pip install -e "{package}[test]"')
-    print(f"  pytest {package}")
-    print(f"  art-trainer train --env {env_name.env_id} --model scratch")
+    print(f"  cd {package}")
+    print(f"  art-gym check {name_here}")
+    print(f"  art-trainer train --env {name_here} --model scratch")
+    print(f'Once it is installed (pip install -e ".[test]"), {env_name.env_id} is enough, in any folder.')
 
 
 def write_package(name: "EnvName", parent: Path) -> list[Path]:

@@ -115,7 +115,10 @@ def allowed_environments(modules: Collection[str]) -> Callable[[str, Mapping[str
 
 def _module_name(source: str) -> str:
     """The module that is imported for a module's name or a file's path."""
-    return PurePath(source).stem if source.endswith(".py") else source
+    path = PurePath(source)
+    if path.name == "__init__.py":
+        return path.parent.name
+    return path.stem if path.suffix == ".py" else source
 
 
 def cache_folder() -> Path:

@@ -59,6 +59,17 @@ def test_a_file_is_found_from_any_folder(write: Write, name: str, tmp_path: Path
     assert find_env(found.id).name == "mine/Heads-v0"
 
 
+def test_a_package_of_the_current_folder_is_found_from_any_folder(write: Write, tmp_path: Path) -> None:
+    write("own_package/env.py", COIN)
+    register = "gym.register('mine/Packed-v0', entry_point='own_package.env:CoinEnv')\n"
+    path = write("own_package/__init__.py", f"import gymnasium as gym\n{register}")
+    found = find_env("own_package:mine/Packed-v0")
+    assert found.name == f"{path}:mine/Packed-v0"
+    os.chdir(tmp_path.parent)
+    assert find_env(found.name) == found
+    make_env(found.name, {}).reset(seed=0)
+
+
 def test_the_only_class_of_a_file_that_registers_nothing_is_registered(write: Write) -> None:
     path = write("bare_coin.py", "import words\n" + COIN + "    instructions = words.TEXT\n")
     write("words.py", "TEXT = 'Call it.'")

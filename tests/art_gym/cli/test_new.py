@@ -60,6 +60,13 @@ def test_it_is_registered_by_its_own_import(installed: Path) -> None:
 
 
 @pytest.mark.e2e
+def test_its_module_names_it_before_it_is_installed(installed: Path) -> None:
+    code = "from art_gym.cli import main; main()"
+    command = (sys.executable, "-P", "-c", code, "check", "mine_word_ladder:mine/WordLadder-v0")
+    assert "keeps 28 of" in run(installed / "mine-word-ladder", *command)
+
+
+@pytest.mark.e2e
 def test_it_trains_at_once(installed: Path) -> None:
     command = ("-m", "art_trainer", "train", "--env", "mine/WordLadder-v0", "--model", "scratch")
     small = ("--max-steps", 2, "--groups-per-step", 2, "--eval-episodes", 4, "--threads", 1)
@@ -85,7 +92,7 @@ def test_what_is_written_is_in_style(tmp_path: Path) -> None:
 
 def test_the_command_says_what_to_do_next(tmp_path, command, rejected):
     shown = command("new", "lab/HTTPGuess", "--folder", tmp_path).out
-    assert "art-trainer train --env lab/HttpGuess-v0 --model scratch" in shown
+    assert "art-trainer train --env lab_http_guess:lab/HttpGuess-v0 --model scratch" in shown
     written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     code = {"lab_http_guess/__init__.py", "lab_http_guess/env.py", "tests/test_env.py"}
     assert written == {f"lab-http-guess/{name}" for name in code | {"README.md", "pyproject.toml"}}

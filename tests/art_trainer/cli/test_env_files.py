@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from art_trainer.cli.worker import allowed_environments
+from art_trainer.cli.worker import _module_name, allowed_environments
 from art_trainer.distributed.worker.connection import RefusedError
 from art_trainer.errors import ConfigError
 from art_trainer.tracking.run_dir import RunFolder
@@ -57,6 +57,11 @@ def test_a_worker_plays_its_own_file_of_that_name_if_it_is_allowed(file):
             allowed_environments(modules)(name, {})
     with pytest.raises(ConfigError, match=f"no file {file.parent}/absent/guess.py"):
         allowed_environments([f"{file.parent}/absent/guess.py"])(name, {})
+    assert [_module_name(one) for one in ("a.b", "/x/guess.py", "/x/own/__init__.py")] == [
+        "a.b",
+        "guess",
+        "own",
+    ]
     with allowed_environments([str(file)])(name, {})() as env:
         assert env.reset(seed=0)[0].endswith("Guess.")
 
