@@ -34,51 +34,29 @@ def test_what_is_no_text_or_too_long_is_not_a_member(value):
     assert value not in UnicodeText(50)
 
 
-@pytest.mark.parametrize("length", [0, -1, 2.5, "9", True, None])
-def test_a_length_that_is_no_whole_number_is_refused(length):
-    with pytest.raises(ValueError, match="whole number of at least 1"):
-        UnicodeText(length)
-
-
-def test_samples_are_members_varied_and_mostly_short():
-    space = UnicodeText(seed=5)
+def test_samples_are_members_varied_and_mostly_short_and_follow_the_seed():
+    space, twin, other = (UnicodeText(seed=seed) for seed in (5, 5, 6))
     samples = [space.sample() for _ in range(2_000)]
+    assert samples[:20] == [twin.sample() for _ in range(20)] != [other.sample() for _ in range(20)]
     assert all(sample in space for sample in samples)
     lengths = sorted(map(len, samples))
     assert lengths[0] == 0
     assert 10 < lengths[1_000] < 60
     assert lengths[-1] > MAX_LENGTH // 2
     joined = "".join(samples)
-    for part in (" ", "\n", "e", "Z", "é", "日", "ж", "😀"):
-        assert part in joined
+    assert all(part in joined for part in (" ", "\n", "e", "Z", "é", "日", "ж", "😀"))
+    space.seed(5)
+    assert [space.sample() for _ in range(20)] == samples[:20]
 
 
-def test_samples_follow_the_seed():
-    first, second, third = (UnicodeText(seed=seed) for seed in (3, 3, 4))
-    drawn = [[space.sample() for _ in range(20)] for space in (first, second, third)]
-    assert drawn[0] == drawn[1] != drawn[2]
-    first.seed(3)
-    assert [first.sample() for _ in range(20)] == drawn[0]
-
-
-@pytest.mark.parametrize("kind", ["mask", "probability"])
-def test_masks_are_refused_in_words(kind):
-    with pytest.raises(ValueError, match="no finite alphabet"):
-        UnicodeText().sample(**{kind: (3, None)})
-
-
-def test_equality_is_that_of_the_length():
-    assert UnicodeText(5, seed=1) == UnicodeText(5, seed=2)
-    assert UnicodeText(5) != UnicodeText(6)
-    assert UnicodeText(5) != spaces.Text(5)
-
-
-def test_repr_pickle_and_copies_are_small_and_whole():
+def test_repr_pickle_copies_and_equality_are_those_of_the_length():
     space = UnicodeText(77, seed=2)
     assert repr(space) == "UnicodeText(77)"
+    assert space != UnicodeText(78)
+    assert space != spaces.Text(77)
     assert len(pickle.dumps(UnicodeText())) < 300
-    for twin in (pickle.loads(pickle.dumps(space)), copy.deepcopy(space)):
-        assert twin == space
+    for twin in (pickle.loads(pickle.dumps(space)), copy.deepcopy(space), UnicodeText(77, seed=2)):
+        assert twin == space == UnicodeText(77)
         assert twin.sample() == copy.deepcopy(space).sample()
 
 
@@ -96,20 +74,28 @@ def test_a_batch_is_a_tuple_of_texts():
     assert create_empty_array(space, 2) == ("", "")
 
 
-def test_flattening_to_numbers_is_refused_in_words():
-    for space in (UnicodeText(), spaces.Dict(text=UnicodeText())):
-        assert not space.is_np_flattenable
-    with pytest.raises(ValueError, match="token ids"):
-        spaces.flatdim(UnicodeText())
-
-
 def test_flattening_a_dict_keeps_its_texts():
     space = spaces.Dict(text=UnicodeText(), turn=spaces.Discrete(3))
+    assert not space.is_np_flattenable
     value = {"text": "日本語", "turn": np.int64(2)}
     flat = spaces.flatten(space, value)
     assert flat["text"] == "日本語"
     assert flat in spaces.flatten_space(space)
     assert spaces.unflatten(space, flat) == value
+
+
+@pytest.mark.parametrize(
+    ("refused", "words"),
+    [
+        *((lambda length=n: UnicodeText(length), "at least 1") for n in (0, -1, 2.5, "9", True, None)),
+        (lambda: UnicodeText().sample(mask=(3, None)), "no finite alphabet"),
+        (lambda: UnicodeText().sample(probability=(3, None)), "no finite alphabet"),
+        (lambda: spaces.flatdim(UnicodeText()), "token ids"),
+    ],
+)
+def test_wrong_use_is_refused(refused, words):
+    with pytest.raises(ValueError, match=words):
+        refused()
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
