@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,7 +26,7 @@ from pettingzoo.test import (
 from pettingzoo.utils.conversions import aec_to_parallel
 
 from art_gym import ResetNeededError, Task, ToolDeclarationError, UnknownTaskError, tool
-from art_gym.games.aec import MoveResult, TextAECEnv, seat
+from art_gym.games.aec import TextAECEnv, seat
 from art_gym.games.seats import SeatEnv, players_of, text_of
 from tests.art_gym.pettingzoo_warnings import MASK_AT_THE_END, no_other_warnings
 from tests.art_gym.toy_games import FIRST, SECOND, Pennies, Race
@@ -55,27 +56,21 @@ def finish(game: TextAECEnv) -> dict[str, tuple[float, bool, bool, dict[str, Any
 
 
 @pytest.mark.parametrize("actions", ["text", "discrete"])
-@pytest.mark.parametrize("make", [Race, Pennies])
-def test_pettingzoo_finds_nothing_wrong(make: Callable[..., TextAECEnv], actions: str) -> None:
-    with no_other_warnings(MASK_AT_THE_END):
-        api_test(make(actions=actions, max_cycles=20), num_cycles=60)
-        seed_test(lambda: make(actions=actions), num_cycles=20)
-
-
-def test_both_render_modes_pass_pettingzoo(capsys: pytest.CaptureFixture[str]) -> None:
-    render_test(Race)
-    assert "count" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("actions", ["text", "discrete"])
-def test_a_game_in_which_all_move_at_once_is_a_parallel_one(actions: str) -> None:
+def test_pettingzoo_finds_nothing_wrong(actions: str, capsys: pytest.CaptureFixture[str]) -> None:
     def parallel(**options: Any) -> Any:
         return aec_to_parallel(Pennies(actions=actions, patience=1, **options))
 
     with no_other_warnings(MASK_AT_THE_END):
+        for make in (Race, Pennies):
+            api_test(make(actions=actions, max_cycles=20), num_cycles=60)
+            seed_test(partial(make, actions=actions), num_cycles=20)
         parallel_api_test(parallel(max_cycles=8), num_cycles=30)
         parallel_seed_test(parallel, num_cycles=30)
-        max_cycles_test(SimpleNamespace(env=lambda **o: Pennies(patience=1, **o), parallel_env=parallel))
+        max_cycles_test(SimpleNamespace(env=partial(Pennies, patience=1), parallel_env=parallel))
+    render_test(Race)
+    assert "count" in capsys.readouterr().out
+    for name, other in ((FIRST, SECOND), (SECOND, FIRST)):
+        check_env(SeatEnv(Race(), name, {other: "any"}), skip_render_check=True)
 
 
 # --- what seats are told --------------------------------------------------------------------------------
@@ -96,23 +91,18 @@ def test_each_seat_meets_its_instructions_once() -> None:
     assert [schema["function"]["name"] for schema in started().infos[SECOND]["tools"]] == ["add"]
 
 
-def test_a_seat_is_told_what_happened_since_it_moved() -> None:
+def test_a_seat_sees_what_happened_since_it_moved_and_can_keep_the_turn() -> None:
+    game = started(lowest=0, highest=0)
+    game.step("wait()")
+    assert (game.agent_selection, game.last()[1]) == (FIRST, -0.25)
+    game.step("wait()")
+    assert game.infos[FIRST]["error"] == {"kind": "refused", "message": "you have waited already"}
     game = started(lowest=0, highest=0)
     for reply in ("wait", "2", "1"):
         game.step(reply)
     assert text(game) == "+1\ncount 3"
     game.step("2")
-    assert text(game) == "+2\ncount 5"
-    assert text(game) == "+2\ncount 5", "looking changes nothing"
-
-
-def test_a_seat_can_keep_the_turn() -> None:
-    game = started()
-    game.step("wait()")
-    assert game.agent_selection == FIRST
-    assert game.last()[1] == -0.25
-    game.step("wait()")
-    assert game.infos[FIRST]["error"] == {"kind": "refused", "message": "you have waited already"}
+    assert text(game) == text(game) == "+2\ncount 5", "looking changes nothing"
 
 
 def test_bad_replies_are_answered_cost_and_leave_the_turn() -> None:
@@ -140,20 +130,17 @@ def test_when_the_patience_is_at_an_end_a_choice_is_drawn() -> None:
         drawn.add(game.count)
         assert f"`{game.count}` was played for you after 2 bad replies" in text(game, FIRST)
     assert drawn == {1, 2}
-
-
-def test_a_good_reply_renews_the_patience_and_without_limit_nothing_is_drawn() -> None:
     game = started(patience=2, lowest=0, highest=0)
     for reply in ("?", "wait", "?"):
         game.step(reply)
-    assert game.agent_selection == FIRST
+    assert game.agent_selection == FIRST, "a good reply renews the patience"
     game = started(patience=None)
     for _ in range(9):
         game.step("?")
-    assert game.agent_selection == FIRST
+    assert game.agent_selection == FIRST, "without a limit nothing is drawn"
 
 
-def test_several_calls_in_one_reply_are_told() -> None:
+def test_of_several_calls_in_one_reply_the_first_counts() -> None:
     game = started(lowest=0, highest=0)
     game.step("add(1) add(2)")
     assert game.count == 1
@@ -263,13 +250,12 @@ def test_games_do_not_disturb_each_other_or_the_global_generators() -> None:
     assert state == (random.getstate(), np.random.get_state(legacy=True)[1].tobytes())  # noqa: NPY002
 
 
-def test_without_a_seed_the_next_game_goes_on_from_the_last_seed() -> None:
+def test_without_a_seed_the_next_game_follows_from_the_last_seed() -> None:
     def counts() -> list[int]:
         game = Race(highest=10**6)
-        game.reset(seed=7)
-        found = [game.count]
-        for _ in range(3):
-            game.reset()
+        found = []
+        for seed in (7, None, None, None):
+            game.reset(seed=seed)
             found.append(game.count)
         return found
 
@@ -298,24 +284,18 @@ def test_snapshots_come_back_any_number_of_times_and_travel() -> None:
 
 def test_a_number_is_the_reply_that_it_stands_for() -> None:
     spoken, numbered = started(2), started(2, actions="discrete")
+    masks = [numbered.observe(name)["action_mask"] for name in (FIRST, SECOND)]
+    assert [mask.tolist() for mask in masks] == [[1, 1], [0, 0]], "of the seat that moves"
+    assert masks[0].dtype == np.int8
+    assert "action_mask" not in spoken.observe(FIRST)
     for number in (0, 1, np.int64(1), np.int32(0)):
         spoken.step(str(int(number) + 1))
         numbered.step(number)
         assert text(spoken) == text(numbered)
         assert spoken.infos == numbered.infos
     numbered.step("add(2)")
-    assert numbered.infos[FIRST]["call"] == {"name": "add", "arguments": {"number": 2}}, (
-        "either form is taken"
-    )
+    assert numbered.infos[FIRST]["call"] == {"name": "add", "arguments": {"number": 2}}, "either form"
     assert numbered.action_space(FIRST).n == 2  # type: ignore[attr-defined]
-
-
-def test_masks_are_for_the_seat_that_moves() -> None:
-    game = started(actions="discrete")
-    assert game.observe(FIRST)["action_mask"].tolist() == [1, 1]
-    assert game.observe(SECOND)["action_mask"].tolist() == [0, 0]
-    assert "action_mask" not in started().observe(FIRST)
-    assert game.observe(FIRST)["action_mask"].dtype == np.int8
 
 
 @pytest.mark.parametrize(
@@ -334,13 +314,6 @@ def test_an_action_that_is_none_is_refused_and_changes_nothing(action: Any, faul
 # --- misuse ---------------------------------------------------------------------------------------------
 
 
-def test_a_game_must_be_reset_first() -> None:
-    game = Race()
-    for doing in (lambda: game.step("1"), game.last, lambda: game.observe(FIRST)):
-        with pytest.raises(ResetNeededError, match="call reset"):
-            doing()
-
-
 class Named(Race):
     """Has three tasks in each of two splits."""
 
@@ -349,55 +322,35 @@ class Named(Race):
         super().__init__(tasks=tasks, **options)
 
 
-class Mistaken(Race):
-    def choices(self, name: str) -> list[str]:
-        return ["1", "jump"]
+def act() -> Any:
+    @tool
+    def act(self: Any) -> Any:
+        """Act."""
+        return "text"
+
+    return act
 
 
-class Unlisted(Race):
-    def choices(self, name: str) -> list[str]:
-        return []
+def race(**members: Any) -> Any:
+    return type("Changed", (Race,), members)
 
 
-def typo() -> type:
-    class Typo(Race):
-        @seat("firts_0")
-        @tool
-        def leave(self) -> MoveResult:
-            """Leave."""
-            return MoveResult()
-
-    return Typo
+def idle() -> Any:
+    return type("Idle", (TextAECEnv,), {"seats": ("a_0", "b_1"), "act": seat("a_0")(act())})
 
 
-def idle() -> type:
-    class Idle(TextAECEnv):
-        seats = ("a_0", "b_1")
-
-        @seat("a_0")
-        @tool
-        def act(self) -> MoveResult:
-            """Act."""
-            return MoveResult()
-
-    return Idle
-
-
-def textual() -> None:
-    class Textual(Race):
-        @tool
-        def say(self) -> str:
-            """Say something."""
-            return "text"
-
-    game = Textual()
+def play_text() -> None:
+    game = race(act=act())()
     game.reset()
-    game.step("say()")
+    game.step("act()")
 
 
 @pytest.mark.parametrize(
     ("make", "fault", "named"),
     [
+        (lambda: Race().step("1"), ResetNeededError, "call reset"),
+        (lambda: Race().last(), ResetNeededError, "call reset"),
+        (lambda: Race().observe(FIRST), ResetNeededError, "call reset"),
         (lambda: Race(actions="discreet"), ValueError, "did you mean `discrete`"),
         (lambda: Race(render_mode="ANSI"), ValueError, "render_mode"),
         (lambda: Race(max_cycles=0), ValueError, "max_cycles"),
@@ -405,26 +358,27 @@ def textual() -> None:
         (lambda: Race(invalid_action_penalty=-1), ValueError, "invalid_action_penalty"),
         (lambda: Named().reset(options={"task": "nope"}), UnknownTaskError, "no task `nope`"),
         (lambda: Named().reset(options={"tusk": 1}), ValueError, "did you mean `task`"),
-        (Mistaken, ToolDeclarationError, "'jump'"),
-        (lambda: Unlisted(actions="discrete"), ValueError, "first_0"),
-        (typo, ToolDeclarationError, "did you mean `first_0`"),
+        (race(choices=lambda self, name: ["1", "jump"]), ToolDeclarationError, "'jump'"),
+        (lambda: race(choices=lambda self, name: [])(actions="discrete"), ValueError, "first_0"),
+        (lambda: race(act=seat("firts_0")(act())), ToolDeclarationError, "did you mean `first_0`"),
         (idle, ToolDeclarationError, "no tool for the seat `b_1`"),
-        (textual, TypeError, "`say` returned str"),
+        (play_text, TypeError, "`act` returned str"),
         (lambda: SeatEnv(Race(), "first", {}), ValueError, "no seat `first`; did you mean `first_0`"),
         (lambda: SeatEnv(Race(), FIRST, {}), ValueError, "second_1"),
         (lambda: SeatEnv(Race(), FIRST, {SECOND: "bast"}), ValueError, "did you mean `best`"),
         (lambda: SeatEnv(Race(), FIRST, {SECOND: "any", "third_2": "any"}), ValueError, "no seat `third_2`"),
-        (
-            lambda: SeatEnv(Race(lowest=3, goal=4), SECOND, {FIRST: "any"}).reset(seed=0),
-            RuntimeError,
-            "second_1",
-        ),
-        *((lambda wrong=wrong: text_of(wrong), TypeError, '"text"') for wrong in ({"observation": 1}, None)),
+        (lambda: ended().reset(seed=0), RuntimeError, "second_1"),
+        *((partial(text_of, wrong), TypeError, '"text"') for wrong in ({"observation": 1}, None)),
     ],
 )
 def test_wrong_use_is_named(make: Callable[[], Any], fault: type[Exception], named: str) -> None:
     with pytest.raises(fault, match=named):
         make()
+
+
+def ended() -> SeatEnv:
+    """Its game is over before its own first turn."""
+    return SeatEnv(Race(lowest=3, goal=4), SECOND, {FIRST: "any"})
 
 
 def test_tasks_are_chosen_from_the_split() -> None:
@@ -452,11 +406,6 @@ RulerReward(gymnasium.make_vec("art/2048-v0", 2), lambda group, rubric: {})
 # --- one seat as a Gymnasium environment ----------------------------------------------------------------
 
 
-def test_a_seat_is_an_environment_that_gymnasium_accepts() -> None:
-    for name, other in ((FIRST, SECOND), (SECOND, FIRST)):
-        check_env(SeatEnv(Race(), name, {other: "any"}), skip_render_check=True)
-
-
 def test_a_seat_sees_what_it_would_see_in_the_game() -> None:
     env = SeatEnv(Race(lowest=0, highest=0, goal=6), SECOND, {FIRST: lambda game, rng: lambda seen: "2"})
     seen, info = env.reset(seed=1)
@@ -481,8 +430,8 @@ def test_equal_seeds_give_equal_opponents() -> None:
     def play_out(number: int) -> list[Any]:
         env = SeatEnv(Race(goal=30, max_cycles=40), FIRST, {SECOND: "any"})
         first = env.reset(seed=number)
-        act = env.baselines["any"](env, np.random.default_rng(0))
-        return [first, *(env.step(act("")) for _ in range(8))]
+        reply = env.baselines["any"](env, np.random.default_rng(0))
+        return [first, *(env.step(reply("")) for _ in range(8))]
 
     assert play_out(1) == play_out(1)
     assert play_out(1) != play_out(2)

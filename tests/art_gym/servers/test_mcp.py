@@ -7,7 +7,6 @@ import anyio
 import gymnasium as gym
 import pytest
 
-from art_gym import Outcome, TextEnv, tool
 from art_gym.servers.tool_episode import OVER, ToolEpisode
 
 pytest.importorskip("mcp")
@@ -18,26 +17,7 @@ from mcp.shared.exceptions import MCPError
 
 from art_gym.servers.mcp import RESULT, TASK, AsyncEpisode, episode_server
 from tests.art_gym.servers.playing import in_loop, play_along
-
-
-class Lamp(TextEnv):
-    """A lamp to be lit."""
-
-    instructions = "Light the lamp."
-
-    @tool
-    def knock(self) -> str:
-        """Knock on it."""
-        return "It flickers."
-
-    @tool(ends=True)
-    def light(self, wick: int) -> Outcome:
-        """Light it.
-
-        Args:
-            wick: Which wick.
-        """
-        return Outcome("It shines.", {"light": 1.0}, success=True)
+from tests.art_gym.toys import CounterEnv
 
 
 @asynccontextmanager
@@ -87,35 +67,33 @@ async def test_a_client_that_disconnects_during_an_episode_is_reported(tmp_path)
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 @in_loop
 async def test_wrong_calls_use_a_turn_and_get_an_error_message(mode):
-    async with client_of(Lamp(), mode) as (client, played):
+    async with client_of(CounterEnv(), mode) as (client, played):
         for name, arguments, words in [
-            ("lihgt", {"wick": 1}, "did you mean `light`"),
-            ("light", {"wick": "red"}, "`wick` must be a whole number"),
-            ("light", {}, "wick"),
-            ("light", {"wick": [[1]]}, "wick"),
+            ("sotp", {}, "did you mean `stop`"),
+            ("add", {"amount": [[1]]}, "amount"),
         ]:
             result = await client.call_tool(name, arguments)
             assert result.is_error
             assert words in result.content[0].text
-        assert played.episode.result()["turns"] == 4
-        assert played.episode.result()["reward"] == pytest.approx(-0.4)
-        assert not (await client.call_tool("light", {"wick": 1})).is_error
+        assert played.episode.result()["turns"] == 2
+        assert played.episode.result()["reward"] == pytest.approx(-0.2)
+        assert not (await client.call_tool("add", {"amount": 1})).is_error
 
 
 @in_loop
 async def test_calls_at_once_are_carried_out_one_after_the_other():
-    async with client_of(Lamp(max_turns=8)) as (client, played):
+    async with client_of(CounterEnv(max_turns=8)) as (client, played):
         async with anyio.create_task_group() as group:
             for _ in range(12):
-                group.start_soon(client.call_tool, "knock", {})
+                group.start_soon(client.call_tool, "add", {"amount": 1})
         assert played.episode.result()["turns"] == 8
 
 
 @in_loop
 async def test_the_task_stands_in_instructions_prompt_and_resource():
-    async with client_of(Lamp()) as (client, played):
+    async with client_of(CounterEnv()) as (client, played):
         introduction = played.episode.introduction
-        assert "Light the lamp." in introduction
+        assert "Reach the target." in introduction
         assert client.instructions == introduction
         (prompt,) = (await client.list_prompts()).prompts
         (message,) = (await client.get_prompt(prompt.name)).messages
@@ -129,18 +107,18 @@ async def test_the_task_stands_in_instructions_prompt_and_resource():
 
 @in_loop
 async def test_the_result_is_hidden_unless_asked_for_and_until_the_end():
-    async with client_of(Lamp()) as (client, _):
-        await client.call_tool("light", {"wick": 1})
+    async with client_of(CounterEnv()) as (client, _):
+        await client.call_tool("stop", {})
         assert RESULT not in [str(found.uri) for found in (await client.list_resources()).resources]
         with pytest.raises(MCPError, match="no resource"):
             await client.read_resource(RESULT)
-    async with client_of(Lamp(), show_result=True) as (client, _):
+    async with client_of(CounterEnv(), show_result=True) as (client, played):
         with pytest.raises(MCPError, match="when the episode is over"):
             await client.read_resource(RESULT)
-        await client.call_tool("light", {"wick": 1})
+        await client.call_tool("stop", {})
         assert RESULT in [str(found.uri) for found in (await client.list_resources()).resources]
         account = json.loads((await client.read_resource(RESULT)).contents[0].text)
-        assert (account["reward"], account["success"]) == (1.0, True)
+        assert account == played.episode.result()
 
 
 @pytest.mark.parametrize(

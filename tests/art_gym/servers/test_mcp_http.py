@@ -11,7 +11,6 @@ import gymnasium as gym
 import httpx
 import pytest
 
-from art_gym import Outcome, TextEnv, tool
 from art_gym.servers.tool_episode import ToolEpisode
 
 pytest.importorskip("mcp")
@@ -23,29 +22,19 @@ from mcp.client.streamable_http import streamable_http_client
 from art_gym.servers.mcp import OBSERVATION
 from art_gym.servers.mcp_http import PATH, EpisodeSessions, Limits, is_loopback
 from tests.art_gym.servers.playing import in_loop, play_along
+from tests.art_gym.toys import CounterEnv
 
 JSON = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
 CLIENT = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
 HELLO = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": CLIENT}
 
 
-class Counter(TextEnv):
-    """Counts."""
-
+class Counter(CounterEnv):
     open = 0
 
     def begin(self, task):
         Counter.open += 1
-        return f"The number is {self.np_random.integers(10**6)}."
-
-    @tool
-    def count(self, by: int) -> Outcome:
-        """Count on.
-
-        Args:
-            by: How far.
-        """
-        return Outcome(f"{by} further", {"counted": float(by)})
+        return f"{super().begin(task)} Lucky: {self.np_random.integers(10**6)}."
 
     def close(self):
         Counter.open -= 1
@@ -105,8 +94,8 @@ async def asking(sessions, **headers):
             yield client
 
 
-def call(by, number=2):
-    params = {"name": "count", "arguments": {"by": by}}
+def call(amount, number=2):
+    params = {"name": "add", "arguments": {"amount": amount}}
     return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
 
 
@@ -135,13 +124,10 @@ async def test_two_clients_play_two_episodes(accounts):
     async with serving(counters(accounts)) as url, Client(url) as one, Client(url) as two:
         read = [await client.read_resource(OBSERVATION) for client in (one, two)]
         assert read[0].contents[0].text != read[1].contents[0].text
-        for _ in range(3):
-            await one.call_tool("count", {"by": 2})
-        await two.call_tool("count", {"by": 10})
-    assert sorted((account["seed"], account["turns"], account["reward"]) for account in accounts) == [
-        (0, 3, 6.0),
-        (1, 1, 10.0),
-    ]
+        for client in (one, one, two, one):
+            await client.call_tool("peek", {"what": "count"})
+    found = sorted((account["seed"], account["turns"], round(account["reward"], 2)) for account in accounts)
+    assert found == [(0, 3, -0.03), (1, 1, -0.01)]
 
 
 @in_loop
@@ -149,7 +135,7 @@ async def test_a_client_that_vanishes_is_idle_in_the_end_and_its_environment_clo
     async def play_and_vanish(streams, scope):
         async with ClientSession(*streams[:2]) as session:
             await session.initialize()
-            await session.call_tool("count", {"by": 1})
+            await session.call_tool("add", {"amount": 1})
             scope.cancel()
             await asyncio.sleep(60)
 
@@ -166,7 +152,7 @@ async def test_a_client_that_vanishes_is_idle_in_the_end_and_its_environment_clo
                 await asyncio.sleep(0.01)
         assert Counter.open == 0
         async with Client(url) as client:
-            await client.call_tool("count", {"by": 1})
+            await client.call_tool("add", {"amount": 1})
     assert [account["turns"] for account in accounts] == [1, 1]
 
 

@@ -4,64 +4,48 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from art_gym import Outcome, TextEnv, ToolError, parse, tool
+from art_gym import Outcome, parse, tool
 from art_gym.parsing.formats import write_call
 from art_gym.servers.tool_episode import FAILED, OVER, ToolEpisode
+from tests.art_gym.toys import CounterEnv
 
 
-class Parrot(TextEnv):
-    """Says what it is told."""
-
-    instructions = "Teach the parrot."
-
-    def begin(self, task):
-        self.np_random.integers(5)
-        return "The parrot looks at you."
+class Parrot(CounterEnv):
+    closed = False
 
     @tool
-    def say(self, words: str, times: int = 1) -> Outcome:
+    def say(self, words: str) -> Outcome:
         """Say something.
 
         Args:
             words: What to say.
-            times: How often.
         """
-        if times > 3:
-            raise ToolError("the parrot is tired")
-        return Outcome(words * times, {"said": 0.5, "loud": 0.25 * words.isupper()})
-
-    @tool(ends=True)
-    def leave(self) -> Outcome:
-        """Leave the parrot."""
-        return Outcome("Bye.", {"left": 1.0}, success=True, metrics={"words": 2})
+        return Outcome(words, {"said": 0.5, "loud": 0.25 * words.isupper()})
 
     @tool
     def pluck(self) -> str:
         """Pluck a feather."""
         raise RuntimeError("the cage is broken")
 
-    closed = False
-
     def close(self):
         self.closed = True
 
 
 def test_calls_are_turns_and_the_account_adds_them_up():
-    episode = ToolEpisode(Parrot(), seed=4)
-    assert "Teach the parrot." in episode.introduction
-    assert "The parrot looks at you." in episode.introduction
+    episode = ToolEpisode(Parrot(), seed=4, options={"task": "t2"})
+    assert "Reach the target." in episode.introduction
+    assert "Reach 2. The counter is 0." in episode.introduction
     assert "Reply with one call" in episode.observation
     assert "Reply with one call" not in episode.introduction
-    assert [function["name"] for function in episode.tools] == ["say", "leave", "pluck"]
-    assert episode.call("say", {"words": "HO"}).text == "HO"
-    assert episode.call("say", {"words": "hi", "times": 2}).text == "hihi"
+    assert [function["name"] for function in episode.tools] == ["add", "peek", "stop", "say", "pluck"]
+    assert [episode.call("say", {"words": words}).text for words in ("HO", "hi")] == ["HO", "hi"]
     so_far = {"turns": 2, "reward": 1.25, "score_terms": {"said": 1.0, "loud": 0.25}, "ended_by": "leaving"}
-    assert episode.result() == {"env": "Parrot", "seed": 4, "task_id": "default", **so_far}
-    last = episode.call("leave", None)
-    assert (last.text, last.ended, last.refused) == ("Bye.", True, False)
+    assert episode.result() == {"env": "Parrot", "seed": 4, "task_id": "t2", **so_far}
+    last = episode.call("stop", None)
+    assert (last.text, last.ended, last.refused) == ("Done.", True, False)
     account = episode.result()
-    assert (account["ended_by"], account["success"], account["reward"]) == ("termination", True, 2.25)
-    assert account["metrics"]["words"] == 2
+    assert (account["ended_by"], account["success"], account["reward"]) == ("termination", False, 1.25)
+    assert account["metrics"]["count"] == 0
     json.dumps(account)
 
 
@@ -77,7 +61,7 @@ def test_after_the_end_a_call_does_nothing():
     closed = ToolEpisode(env)
     closed.close()
     assert env.closed
-    assert closed.call("leave", {}).text == OVER
+    assert closed.call("stop", {}).text == OVER
 
 
 @pytest.mark.parametrize(
@@ -85,9 +69,9 @@ def test_after_the_end_a_call_does_nothing():
     [
         ("sya", {"words": "x"}, "did you mean `say`"),
         ("say", {}, "words"),
-        ("say", {"words": "x", "times": "many"}, "`times` must be a whole number"),
+        ("add", {"amount": "many"}, "`amount` must be a whole number"),
         ("say", {"words": "x", "volume": 3}, "volume"),
-        ("say", {"words": "x", "times": 9}, "the parrot is tired"),
+        ("add", {"amount": 10}, "amount must be from 1 to 9"),
         ("", {}, ""),
     ],
 )
@@ -109,7 +93,7 @@ def test_a_fault_of_the_environment_ends_the_episode_and_stands_in_the_account(c
     assert (answer.text, answer.refused, answer.ended) == (FAILED, True, True)
     assert episode.result()["fault"] == "RuntimeError: the cage is broken"
     assert "the cage is broken" in caplog.text
-    assert episode.call("leave", {}).text == OVER
+    assert episode.call("stop", {}).text == OVER
 
 
 @given(st.text(), st.text())
