@@ -1,7 +1,5 @@
 """What PettingZoo's own tests warn of in any game of this project."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Two small games in text: one in turns, with chance and a best strategy; in the other both move at once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 

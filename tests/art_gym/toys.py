@@ -1,7 +1,5 @@
 """Small environments that the tests play with."""
 
-from __future__ import annotations
-
 from datetime import date
 from typing import Any, ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """Judges for tests: small functions that score an attempt by what is plain to see in it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from art_gym.wrappers.judging import Attempt, JudgeFailedError, Rubric, Score

@@ -1,7 +1,5 @@
 """What holds for every wrapper: its spec makes it again, it changes what it says, it refuses wrong use."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import sys

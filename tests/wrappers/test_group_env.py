@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import copy
 import pickle
 from collections.abc import Callable
@@ -33,9 +31,6 @@ def paid() -> RulerGroupReward:
     return RulerReward(counters(), by_worth)
 
 
-# --- PettingZoo's own tests -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("make", [counters, mails, paid])
 def test_pettingzoo_finds_nothing_wrong(make: Callable[..., Any]) -> None:
     with no_other_warnings():
@@ -54,9 +49,6 @@ def test_both_render_modes_pass_pettingzoo_and_show_every_attempt(capsys: pytest
     group.step(replies)
     picture = str(group.render())
     assert all(f"[{name}]\n> {reply}\n" in picture for name, reply in replies.items())
-
-
-# --- a group --------------------------------------------------------------------------------------------
 
 
 def test_all_attempts_begin_alike_and_act_alike_as_the_plain_environment_does() -> None:
@@ -143,9 +135,6 @@ def test_copies_and_pickles_go_on_where_the_group_stood() -> None:
         ] * 2
     expected_reset = group.reset()
     assert [other.reset() for other in others] == [expected_reset] * 2
-
-
-# --- misuse ---------------------------------------------------------------------------------------------
 
 
 def test_actions_are_one_for_each_attempt_that_goes_on() -> None:

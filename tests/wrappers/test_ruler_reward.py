@@ -1,7 +1,5 @@
 """``RulerReward`` on a PettingZoo group, and which kind of wrapper it chooses."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 The reference is always the same: an attempt played by itself in a plain environment from its group's seed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import sys
@@ -250,9 +248,6 @@ def test_spare_episodes_hear_nothing_and_begin_only_where_they_must(mode: Autore
     assert heard[1] == heard[3] == ["reset", "add(1)", "add(1)", "add(1)"]
 
 
-# --- the judge ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_a_failing_judge_pays_nan_and_is_counted(mode: AutoresetMode) -> None:
     vector = RulerReward(sync(counter, mode, 2), FailsOn(1))
@@ -294,9 +289,6 @@ def test_groups_that_end_together_are_judged_at_the_same_time() -> None:
     assert len({attempt.task for group in judged for attempt in group}) == 2
 
 
-# --- resets ---------------------------------------------------------------------------------------------
-
-
 def test_a_mask_begins_whole_groups_and_leaves_the_others_alone() -> None:
     vector = RulerReward(sync(counter, AutoresetMode.DISABLED, 4), by_worth, group_size=2)
     mask = {"reset_mask": np.array([True, True, False, False])}
@@ -332,9 +324,6 @@ def test_what_would_part_a_group_is_refused(arguments: dict[str, Any], named: st
     vector.reset(seed=0)
     with pytest.raises(ValueError, match=named):
         vector.reset(**arguments)
-
-
-# --- what is refused ------------------------------------------------------------------------------------
 
 
 def test_what_is_no_group_of_texts_is_refused() -> None:

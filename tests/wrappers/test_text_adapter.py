@@ -100,9 +100,6 @@ class GlobalDice(EchoEnv):
         return f"{random.random()} {np.random.random()}", 0.0, False, False, {}  # noqa: NPY002
 
 
-# --- the same episode ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("env_id", ["CliffWalking-v1", "FrozenLake-v1", "CartPole-v1"])
 def test_a_seed_gives_the_episode_that_it_gives_outside(env_id: str) -> None:
     outside, inside = gym.make(env_id), TextAdapter(gym.make(env_id), observe=repr)
@@ -126,9 +123,6 @@ def test_a_seed_gives_the_episode_that_it_gives_outside(env_id: str) -> None:
 
 def test_an_adapter_keeps_the_contract_of_text_environments_but_for_its_docstring() -> None:
     check_text_env(DocumentedAdapter(Reporting(), observe=str, actions=("back", "on"), max_turns=5))
-
-
-# --- replies ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -187,9 +181,6 @@ def test_a_mask_shows_what_is_possible_and_refuses_the_rest() -> None:
     assert in_observation.reset(seed=0)[0].endswith("hello\npossible: on")
 
 
-# --- text in, text out -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("observations", [UnicodeText(), IN_DICT])
 @pytest.mark.parametrize("actions", [spaces.Text(50), REPLY_IN_DICT])
 def test_texts_go_through_out_of_and_into_dictionaries(observations: Any, actions: Any) -> None:
@@ -224,9 +215,6 @@ def test_an_exception_that_refuses_becomes_a_message_and_any_other_stays_a_fault
     env.reset(seed=0)
     with pytest.raises(LookupError, match="no such word"):
         env.step("crash")
-
-
-# --- endings ---------------------------------------------------------------------------------------------
 
 
 def test_the_environments_time_limit_truncates() -> None:
@@ -278,9 +266,6 @@ def test_tasks_choose_the_environments_seed_and_options() -> None:
     assert (inner.place, inner.seen_seed, inner.options) == (0, 99, None)
 
 
-# --- the global random state -----------------------------------------------------------------------------
-
-
 def test_environments_that_draw_globally_disturb_neither_each_other_nor_the_caller() -> None:
     def alone(seed: int) -> list[str]:
         env = TextAdapter(GlobalDice(), isolated_random=True)
@@ -303,9 +288,6 @@ def test_environments_that_draw_globally_disturb_neither_each_other_nor_the_call
         raise KeyError
     assert random.getstate() == state
     assert np.random.get_state()[1].tolist() == array_state  # noqa: NPY002
-
-
-# --- wrong use -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -346,9 +328,6 @@ def test_spaces_of_other_libraries_count_as_text_by_their_dtype() -> None:
     several = spaces.Dict({"a": spaces.Text(5), "b": spaces.Text(5)})
     assert reader_of(several) is None
     assert writer_of(spaces.Dict({"text": spaces.Text(5), "n": spaces.Discrete(2)})) is None
-
-
-# --- in the trainer --------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -52,9 +52,6 @@ def finish(game: TextAECEnv) -> dict[str, tuple[float, bool, bool, dict[str, Any
     return found  # type: ignore[return-value]
 
 
-# --- PettingZoo's own tests -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("actions", ["text", "discrete"])
 def test_pettingzoo_finds_nothing_wrong(actions: str, capsys: pytest.CaptureFixture[str]) -> None:
     def parallel(**options: Any) -> Any:
@@ -71,9 +68,6 @@ def test_pettingzoo_finds_nothing_wrong(actions: str, capsys: pytest.CaptureFixt
     assert "count" in capsys.readouterr().out
     for name, other in ((FIRST, SECOND), (SECOND, FIRST)):
         check_env(SeatEnv(Race(), name, {other: "any"}), skip_render_check=True)
-
-
-# --- what seats are told --------------------------------------------------------------------------------
 
 
 def test_each_seat_meets_its_instructions_once() -> None:
@@ -151,9 +145,6 @@ def test_of_several_calls_in_one_reply_the_first_counts() -> None:
     assert text(game, FIRST) == "(Only the first of 2 calls was carried out.)\nfirst_0 wins\ncount 1"
 
 
-# --- rewards and the end --------------------------------------------------------------------------------
-
-
 def test_a_game_ends_for_all_with_success_and_metrics() -> None:
     game = started(lowest=0, highest=0, goal=3)
     game.step("2")
@@ -224,9 +215,6 @@ def test_whatever_is_replied_the_contract_holds(number: int, replies: list[str],
         assert totals[name] == pytest.approx(won[name] - lost)
 
 
-# --- seeds, snapshots, copies ---------------------------------------------------------------------------
-
-
 def play(game: TextAECEnv, replies: list[str]) -> list[Any]:
     """Say these replies, as many as the game takes; all that could be seen."""
     found = []
@@ -279,9 +267,6 @@ def test_snapshots_come_back_any_number_of_times_and_travel() -> None:
         Pennies().restore(kept)
 
 
-# --- actions as numbers ---------------------------------------------------------------------------------
-
-
 def test_a_number_is_the_reply_that_it_stands_for() -> None:
     spoken, numbered = started(2), started(2, actions="discrete")
     masks = [numbered.observe(name)["action_mask"] for name in (FIRST, SECOND)]
@@ -309,9 +294,6 @@ def test_an_action_that_is_none_is_refused_and_changes_nothing(action: Any, faul
         game.step(action)
     assert text(game) == before
     assert game.turns[FIRST] == 0
-
-
-# --- misuse ---------------------------------------------------------------------------------------------
 
 
 class Named(Race):
@@ -401,9 +383,6 @@ from art_gym.wrappers.ruler_reward import RulerReward
 RulerReward(gymnasium.make_vec("art/2048-v0", 2), lambda group, rubric: {})
 """
     subprocess.run([sys.executable, "-c", without], check=True)
-
-
-# --- one seat as a Gymnasium environment ----------------------------------------------------------------
 
 
 def test_a_seat_sees_what_it_would_see_in_the_game() -> None:

@@ -1,7 +1,5 @@
 """What is rendered in a format is read back with the same types; the readers say where a text goes wrong."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from datetime import date

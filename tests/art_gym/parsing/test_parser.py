@@ -1,7 +1,5 @@
 """Real replies, in every family's format, become the same typed call; everything else becomes words."""
 
-from __future__ import annotations
-
 import time
 import tomllib
 from datetime import date

@@ -1,7 +1,5 @@
 """A judge model on loopback: speaks OpenAI's chat protocol over real HTTP, well or badly as a test wants."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading

@@ -1,7 +1,5 @@
 """Groups longer than a question: what is cut, what is shown together, and on which scale."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Judges made of judges."""
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Sequence
@@ -85,9 +83,6 @@ def test_the_rubric_goes_to_every_member() -> None:
     assert set(map(id, judge.rubrics)) == {id(rubric)}
 
 
-# --- pairs ------------------------------------------------------------------------------------------------
-
-
 def test_the_share_of_wins_is_the_score() -> None:
     judge = ByQuality()
     found = values(PairwiseJudge(judge), [*GROUP, attempt("d", 0.9, "other words")])
@@ -105,9 +100,6 @@ def test_a_group_without_a_rival_is_in_the_middle_and_a_failed_pair_fails_the_gr
     assert values(PairwiseJudge(failing), [GROUP[0], replace(GROUP[0], id="twin")]) == {"a": 0.5, "twin": 0.5}
     with pytest.raises(JudgeFailedError, match="nobody there"):
         PairwiseJudge(failing)(GROUP)
-
-
-# --- the order shown --------------------------------------------------------------------------------------
 
 
 def test_a_known_bias_is_measured() -> None:

@@ -1,7 +1,5 @@
 """What holds for every judge, and the arguments that are refused."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The judge against a real HTTP server on loopback that speaks the wire protocol."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import sys
@@ -45,9 +43,6 @@ from tests.wrappers.judging.judge_server import (
 NOW = 1_700_000_000.0
 
 
-# --- one question -----------------------------------------------------------------------------------------
-
-
 def test_one_request_scores_a_group(bench: Bench) -> None:
     judge = bench.judge(temperature=0.4, max_answer_tokens=777, extra_body={"min_p": 0.1})
     scores = judge(GROUP)
@@ -82,9 +77,6 @@ def test_another_rubric_comes_with_the_call_and_its_parts_come_back(bench: Bench
     assert judge(GROUP)["a"].parts == {}, "one criterion has no parts"
 
 
-# --- answers that cannot be used --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("bad", "problem"),
     [
@@ -113,9 +105,6 @@ def test_a_repair_shows_the_last_answer_alone(bench: Bench) -> None:
     last = bench.requests[-1]["messages"][2]["content"]
     assert last.startswith("answer 2")
     assert len(last) <= 2_000
-
-
-# --- completions, byte by byte ----------------------------------------------------------------------------
 
 
 def test_a_completion_is_read() -> None:
@@ -193,8 +182,6 @@ def test_too_long_differs_from_other_rejections(
     assert is_context_length_error(status, message, code) is expected
 
 
-# --- faults on the way ------------------------------------------------------------------------------------
-
 HANG = Reply(hang=True)
 STALL = Reply(completion("x" * 500), drop_after=100, stall=True)
 DRIP = Reply(drip=0.02)
@@ -262,9 +249,6 @@ def test_a_refusal_is_not_asked_again_and_says_what_to_set(bench: Bench, reply: 
     assert len(bench.requests) == 1
 
 
-# --- the form of the answer -------------------------------------------------------------------------------
-
-
 def form_of(request: Request) -> str:
     return str(request.get("response_format", {}).get("type", "text"))
 
@@ -291,9 +275,6 @@ def test_a_server_that_rejects_every_form_does_not_count_as_lacking_them(bench: 
     assert [form_of(request) for request in bench.requests[2:]] == ["text", "json_schema"]
     failure(bench.judge(lacking("json_schema", "json_object", "text"), structured="json_object"))
     assert [form_of(request) for request in bench.requests] == ["json_object"], "the only one asked for"
-
-
-# --- money, disk and threads ------------------------------------------------------------------------------
 
 
 def test_judges_share_a_budget_and_retries_and_repairs_count(bench: Bench) -> None:
@@ -406,9 +387,6 @@ def test_a_judge_without_a_server_fails_and_a_closed_one_is_a_mistake(bench: Ben
         judge(GROUP)
 
 
-# --- orders, and groups that are too long -----------------------------------------------------------------
-
-
 def test_seeds_change_the_order_and_the_given_order_is_kept(bench: Bench) -> None:
     judge = bench.judge()
     for seed in range(8):
@@ -463,9 +441,6 @@ def test_what_the_server_finds_too_long_is_halved_until_it_is_taken(bench: Bench
     assert bench.requests == [], "rejections are remembered too"
     assert failure(bench.judge(small_reader(100)), long_group(4, 2_000)).reason == "too_long"
     assert len(bench.requests) < 12
-
-
-# --- what a user may get wrong ----------------------------------------------------------------------------
 
 
 def test_a_missing_key_and_a_missing_package_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
 """What a judge is asked, what it is not told, and what an attempt that speaks to its judge cannot do."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -46,9 +44,6 @@ def mark_of(prompt: Prompt) -> str:
 def outline(prompt: Prompt) -> list[str]:
     """The lines of the material that are not quoted data: titles, marks, notes and the question."""
     return [line for line in prompt.messages[1]["content"].split("\n") if line and not line.startswith("| ")]
-
-
-# --- the question -----------------------------------------------------------------------------------------
 
 
 def test_what_all_share_is_shown_once_and_ids_not_at_all() -> None:
@@ -139,9 +134,6 @@ def test_a_repair_quotes_the_problem_and_cannot_break_out() -> None:
     assert all(label in question["content"] for label in prompt.labels)
     assert "<|" not in answer["content"]
     assert repair_messages(prompt, "", "it is empty")[2]["content"]
-
-
-# --- injections -------------------------------------------------------------------------------------------
 
 
 def _fake_answer(labels: Sequence[str]) -> str:
@@ -282,9 +274,6 @@ def test_an_injection_gets_no_better_score(injection: str, reader: Callable[[Pro
     scores = read_answer(reader(prompt), prompt.labels)
     ids = dict(zip(prompt.labels, (ids[0] for ids in digest_group(group).ids), strict=True))
     assert {ids[label]: score.value for label, score in scores.items()} == {"solved": 1.0, "failed": 0.1}
-
-
-# --- quoting and cutting ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """What counts as an answer, and what does not."""
 
-from __future__ import annotations
-
 import json
 import time
 from typing import Any

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 import pickle
 import time
@@ -36,9 +34,6 @@ def wrong(observation: str = "No tool.", seconds: float | None = None) -> Step:
 
 def attempt(*steps: Step, ending: str = "terminated", **facts: Any) -> Attempt:
     return Attempt("a", "the task", tuple(steps), ending=ending, facts=facts)
-
-
-# --- agreement ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -113,9 +108,6 @@ def test_agreement_is_a_number_from_0_to_1_and_1_for_equal_values(expected: Any,
         assert agreement(expected, expected) == pytest.approx(1.0)
 
 
-# --- accuracy -------------------------------------------------------------------------------------------
-
-
 def test_accuracy_compares_the_result_with_the_expected_one() -> None:
     assert accuracy(attempt(call("x"), expected="red", result="Red")).value == 1
     assert accuracy(attempt(call("x"), expected="red")).value == 0
@@ -183,9 +175,6 @@ def test_code_is_judged_by_what_its_runs_showed(observations: list[str], ending:
     assert found.value == pytest.approx(value)
 
 
-# --- the other criteria ---------------------------------------------------------------------------------
-
-
 def solved(steps: int, **facts: Any) -> Attempt:
     return attempt(*[call("x")] * steps, expected=1, result=1, **facts)
 
@@ -231,9 +220,6 @@ def waited(*seconds: float | None) -> Attempt:
 )
 def test_criteria(criterion: CriterionFunction, judged: Attempt, value: float) -> None:
     assert criterion(judged)[0] == pytest.approx(value)
-
-
-# --- what must hold for every attempt -------------------------------------------------------------------
 
 
 @given(st.dictionaries(st.text(max_size=3), st.text(max_size=5), min_size=1, max_size=6), st.data())
@@ -283,9 +269,6 @@ def test_every_criterion_gives_a_number_from_0_to_1_and_a_reason(
         value, why = criterion(attempt(*steps, ending=ending, **facts))
         assert 0 <= value <= 1
         assert why
-
-
-# --- the judge ------------------------------------------------------------------------------------------
 
 
 FACTS = {"expected": "m1", "optimal_turns": 2, "required_actions": ["search", "select"]}
