@@ -15,7 +15,7 @@ JUDGE = f"judge eval {ENV}"
     [
         ("eval", "nothing to evaluate"),
         ("eval --env art/Emial-v0 --policy random", "no environment 'art/Emial-v0'"),
-        (f"{EVAL} random --env-args wrods=2", "wrods=2"),
+        (f"{EVAL} random --env-args wrods=2", "no argument `wrods`; did you mean `words`"),
         (f"{EVAL} random --env-args words=9", "must be 1 to 3, not 9"),
         (f"{EVAL} random --env-args words", "--env-args takes key=value"),
         (f"{EVAL} baseline:scriptd", "did you mean `scripted`?"),
