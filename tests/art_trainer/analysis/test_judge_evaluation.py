@@ -41,7 +41,7 @@ def played(rewards, task=0, **options):
 GROUPS = [played([3, -1, 2, 1], task) for task in range(12)]
 
 
-def said(group, change=lambda value, place: value):
+def scores_of(group, change=lambda value, place: value):
     """Scores by what attempts say, and by the place at which they stand."""
     return {
         a.id: Score(change((float(a.steps[0].reply.split()[1]) + 1) / 4, place))
@@ -68,7 +68,7 @@ class Counting:
             )
         if group[0].task in self._fails:
             raise JudgeFailedError("timeout", "no answer")
-        return said(group, self._change)
+        return scores_of(group, self._change)
 
 
 def evaluated(judge, groups=GROUPS, **options):

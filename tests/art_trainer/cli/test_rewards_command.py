@@ -74,7 +74,7 @@ def test_a_spent_budget_stops_the_run_with_a_checkpoint(
     assert list((tmp_path / "run" / "checkpoints").iterdir())
 
 
-def test_the_rubric_pays_without_a_model(invoke: Any, metrics: Any) -> None:
+def test_the_rubric_rewards_without_a_model(invoke: Any, metrics: Any) -> None:
     invoke(*TRAIN, "--reward", "rubric")
     assert all(0 < line["score/rubric"] <= 1 for line in metrics())
 

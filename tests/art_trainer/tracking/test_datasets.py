@@ -30,7 +30,7 @@ def attempt(reward: float, *replies: str, task: int = 0, **changes: Any) -> Epis
     return replace(episode, **changes)
 
 
-def test_episodes_are_selected_by_reward_and_step_without_faults_and_silence(tmp_path: Path) -> None:
+def test_episodes_are_selected_by_reward_and_step_without_faults_and_empty_ones(tmp_path: Path) -> None:
     def rewards(**selection: Any) -> list[float]:
         found = selected_groups(tmp_path, **selection)
         return [group.episodes[member].reward for group, members in found for member in members]
@@ -75,7 +75,7 @@ class TestRows:
         assert len(list(dpo_rows(group, range(5), min_gap=0.5))) == 1
         assert list(dpo_rows(group, (0,))) == []
 
-    def test_no_pair_without_a_gap_or_a_parting(self) -> None:
+    def test_no_pair_without_a_gap_or_a_different_reply(self) -> None:
         won, luck = attempt(1.0, "a", "b"), attempt(0.0, "a", "c")
         luck = replace(luck, turns=(replace(luck.turns[0], observation="bad luck"), luck.turns[1]))
         for pair in (
@@ -110,15 +110,15 @@ class TestFiles:
         rows = loaded(file, tmp_path)
         assert all(is_conversational(row) for row in rows)
         assert json.loads(rows[0]["tools"]) == list(TOOLS)
-        said = apply_chat_template(rows[3], tokenizer, tools=json.loads(rows[3]["tools"]))["text"]
-        assert said.endswith("<|im_start|>assistant\ngood 3<|im_end|>\n")
-        assert said.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nGo!")
+        text = apply_chat_template(rows[3], tokenizer, tools=json.loads(rows[3]["tools"]))["text"]
+        assert text.endswith("<|im_start|>assistant\ngood 3<|im_end|>\n")
+        assert text.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nGo!")
         assert export_data(mixed, file, "dpo") == 12
         rows = loaded(file, tmp_path)
         assert all(is_conversational(row) for row in rows)
-        said = apply_chat_template(rows[5], tokenizer)
-        assert said["prompt"].endswith("heard hello<|im_end|>\n<|im_start|>assistant\n")
-        assert (said["chosen"], said["rejected"]) == ("good 5<|im_end|>\n", "bad 5<|im_end|>\n")
+        text = apply_chat_template(rows[5], tokenizer)
+        assert text["prompt"].endswith("heard hello<|im_end|>\n<|im_start|>assistant\n")
+        assert (text["chosen"], text["rejected"]) == ("good 5<|im_end|>\n", "bad 5<|im_end|>\n")
 
     def test_openpipe_rows_have_metadata_of_strings(self, mixed: Path, tmp_path: Path) -> None:
         assert export_data(mixed, tmp_path / "op.jsonl", "openpipe") == 24

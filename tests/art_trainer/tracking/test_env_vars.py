@@ -1,4 +1,4 @@
-"""Settings of services: where they come from, what is said of mistakes, and that no secret is shown."""
+"""Settings of services: where they come from, errors, and that no secret is shown."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_no_secret_is_in_any_repr() -> None:
     assert secret not in repr(found) + "".join(s.shown + repr(s) for s in found.settings.values())
 
 
-def test_a_near_miss_in_the_file_is_named_and_other_names_are_others_business(file: Path) -> None:
+def test_a_near_miss_in_the_file_is_named_and_names_of_other_programs_are_ignored(file: Path) -> None:
     file.write_text("WANDB_APIKEY=x\nDATABASE_URL=y\nMYSQL_PORT=1\n")
     (near,) = load_env_vars({}, file).unknown.items()
     assert near[0] == "WANDB_APIKEY"

@@ -94,7 +94,7 @@ def test_settings_are_recorded_when_they_change(tmp_path: Path) -> None:
     assert recorded_steps(tmp_path) == [1]
 
 
-def test_damage_before_the_checkpoint_is_not_cut_off_in_silence(tmp_path: Path) -> None:
+def test_damage_before_the_checkpoint_is_an_error(tmp_path: Path) -> None:
     file = written(tmp_path, range(1, 5))
     size = file.stat().st_size
     with file.open("r+b") as stream:

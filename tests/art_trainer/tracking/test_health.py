@@ -51,11 +51,11 @@ def monitor(**settings: Any) -> HealthMonitor:
 def test_a_number_beyond_its_threshold_is_named_unless_that_is_zero(
     name: str, setting: str, metrics: dict[str, float], value: float, threshold: float
 ) -> None:
-    (said,) = monitor().check(6, QUIET | metrics)
-    assert (said.step, said.name, said.value) == (6, name, value)
-    assert said.threshold == pytest.approx(threshold)
-    assert said.message.startswith("step 6: ")
-    assert f"{value:.3g}" in said.message
+    (warning,) = monitor().check(6, QUIET | metrics)
+    assert (warning.step, warning.name, warning.value) == (6, name, value)
+    assert warning.threshold == pytest.approx(threshold)
+    assert warning.message.startswith("step 6: ")
+    assert f"{value:.3g}" in warning.message
     assert monitor(**{setting: 0.0}).check(6, QUIET | metrics) == []
 
 
@@ -65,15 +65,15 @@ def test_a_kl_to_the_reference_is_no_alarm() -> None:
 
 
 def test_what_is_not_a_number_is_beyond_any_threshold() -> None:
-    names = {said.name for said in monitor().check(6, QUIET | {"kl": math.nan, "ratio/max": math.nan})}
+    names = {warning.name for warning in monitor().check(6, QUIET | {"kl": math.nan, "ratio/max": math.nan})}
     assert names == {"sampling_kl", "ratio/max"}
 
 
 def test_it_warns_once_until_the_number_has_come_back() -> None:
     made = monitor()
     high = QUIET | {"kl": 0.5}
-    told = [len(made.check(6 + i, metrics)) for i, metrics in enumerate([high, high, QUIET, high])]
-    assert told == [1, 0, 0, 1]
+    counts = [len(made.check(6 + i, metrics)) for i, metrics in enumerate([high, high, QUIET, high])]
+    assert counts == [1, 0, 0, 1]
 
 
 def test_gradients_are_compared_with_the_last_ones_once_there_are_some() -> None:
@@ -85,14 +85,14 @@ def test_gradients_are_compared_with_the_last_ones_once_there_are_some() -> None
         assert made.check(6 + step, QUIET | {"grad_norm": 1.2**step}) == []
 
 
-def test_skipped_steps_are_told_every_time_and_steps_without_training_never() -> None:
+def test_skipped_steps_warn_every_time_and_steps_without_training_never() -> None:
     made = monitor()
     nothing = {"trained_tokens": 0.0, "kl": 0.0, "entropy": 0.0, "grad_norm": 0.0, "skipped_updates": 0.0}
     assert made.check(6, nothing) == []
     for step in (7, 8):
-        (said,) = made.check(step, nothing | {"skipped_updates": 2.0})
-        assert (said.name, said.value) == ("skipped_updates", 2.0)
-        assert "2 optimizer steps skipped" in said.message
+        (warning,) = made.check(step, nothing | {"skipped_updates": 2.0})
+        assert (warning.name, warning.value) == ("skipped_updates", 2.0)
+        assert "2 optimizer steps skipped" in warning.message
 
 
 def test_a_resumed_monitor_gives_the_same_warnings() -> None:
@@ -100,7 +100,7 @@ def test_a_resumed_monitor_gives_the_same_warnings() -> None:
     first.check(6, QUIET | {"kl": 0.5})
     second.restore(json.loads(json.dumps(first.state())))
     bad = QUIET | {"kl": 0.5, "grad_norm": 40.0}
-    assert [said.name for said in second.check(7, bad)] == ["grad_norm"]
+    assert [warning.name for warning in second.check(7, bad)] == ["grad_norm"]
     assert second.state() == (first.check(7, bad) and first.state())
 
 
@@ -150,15 +150,15 @@ def test_a_run_that_diverges_leaves_its_last_finite_weights(tmp_path: Path) -> N
     resumed, _ = make_trainer(GRPOTrainer, tmp_path / "resumed")
     resumed.load_checkpoint(saved)
     assert torch.equal(weights_of(resumed), weights_of(once))
-    skipped = [said.step for said in warned(listener) if said.name == "skipped_updates"]
+    skipped = [warning.step for warning in warned(listener) if warning.name == "skipped_updates"]
     assert skipped == [2, 3]  # the third ended the run
-    resumed.train()  # and it goes on from there
+    resumed.train()  # from there on
     assert resumed.step == 9
 
 
-def test_warnings_reach_the_file_and_whoever_listens(tmp_path: Path) -> None:
+def test_warnings_reach_the_file_and_the_callbacks(tmp_path: Path) -> None:
     trainer, listener = make_trainer(GRPOTrainer, tmp_path, learning_rate=0.5, num_iterations=3, max_steps=2)
     trainer.train()
-    assert {"sampling_kl", "ratio/min"} <= {said.name for said in warned(listener)}
+    assert {"sampling_kl", "ratio/min"} <= {warning.name for warning in warned(listener)}
     lines = (tmp_path / "events.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in lines] == [said.to_json() for said in warned(listener)]
+    assert [json.loads(line) for line in lines] == [warning.to_json() for warning in warned(listener)]

@@ -38,7 +38,7 @@ def played_episode(task: int, rng: np.random.Generator) -> Episode:
 
 
 class MadeRun:
-    """Writes a run folder as a trainer would, and tells a dispatcher of it."""
+    """Writes a run folder as a trainer would, and hands it to a dispatcher."""
 
     def __init__(self, folder: Path, *, steps: int = 6, seed: int = 0) -> None:
         self.folder = folder
@@ -111,7 +111,7 @@ class MadeRun:
 
 
 class MemorySink(Sink):
-    """Keeps what it is given, but fails as it is told; it waits while its ``gate`` is closed.
+    """Keeps what it is given, but fails as its options say; it waits while its ``gate`` is closed.
 
     Args:
         fail: Which calls of ``deliver`` raise ``fault``, from 1.

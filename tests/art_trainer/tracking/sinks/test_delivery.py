@@ -34,7 +34,7 @@ from art_trainer.tracking.sinks.delivery import SinkDispatcher, is_refusal, sync
 from tests.art_trainer.tracking.sinks.sink_runs import QUICK, MadeRun, MemorySink, all_cursors
 from tests.art_trainer.waiting import until
 
-POISON = Cursor(2, 1)
+REFUSED = Cursor(2, 1)
 
 
 def progress(run: MadeRun) -> SinkProgress:
@@ -194,7 +194,7 @@ def test_a_trained_run_without_sinks_can_be_sent_whole(
     assert [cursor.step for cursor in sink.cursors if cursor.kind == 2] == [3, 6]
 
 
-def test_sync_needs_a_run_and_sinks_are_not_told_its_secrets(tmp_path: Path) -> None:
+def test_sync_needs_a_run_and_sinks_never_see_its_secrets(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="holds no run"):
         sync_run(tmp_path, MemorySink())
     settings = {"judge_args": {"api_key": "sk-1234567890", "temperature": 0}, "env": "e", "model": "a/b"}
@@ -217,27 +217,27 @@ def test_whatever_fails_run_and_sync_together_deliver_each_event_once(
 def test_an_event_that_is_refused_becomes_a_dead_letter(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run, sink = MadeRun(tmp_path / "run"), MemorySink(refused={POISON: EventRefusedError("HTTP 400")})
+    run, sink = MadeRun(tmp_path / "run"), MemorySink(refused={REFUSED: EventRefusedError("HTTP 400")})
     status = run.deliver(sink)
-    assert sink.cursors == [cursor for cursor in all_cursors(6) if cursor != POISON]
-    assert sink.tried == [POISON]
+    assert sink.cursors == [cursor for cursor in all_cursors(6) if cursor != REFUSED]
+    assert sink.tried == [REFUSED]
     assert (status.complete, status.dead_letters, sink.closed) == (False, 1, "finished")
     assert str(status.problem).startswith("refused the episodes of step 2: ")
     assert caplog.messages[0].startswith("memory: refused the episodes of step 2")
     assert caplog.messages[-1].endswith(f"art-trainer sync {run.folder} --to memory")
-    assert "HTTP 400" in progress(run).dead_letters[POISON]
+    assert "HTTP 400" in progress(run).dead_letters[REFUSED]
 
 
 def test_a_sync_sends_exactly_the_dead_letters(tmp_path: Path) -> None:
     run, no = MadeRun(tmp_path / "run"), EventRefusedError("no")
-    run.deliver(MemorySink(refused={POISON: no, Cursor(4, 0): no}))
-    still = MemorySink(refused={POISON: no})
+    run.deliver(MemorySink(refused={REFUSED: no, Cursor(4, 0): no}))
+    still = MemorySink(refused={REFUSED: no})
     status, _ = sync_run(run.folder, still)
-    assert (still.cursors, still.tried) == ([(4, 0)], [POISON])
+    assert (still.cursors, still.tried) == ([(4, 0)], [REFUSED])
     assert (status.complete, status.dead_letters, status.delivered) == (False, 1, 1)
     down = MemorySink(fail=range(1, 100), fault=ConnectionError("nobody there"))
     assert not sync_run(run.folder, down)[0].complete
-    assert synced(run).cursors == [POISON]
+    assert synced(run).cursors == [REFUSED]
     assert (synced(run).events, progress(run).dead_letters) == ([], {})
 
 
@@ -272,7 +272,7 @@ def test_what_counts_as_a_refusal(fault: Exception, is_one: bool) -> None:
 
 @contextmanager
 def _ctrl_c_at(instruction: int) -> Iterator[Callable[[], int]]:
-    """Raise ``KeyboardInterrupt`` before one of this thread's instructions within what tells the sinks.
+    """Raise ``KeyboardInterrupt`` before one of the instructions that hand events to the sinks.
 
     Yields a function that returns how many instructions there were so far.
     """

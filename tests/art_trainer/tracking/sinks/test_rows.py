@@ -28,7 +28,7 @@ def test_metrics_have_the_names_of_dashboards() -> None:
     assert list(dashboard_metrics({"step": 3.0, **dict.fromkeys(names, 1.0)})) == list(names.values())
 
 
-def test_rows_tell_what_an_episode_was() -> None:
+def test_rows_show_what_an_episode_was() -> None:
     call = {"name": "search", "arguments": {"query": "tea"}}
     turns = (
         Turn("search('tea')", "Two mails.", 0.25, call=call),

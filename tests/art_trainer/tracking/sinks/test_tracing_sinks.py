@@ -138,14 +138,14 @@ def test_a_refused_report_holds_up_no_other_and_is_the_only_one_sent_again(
 ) -> None:
     service, run = make_service("openpipe"), MadeRun(tmp_path / "run")
     assert isinstance(service, HttpService)
-    poison: list[str] = []
+    refused: list[str] = []
 
     def report_id(request: Any) -> str:
         return str(json.loads(request.body)["tags"]["report_id"])
 
     def answer(number: int, request: Any) -> Answer | None:
-        poison[:] = poison or [report_id(request)]
-        return Answer(400) if report_id(request) in poison else None
+        refused[:] = refused or [report_id(request)]
+        return Answer(400) if report_id(request) in refused else None
 
     service.wrong = answer
     assert run.deliver(service.sink()).dead_letters == 1
@@ -153,7 +153,7 @@ def test_a_refused_report_holds_up_no_other_and_is_the_only_one_sent_again(
     assert len({report_id(request) for request in service.taken}) == taken
     service.wrong = lambda number, request: None
     assert sync_run(run.folder, service.sink())[0].complete
-    assert [report_id(request) for request in service.taken[taken:]] == poison
+    assert [report_id(request) for request in service.taken[taken:]] == refused
 
 
 def test_what_json_cannot_say_does_not_stop_the_report(deliver: Deliver) -> None:
