@@ -6,7 +6,6 @@ from unittest.mock import Mock
 import huggingface_hub
 import pytest
 import torch
-import yaml
 
 import tests.art_trainer.toy_envs  # noqa: F401 (registers toy/Echo-v0)
 from art_trainer.analysis.result_files import read_record
@@ -78,19 +77,13 @@ def test_a_changed_result_is_found_and_its_exit_code_is_1(invoke, echo_suite, tm
     assert "changed: numpy: 0.9 then, " in result.output
 
 
-def test_tasks_that_have_changed_are_noticed(invoke, refused, echo_suite, tmp_path):
+def test_tasks_that_have_changed_are_noticed(invoke, echo_suite, tmp_path):
     invoke("eval", "--suite", echo_suite, "--policy", "scripted", "--json", "a.json")
-    suite = yaml.safe_load((tmp_path / echo_suite).read_text())
-    suite["task_list_sha256"] = "0" * 64
-    (tmp_path / echo_suite).write_text(yaml.safe_dump(suite))
-    error = refused("eval", "--suite", echo_suite, "--policy", "scripted")
-    assert "tasks of toy/Echo-v0 have changed" in error
     data = json.loads((tmp_path / "a.json").read_text())
     data["suite"]["task_list_sha256"] = "0" * 64
     (tmp_path / "a.json").write_text(json.dumps(data))
     result = invoke("eval", "--verify", "a.json")
-    assert result.exit_code == 1
-    assert "The tasks have changed" in result.output
+    assert (result.exit_code, "The tasks have changed" in result.output) == (1, True)
 
 
 def test_a_model_is_repeated_bit_for_bit_and_other_weights_are_named(invoke, model, tmp_path):

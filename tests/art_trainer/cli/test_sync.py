@@ -29,10 +29,7 @@ def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def run(tmp_path: Path) -> MadeRun:
     """A run that has ended."""
     pytest.importorskip("tensorboard")
-    made = MadeRun(tmp_path / "run")
-    made.begin()
-    made.play()
-    return made
+    return MadeRun(tmp_path / "run").played()
 
 
 def test_config_shows_what_is_in_effect_and_masks_secrets(
@@ -71,11 +68,6 @@ def test_all_keys_that_are_missing_are_named(refused: Any, tmp_path: Path, comma
     assert "LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY" in error
     assert "openpipe needs OPENPIPE_API_KEY" in error
     assert not (tmp_path / "runs").exists()
-
-
-def test_sync_needs_a_run(refused: Any) -> None:
-    pytest.importorskip("tensorboard")
-    assert "holds no run" in refused("sync", ".", "--to", "tensorboard")
 
 
 def test_settings_of_the_env_file_are_in_effect(

@@ -56,6 +56,12 @@ class MadeRun:
         if dispatcher is not None:
             dispatcher.on_begin(step)
 
+    def played(self) -> MadeRun:
+        """Do all steps, without sinks."""
+        self.begin()
+        self.play()
+        return self
+
     def play(
         self, dispatcher: SinkDispatcher | None = None, *, first: int = 1, last: int | None = None
     ) -> None:

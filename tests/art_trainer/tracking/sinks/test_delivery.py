@@ -302,9 +302,7 @@ def _ctrl_c_at(instruction: int) -> Iterator[Callable[[], int]]:
 def test_ctrl_c_at_any_instruction_loses_no_event_and_blocks_no_sink(
     tmp_path: Path, save: bool, every: int
 ) -> None:
-    run = MadeRun(tmp_path / "run", steps=3)
-    run.begin()
-    run.play()
+    run = MadeRun(tmp_path / "run", steps=3).played()
     steps = [(line, read_step(run.folder, int(line["step"])).groups) for line in run.metrics()]
     for instruction in itertools.count(1, every):
         sink = MemorySink()

@@ -1,8 +1,9 @@
-"""What Langfuse, OpenTelemetry and OpenPipe receive is what was played."""
+"""Traces of episodes: what Langfuse, OpenTelemetry and OpenPipe receive, ids and identity."""
 
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import threading
 import time
@@ -14,7 +15,8 @@ import pytest
 
 from art_trainer.tracking.sinks.base import EpisodesPlayed, make_sink
 from art_trainer.tracking.sinks.delivery import sync_run
-from art_trainer.types import Ending, Episode, Turn
+from art_trainer.tracking.sinks.traces import Tracer
+from art_trainer.types import Ending, Episode, EpisodeTiming, Judgement, Turn, TurnTiming
 from tests.art_trainer.tracking.sinks.services import (
     HTTP_KINDS,
     OTEL_TRACES,
@@ -24,12 +26,11 @@ from tests.art_trainer.tracking.sinks.services import (
     TRACES,
     Answer,
     HttpService,
-    Service,
     scores_in,
     spans_in,
 )
 from tests.art_trainer.tracking.sinks.sink_runs import MadeRun
-from tests.art_trainer.tracking.sinks.traced_episodes import played, run_info, solved
+from tests.art_trainer.tracking.sinks.traced_episodes import invalid, played, run_info, solved
 
 GOLDEN = Path(__file__).parent / "golden"
 """What each service received when this was last looked at; delete a file to have it written anew."""
@@ -38,12 +39,11 @@ Deliver = Callable[..., HttpService]
 
 
 @pytest.fixture
-def deliver(make_service: Callable[[str], Service], tmp_path: Path) -> Deliver:
+def deliver(make_service: Any, tmp_path: Path) -> Deliver:
     """Deliver an event to a service of a kind; return the service."""
 
     def deliver_to(name: str, event: EpisodesPlayed | None = None, answer: Any = None) -> HttpService:
         service = make_service(name)
-        assert isinstance(service, HttpService)
         if answer is not None:
             service.wrong = answer
         sink = service.sink()
@@ -134,10 +134,9 @@ def test_no_more_reports_are_under_way_than_there_are_connections(deliver: Deliv
 
 
 def test_a_refused_report_holds_up_no_other_and_is_the_only_one_sent_again(
-    make_service: Callable[[str], Service], tmp_path: Path
+    make_service: Any, tmp_path: Path
 ) -> None:
     service, run = make_service("openpipe"), MadeRun(tmp_path / "run")
-    assert isinstance(service, HttpService)
     refused: list[str] = []
 
     def report_id(request: Any) -> str:
@@ -162,3 +161,62 @@ def test_what_json_cannot_say_does_not_stop_the_report(deliver: Deliver) -> None
     (report,) = deliver("openpipe", EpisodesPlayed(1, (episode,))).arrived()
     assert {"reward", "episode_reward", "success"}.isdisjoint(report["tags"])
     assert report["reqPayload"]["messages"][0]["content"] == "start \udc00"
+
+
+TRACER = Tracer("mail-1-abcd", 1_000_000_000_000, "art-tiny", {"temperature": 0.7, "max_tokens": 4})
+
+
+def traced(episode, timing=None):
+    return TRACER.trace(episode, 3, "000003-0000", timing)
+
+
+def test_without_times_a_step_has_its_own_second_and_the_turns_their_order():
+    trace = traced(solved())
+    agent, *turns = trace.nodes
+    assert agent.start_ns == trace.scored_ns == TRACER.started_ns + 3_000_000_000
+    starts = [node.start_ns for node in turns]
+    assert starts == sorted(set(starts))
+
+
+def test_timings_of_another_number_of_turns_are_refused():
+    with pytest.raises(ValueError, match="shorter"):
+        traced(solved(), EpisodeTiming(0.0, (TurnTiming(),)))
+
+
+def test_what_is_no_number_is_no_score():
+    turn = Turn("a", "b", float("nan"), {"loss": float("inf"), "fine": 1.0})
+    episode = Episode("e", "t", 0, "o", (turn,), (), Ending.TERMINATED, judgements={"j": Judgement(0.5)})
+    assert [score.name for score in traced(episode).scores] == ["term.fine", "judge.j"]
+
+
+def test_a_reply_to_an_environment_without_tools_is_named_so():
+    episode = dataclasses.replace(invalid(), turns=(Turn("left", "moved", 0.0),))
+    assert traced(episode).nodes[-1].name == "reply"
+
+
+def test_ids_are_the_same_at_every_delivery_and_no_two_are():
+    def ids():
+        for tracer in (TRACER, dataclasses.replace(TRACER, run_id="mail-1-ef01")):
+            for trace in (*tracer.traces(played(1)), *tracer.traces(played(2))):
+                yield trace.trace_id
+                yield from (node.span_id for node in trace.nodes)
+                yield from (score.score_id for score in trace.scores)
+
+    first, again = list(ids()), list(ids())
+    assert first == again
+    assert len(set(first)) == len(first)
+    assert {len(one) for one in first} == {16, 32}
+
+
+def test_trace_ids_are_those_of_langfuses_own_function():
+    langfuse = pytest.importorskip("langfuse")
+    made = langfuse.Langfuse.create_trace_id(seed="mail-1-abcd/000003-0000")
+    assert traced(solved()).trace_id == made
+
+
+def test_a_run_keeps_its_identity_and_two_of_one_name_differ(tmp_path):
+    run = run_info(tmp_path, {"temperature": 0.0, "top_p": 0.9})
+    first = Tracer.of(run, {})
+    assert Tracer.of(run, {"run_id": first.run_id, "started_ns": first.started_ns}) == first
+    assert Tracer.of(run, {"unrelated": 1}).run_id != first.run_id
+    assert (first.run_id[:7], first.sampling) == ("mail-1-", {"temperature": 0.0, "top_p": 0.9})

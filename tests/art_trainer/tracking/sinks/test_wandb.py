@@ -116,13 +116,6 @@ def _records(data: bytes) -> Iterator[Any]:
             yield record
 
 
-def played(folder: Path, steps: int = 3) -> MadeRun:
-    run = MadeRun(folder / "run", steps=steps)
-    run.begin()
-    run.play()
-    return run
-
-
 def delivered(run: MadeRun, sink: WandbSink) -> WandbRun:
     sink.open(run.info, resume=None)
     for event in events_after(run.folder):
@@ -166,13 +159,17 @@ def test_more_rows_than_a_log_takes_are_logged_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: int
 ) -> None:
     monkeypatch.setattr(wandb.Table, "MAX_ROWS", 3)
-    run, sink = played(tmp_path), WandbSink({"ART_LOG_TABLE_SECONDS": str(seconds)})
+    run, sink = (
+        MadeRun(tmp_path / "run", steps=3).played(),
+        WandbSink({"ART_LOG_TABLE_SECONDS": str(seconds)}),
+    )
     assert_same_as_folder(run, delivered(run, sink))
     assert not any(row for table in sink._tables.values() for row in table.data)  # freed
 
 
 def test_the_tables_show_the_first_episodes_of_each_step(tmp_path: Path) -> None:
-    tables = delivered(played(tmp_path, steps=2), WandbSink({"ART_LOG_TABLE_EPISODES": "1"})).tables
+    run = MadeRun(tmp_path / "run", steps=2).played()
+    tables = delivered(run, WandbSink({"ART_LOG_TABLE_EPISODES": "1"})).tables
     shown = ["000001-0000", "000002-0000"]
     assert sorted(row[1] for row in tables["episodes"]) == shown
     assert sorted({row[1] for row in tables["actions"]}) == shown
@@ -181,7 +178,7 @@ def test_the_tables_show_the_first_episodes_of_each_step(tmp_path: Path) -> None
 def test_tables_that_failed_to_be_logged_are_not_doubled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, sink = played(tmp_path, steps=2), WandbSink({})
+    run, sink = MadeRun(tmp_path / "run", steps=2).played(), WandbSink({})
     sink.open(run.info, resume=None)
     log, failed = sink._wandb.log, []
 
