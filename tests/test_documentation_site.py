@@ -1,4 +1,4 @@
-"""The documentation site builds without a warning, asks nobody for anything, and tells what the code says."""
+"""The documentation site builds without a warning, asks nobody for anything, and says what the code says."""
 
 import importlib
 import os

@@ -32,13 +32,11 @@ from tests.art_gym.pettingzoo_warnings import MASK_AT_THE_END, UNEQUAL_SEATS, no
 
 SHORT = {"seeds": (0, 1), "steps": 6}
 TEXT_ENVS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-    ("art/2048-v0", {}, {}),
     ("art/2048-v0", {"reward": "shaped", "board_size": 3}, {}),
     ("art/2048-v0", {"reward": "target", "target": 16, "max_turns": 7}, {}),
     ("art/2048-v0", {"opening_moves": 30, "shared_chance": False, "board_size": 5}, {}),
     ("art/Coding-v0", {"level": 0}, SHORT),
     ("art/Coding-v0", {"level": 1}, SHORT),
-    ("art/Email-v0", {}, SHORT),
 ]
 CHECKED_BY_GYMNASIUM: list[tuple[str, dict[str, Any]]] = [
     *(("art/2048-v0", {"render_mode": mode}) for mode in ("ansi", "rgb_array", "human")),

@@ -120,7 +120,7 @@ def test_hidden_tests_and_the_reference_are_shown_to_nobody() -> None:
     assert not any(secret in " ".join(shown) for secret in ("8100", "copysign", "secret"))
 
 
-def test_a_game_goes_on_from_a_snapshot() -> None:
+def test_a_game_continues_from_a_snapshot() -> None:
     game = at_breaker(ROOT.mutants[0])
     attack(game, "5")
     kept = game.snapshot()

@@ -22,7 +22,7 @@ def env() -> Iterator[CodingEnv]:
 
 
 def test_hidden_tests_are_never_shown(env: CodingEnv) -> None:
-    # It tells each number one too high, so as not to find its own words; the decoy shows that it looks.
+    # Each number is raised by one, so as not to find its own words; the decoy shows that the search works.
     curious = """
 import gc, re, sys
 def look():

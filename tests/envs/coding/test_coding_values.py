@@ -243,7 +243,7 @@ def test_a_huge_value_is_shown_without_writing_it_whole() -> None:
     assert "left out" in text
 
 
-def test_a_cut_text_tells_how_much_is_missing() -> None:
+def test_a_cut_text_says_how_much_is_missing() -> None:
     text = shorten("a" * 500 + "z" * 500, 100)
     assert text.startswith("a" * 66 + " …")
     assert text.endswith("… " + "z" * 34)

@@ -113,14 +113,6 @@ def test_what_is_forbidden_stays_so_with_any_arguments(machine: str) -> None:
 
 
 @MACHINES
-@pytest.mark.parametrize(
-    "name", ["read", "write", "mmap", "futex", "exit_group", "clock_gettime", "getrandom"]
-)
-def test_what_every_program_needs_is_allowed(machine: str, name: str) -> None:
-    assert verdict(machine, numbers(machine)[name], *[0xFFFF_FFFF_FFFF_FFFF] * 6) == ALLOW
-
-
-@MACHINES
 def test_another_architecture_is_killed(machine: str) -> None:
     for arch in (0x40000003, 0xC000003E, 0xC00000B7, 0, 0x40000028):
         if arch != ARCHITECTURES[machine]:
@@ -146,23 +138,48 @@ def call(machine: str, name: str, *arguments: int) -> str | int:
     return verdict(machine, numbers(machine)[name], *arguments)
 
 
-THREAD_FLAGS = 0x3D0F00  # what the GNU C library asks for in pthread_create
+THREAD = 0x3D0F00  # what the GNU C library asks for in pthread_create
+ANY = 0xFFFF_FFFF_FFFF_FFFF
+HERE, PATH, READ = -100, 0x7FFF_0000, 0o2000000
+NEEDED = "read write mmap futex exit_group clock_gettime getrandom".split()
+NO_THREADS = (17, 0, 0x4111, 0x01200011, THREAD & ~0x10000, THREAD & ~0x100)
+WRITING = (1, 2, 3, 0o100, 0o1000, 0o20200000, 0o101, 0o1101)
+COMMANDS = {0: ALLOW, 3: ALLOW, 1030: ALLOW, 8: 1, 10: 1, 15: 1, 1031: 1, 1026: 1}
+REQUESTS = {0x5401: ALLOW, 0x5421: ALLOW, 0x5412: 25, 0x8901: 25, 0x540E: 25}
+CALLS: list[tuple[str, tuple[int, ...], str | int]] = [
+    *((name, (ANY,) * 6, ALLOW) for name in NEEDED),
+    *(("clone", (flags,), ALLOW) for flags in (THREAD, THREAD | 0x400000)),
+    *(("clone", (flags,), seccomp.EPERM) for flags in NO_THREADS),
+    ("clone3", (0, 88), seccomp.ENOSYS),
+    ("openat", (HERE, PATH, READ), ALLOW),
+    *(("openat", (HERE, PATH, READ | flag), seccomp.EACCES) for flag in WRITING),
+    ("openat2", (HERE, 0, 0, 24), seccomp.ENOSYS),
+    ("open", (PATH, 0), ALLOW),
+    ("open", (PATH, 0o1), seccomp.EACCES),
+    *(("fcntl", (1, command), word) for command, word in COMMANDS.items()),
+    *(("ioctl", (1, request), word) for request, word in REQUESTS.items()),
+    ("socketpair", (1, 1), ALLOW),
+    ("socketpair", (2, 1), seccomp.EAFNOSUPPORT),
+    ("sendto", (3, 5, 1, 0, 0, 0), ALLOW),
+    ("sendto", (3, 5, 1, 0, 0x7FFF_0000_0000, 16), seccomp.EPERM),
+    ("prlimit64", (0, 9, 0, 0x7FFF), ALLOW),
+    ("prlimit64", (0, 9, 0x7FFF_0000_0000, 0), seccomp.EPERM),
+    ("prlimit64", (1, 9, 0, 0x7FFF), seccomp.EPERM),
+]
 
 
 @MACHINES
-def test_clone_makes_threads_only(machine: str) -> None:
-    assert call(machine, "clone", THREAD_FLAGS) == ALLOW
-    assert call(machine, "clone", THREAD_FLAGS | 0x400000) == ALLOW
-    assert call(machine, "clone3", 0, 88) == seccomp.ENOSYS
-    for flags in (17, 0, 0x4111, 0x01200011, THREAD_FLAGS & ~0x10000, THREAD_FLAGS & ~0x100):
-        assert call(machine, "clone", flags) == seccomp.EPERM, hex(flags)
+def test_calls_are_allowed_by_their_arguments(machine: str) -> None:
+    for name, arguments, word in CALLS:
+        if name != "open" or machine == "x86_64":  # the other has openat alone
+            assert call(machine, name, *arguments) == word, (name, arguments)
 
 
 @given(st.integers(0, 63))
 @pytest.mark.parametrize("machine", ARCHITECTURES)
 def test_no_other_flag_goes_with_a_thread(machine: str, bit: int) -> None:
     expected = ALLOW if (1 << bit) & 0x7D0F00 else seccomp.EPERM
-    assert call(machine, "clone", THREAD_FLAGS | 1 << bit) == expected
+    assert call(machine, "clone", THREAD | 1 << bit) == expected
 
 
 @given(st.sampled_from([0, -1, 1, -PID, PID + 1]) | st.integers(-(2**31), 2**31 - 1), st.integers(0, 64))
@@ -171,36 +188,6 @@ def test_no_other_flag_goes_with_a_thread(machine: str, bit: int) -> None:
 def test_signals_go_to_itself_only(machine: str, name: str, pid: int, number: int) -> None:
     assert call(machine, name, PID, number) == ALLOW
     assert call(machine, name, pid, number) == (ALLOW if pid == PID else seccomp.EPERM)
-
-
-@MACHINES
-def test_files_are_opened_for_reading_only(machine: str) -> None:
-    assert call(machine, "openat", -100, 0x7FFF_0000, 0o2000000) == ALLOW
-    for flag in (1, 2, 3, 0o100, 0o1000, 0o20200000, 0o101, 0o1101):
-        assert call(machine, "openat", -100, 0x7FFF_0000, 0o2000000 | flag) == seccomp.EACCES, oct(flag)
-    if machine == "x86_64":
-        assert call(machine, "open", 0x7FFF_0000, 0) == ALLOW
-        assert call(machine, "open", 0x7FFF_0000, 0o1) == seccomp.EACCES
-    assert call(machine, "openat2", -100, 0, 0, 24) == seccomp.ENOSYS
-
-
-@MACHINES
-def test_commands_on_descriptors(machine: str) -> None:
-    for command, word in {0: ALLOW, 3: ALLOW, 1030: ALLOW, 8: 1, 10: 1, 15: 1, 1031: 1, 1026: 1}.items():
-        assert call(machine, "fcntl", 1, command) == word
-    for request, word in {0x5401: ALLOW, 0x5421: ALLOW, 0x5412: 25, 0x8901: 25, 0x540E: 25}.items():
-        assert call(machine, "ioctl", 1, request) == word
-
-
-@MACHINES
-def test_sockets_and_limits(machine: str) -> None:
-    assert call(machine, "socketpair", 1, 1) == ALLOW
-    assert call(machine, "socketpair", 2, 1) == seccomp.EAFNOSUPPORT
-    assert call(machine, "sendto", 3, 5, 1, 0, 0, 0) == ALLOW
-    assert call(machine, "sendto", 3, 5, 1, 0, 0x7FFF_0000_0000, 16) == seccomp.EPERM
-    assert call(machine, "prlimit64", 0, 9, 0, 0x7FFF) == ALLOW
-    assert call(machine, "prlimit64", 0, 9, 0x7FFF_0000_0000, 0) == seccomp.EPERM
-    assert call(machine, "prlimit64", 1, 9, 0, 0x7FFF) == seccomp.EPERM
 
 
 MAKING_A_RUN = "wait4 recvmsg pidfd_open pidfd_send_signal setsid prctl landlock_restrict_self".split()

@@ -35,11 +35,11 @@ def test_the_same_seed_is_the_same_game_as_text(reward: str, split: str, shared_
         for move in random_moves(200):
             assert words.exponents == tuple(arrays.rules.exponents(arrays.board))
             _, reward_here, terminated, truncated, info = arrays.step(move)
-            _, reward_there, ended, cut, told = words.step(ACTIONS[move])
+            _, reward_there, ended, cut, text_info = words.step(ACTIONS[move])
             assert (terminated, truncated) == (ended, cut)
             assert reward_here == pytest.approx(reward_there, abs=1e-12)
             assert info["score"] == words.score
-            assert info["illegal"] == ("illegal_move" in told["score_terms"])
+            assert info["illegal"] == ("illegal_move" in text_info["score_terms"])
             if terminated or truncated:
                 break
         else:

@@ -32,16 +32,16 @@ def test_every_cell_is_one_word_in_aligned_columns(cells: list[int]) -> None:
 def test_observations_can_tell_what_each_move_would_score() -> None:
     env = Game2048Env(show_points=True)
     rng = np.random.default_rng(0)
-    told, _ = env.reset(seed=3)
+    shown, _ = env.reset(seed=3)
     for _ in range(40):
-        score, *rows, moves = told.splitlines()[-6:]
+        score, *rows, moves = shown.splitlines()[-6:]
         assert (score, len(rows)) == (f"score {env.score}", 4)
         words = moves.split()
         gains = dict(zip(words[::2], words[1::2], strict=True))
         assert list(gains) == list(ACTIONS)
         assert [gains[name] != "-" for name in gains] == list(env.legal)
         reply = rng.choice([name for name in gains if gains[name] != "-"])
-        told, reward, *_ = env.step(str(reply))
+        shown, reward, *_ = env.step(str(reply))
         assert reward == float(gains[reply])
 
 

@@ -65,7 +65,7 @@ def test_random_plays_each_legal_move_equally_often() -> None:
     assert abs(replies.count("right") - 2_000) < 150
 
 
-def test_a_cycle_skips_what_is_illegal_and_goes_on_from_there() -> None:
+def test_a_cycle_skips_what_is_illegal_and_continues_from_there() -> None:
     env = Game2048Env()
     env.reset(seed=0)
     act = cycle("left", "down", "right", "down")(env, np.random.default_rng(0))
@@ -209,7 +209,7 @@ def test_what_makes_a_line_good(better: tuple[int, ...], worse: tuple[int, ...])
     assert line_value(better) > line_value(worse)
 
 
-def test_a_game_that_goes_on_is_worth_more_than_one_that_is_over() -> None:
+def test_a_game_that_continues_is_worth_more_than_one_that_is_over() -> None:
     rows = np.arange(1 << 16)
     usual = np.max([rows >> shift & 15 for shift in (0, 4, 8, 12)], axis=0) <= 11
     assert row_values()[usual].min() > 0

@@ -233,12 +233,12 @@ def test_the_store_finds_the_mail_by_its_identifying_words_and_less_often_by_the
     found = top = 0
     for question in known:
         gold = store.find(question.gold_ids[0])
-        told, asked = (
+        by_keywords, by_question = (
             store.search(query, mailbox=question.mailbox, until=question.asked_on, limit=5000)
             for query in (" ".join(question.keywords), question.text)
         )
-        found += gold in [hit.row for hit in told[:5]]
-        top += max(asked, key=lambda hit: hit.score).row == gold
+        found += gold in [hit.row for hit in by_keywords[:5]]
+        top += max(by_question, key=lambda hit: hit.score).row == gold
     assert found >= 0.97 * len(known)
     assert 0.25 < top / len(known) < 0.55
 
