@@ -32,10 +32,8 @@ def files_on_disk():
 def wheel_names(tmp_path_factory):
     """The names in a wheel built, without the network, from a copy of the checkout's files."""
     copy = tmp_path_factory.mktemp("checkout")
-    for path in [
-        *files_on_disk().values(),
-        *(ROOT / name for name in ("pyproject.toml", "README.md", "LICENSE")),
-    ]:
+    top = [ROOT / name for name in ("pyproject.toml", "README.md", "LICENSE")]
+    for path in [*files_on_disk().values(), *top]:
         target = copy / path.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(path.read_bytes())
@@ -48,20 +46,11 @@ def wheel_names(tmp_path_factory):
         return set(archive.namelist())
 
 
-def test_every_package_on_disk_is_listed():
-    found = {
-        str(pathlib.PurePosixPath(name).parent).replace("/", ".")
-        for name in files_on_disk()
-        if name.endswith("/__init__.py")
-    }
-    assert found == set(SETUPTOOLS["packages"])
-
-
-def test_every_folder_with_sources_is_a_package():
+def test_every_folder_with_sources_is_a_package_and_listed():
     files = files_on_disk()
-    for name in files:
-        if name.endswith(".py"):
-            assert str(pathlib.PurePosixPath(name).parent / "__init__.py") in files
+    folders = {pathlib.PurePosixPath(name).parent for name in files if name.endswith(".py")}
+    assert all(str(folder / "__init__.py") in files for folder in folders)
+    assert {".".join(folder.parts) for folder in folders} == set(SETUPTOOLS["packages"])
 
 
 def test_the_wheel_holds_every_file_and_the_licence_and_no_other_package(wheel_names):

@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,23 +39,9 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(batch, "engine", lambda: module)
 
 
-def assert_same(one: Any, other: Any, path: str = "") -> None:
-    """Equal to the last bit, of equal types and shapes, all the way down."""
-    assert type(one) is type(other), path
-    if isinstance(one, np.ndarray):
-        assert (one.dtype, one.shape) == (other.dtype, other.shape), path
-        if one.dtype != object:
-            assert np.array_equal(one, other), path
-            return
-        one, other = list(one), list(other)
-    if isinstance(one, dict):
-        assert one.keys() == other.keys(), path
-        one, other = [[each[key] for key in one] for each in (one, other)]
-    if isinstance(one, (tuple, list)):
-        for index, (first, second) in enumerate(zip(one, other, strict=True)):
-            assert_same(first, second, f"{path}[{index}]")
-    else:
-        assert one == other, path
+def same(one: Any, other: Any) -> bool:
+    """Whether all is equal to the last bit, of equal types and shapes, all the way down."""
+    return data_equivalence(one, other, exact=True)
 
 
 _VARIANTS: list[dict[str, Any]] = [
@@ -78,25 +65,25 @@ def test_it_gives_what_as_many_single_environments_give(kwargs: dict[str, Any], 
     assert singles.metadata == many.metadata
     assert singles.observation_space == many.observation_space
     assert singles.action_space == many.action_space
-    assert_same(singles.reset(seed=5), many.reset(seed=5))
+    assert same(singles.reset(seed=5), many.reset(seed=5))
     endings = 0
     for turn in range(300):
         actions = rng.integers(0, 4, count)
         expected, found = singles.step(actions), many.step(actions)
-        assert_same(expected, found, f"turn {turn}: ")
+        assert same(expected, found), f"turn {turn}"
         assert many.observation_space.contains(found[0])
         done = found[2] | found[3]
         endings += int(done.sum())
         if mode == AutoresetMode.DISABLED and done.any():
             options = {"reset_mask": done}
-            assert_same(singles.reset(options=dict(options)), many.reset(options=options))
+            assert same(singles.reset(options=dict(options)), many.reset(options=options))
             assert list(options) == ["reset_mask"]
         if turn == 150:
             seeds = [3, None, 3, 8, None, 0, 1]
             some = {"reset_mask": np.arange(count) % 2 == 0}
-            assert_same(singles.reset(seed=seeds, options=dict(some)), many.reset(seed=seeds, options=some))
+            assert same(singles.reset(seed=seeds, options=dict(some)), many.reset(seed=seeds, options=some))
             if mode == AutoresetMode.DISABLED:
-                assert_same(singles.reset(), many.reset())
+                assert same(singles.reset(), many.reset())
     assert singles.np_random_seed == many.np_random_seed
     assert endings >= count
 
@@ -151,7 +138,7 @@ def test_the_compiled_engine_is_the_plain_one_for_any_blocks(
             assert module.advance(games, actions, live, shared, points, moved)
             assert not moved[~live].any()
             outcomes.append([points, moved, *survey_of(module, games), *games[1:], *supply])
-        assert_same(outcomes[0], outcomes[1])
+        assert same(outcomes[0], outcomes[1])
 
 
 def test_uniform_random_legal_play_scores_what_it_scores_elsewhere() -> None:
@@ -188,7 +175,7 @@ def test_make_vec_finds_it_and_the_spec_remakes_it() -> None:
     assert isinstance(many, Vector2048Env)
     assert many.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
     assert many.spec is not None
-    assert_same(many.reset(seed=4), gym.make_vec(many.spec).reset(seed=4))
+    assert same(many.reset(seed=4), gym.make_vec(many.spec).reset(seed=4))
 
 
 def test_copies_and_pickles_play_on_alike() -> None:
@@ -202,7 +189,7 @@ def test_copies_and_pickles_play_on_alike() -> None:
         actions = rng.integers(0, 4, 4)
         expected = many.step(actions)
         for clone in copies:
-            assert_same(expected, clone.step(actions))
+            assert same(expected, clone.step(actions))
 
 
 def test_results_of_a_step_are_not_touched_by_the_next() -> None:
@@ -216,7 +203,7 @@ def test_results_of_a_step_are_not_touched_by_the_next() -> None:
         for array in (item for item in kept[-1] if isinstance(item, np.ndarray)):
             assert array.flags.writeable
     for one, other in zip(kept, copies, strict=True):
-        assert_same(one, other)
+        assert same(one, other)
 
 
 def test_boards_can_be_seen() -> None:
@@ -254,7 +241,7 @@ def test_bad_actions_get_a_clear_error_and_change_nothing(
     with pytest.raises(error, match=words):
         many.step(actions)
     good = np.array([2, 1, 0], np.uint8)
-    assert_same(many.step(good), other.step([2, 1, 0]))  # type: ignore[arg-type]
+    assert same(many.step(good), other.step([2, 1, 0]))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -297,8 +284,8 @@ def test_without_a_seed_games_differ_and_go_on_from_their_own_generators() -> No
     assert not np.array_equal(many.reset()[0], other.reset()[0])
     first, _ = many.reset(seed=3)
     second, _ = many.reset()
-    assert_same(first, many.reset(seed=3)[0])
-    assert_same(second, many.reset()[0])
+    assert same(first, many.reset(seed=3)[0])
+    assert same(second, many.reset()[0])
 
 
 _SCRIPT = """
