@@ -24,19 +24,6 @@ def findings_of(folder):
     return run, {finding.name: finding for finding in run.findings}
 
 
-def test_a_reward_that_pays_for_length_is_found_and_its_term_named(tmp_path):
-    run, findings = findings_of(write_run(tmp_path, pays_length, steps=36, groups=8))
-    assert findings["reward_without_success"].confidence.rank >= Confidence.LIKELY.rank
-    assert findings["dominant_term"].confidence is STRONG
-    assert findings["longer_replies"].confidence is STRONG
-    assert findings["longer_replies"].numbers["correlation"] > 0.9
-    assert run.verdict.confidence is STRONG
-    assert any(reason.startswith("`thoroughness` went from") for reason in run.verdict.reasons)
-    assert run.verdict.learned.startswith("Not by more than chance: success in training")
-    ranks = [finding.confidence.rank for finding in run.findings]
-    assert ranks == sorted(ranks, reverse=True)
-
-
 def idle(progress, rng):
     """Nothing changes."""
     success = bool(rng.random() < 0.5)
@@ -142,6 +129,7 @@ def loses_its_way(progress, rng):
 @pytest.mark.parametrize(
     ("script", "found"),
     [
+        (pays_length, {"dominant_term": STRONG, "longer_replies": STRONG}),
         (learns_calls, {"reward_without_success": NONE, "dominant_term": NONE}),
         (scores_points, {"reward_without_success": POSSIBLE}),
         (without_success, {"reward_without_success": UNKNOWN}),
@@ -163,6 +151,8 @@ def test_what_each_drift_shows(tmp_path, script, found):
     hacking = [finding.confidence for finding in run.findings if finding.reward_hacking]
     expected = max(hacking, key=lambda confidence: confidence.rank)
     assert run.verdict.confidence is expected
+    ranks = [finding.confidence.rank for finding in run.findings]
+    assert ranks == sorted(ranks, reverse=True)
     if script is scores_points:
         assert run.verdict.learned.startswith("Its reward rose: success stays at 0%")
 
