@@ -37,6 +37,12 @@ class StalledError(TrainerError, RuntimeError):
     exit_code = 3
 
 
+class EvaluationFailedError(TrainerError, RuntimeError):
+    """Nothing could be evaluated, because a server or environment failed; the message has a fault."""
+
+    exit_code = 1
+
+
 class RecordError(TrainerError, ValueError):
     """Recorded episodes that are damaged, missing or of a newer version; the message names the file."""
 

@@ -162,7 +162,7 @@ def analyze(
 
     Raises:
         FileNotFoundError: If a folder does not exist.
-        ConfigError: If a run lacks an evaluation that is named or needed.
+        ConfigError: If a folder holds no run, or a run lacks an evaluation that is named or needed.
         ValueError: If a file is malformed.
     """
     folders = [RunFolder(Path(run)) for run in ([runs] if isinstance(runs, Path | str) else runs)]
@@ -171,9 +171,19 @@ def analyze(
     for folder in folders:
         if not folder.path.is_dir():
             raise FileNotFoundError(f"no run folder at {folder.path}")
+        _require_run(folder)
     prices = None if price is None else (price, price_read)
     found = tuple(_analyze_run(folder, between, prices) for folder in folders)
     return Analysis(found, _comparisons(folders) if compare else ())
+
+
+def _require_run(folder: RunFolder) -> None:
+    if not folder.holds_run:
+        runs = [str(path) for path in sorted(folder.path.iterdir()) if RunFolder(path).holds_run]
+        hint = (
+            f"name one of those in it, as in {runs[0]}" if runs else "it has no run.yaml and no metrics.jsonl"
+        )
+        raise ConfigError(f"{folder.path} holds no run: {hint}")
 
 
 def _analyze_run(

@@ -17,12 +17,15 @@ from art_gym.wrappers.judging import Attempt, Judge, JudgeFailedError, Rubric, S
 from art_gym.wrappers.judging.budget import JudgeStatistics
 from art_gym.wrappers.judging.ensembles import position_bias
 from art_trainer.analysis.mixed_groups import LabelledGroup
+from art_trainer.errors import EvaluationFailedError
 from art_trainer.formatting import finite
 from art_trainer.rollout.judge_rewards import attempt_of
 from art_trainer.rollout.statistics import mean_interval
 from art_trainer.types import Interval
 
 _STATISTICS_SEED = 20_240_229
+_MOST_FAULTS = 8
+"""Groups that a judge fails for, at the beginning, before it is given up."""
 _ROUNDING = 1e-12
 _DIGITS = 9
 """Decimals: sums of the same terms in another order differ by rounding."""
@@ -123,6 +126,7 @@ def evaluate_judge(
         on_done: Called once for each group judged and once for each group checked, from any thread.
 
     Raises:
+        EvaluationFailedError: If the judge fails for the first groups, or all.
         JudgingError: If the judge is misconfigured.
         ValueError: If a group has fewer than two attempts or is not whole.
     """
@@ -144,7 +148,11 @@ def evaluate_judge(
     pool = ThreadPoolExecutor(max_concurrency, thread_name_prefix="judge")
     try:
         before = _usage(rated.judge)
-        answers = list(pool.map(ask, attempts))
+        answers = []
+        for answer in pool.map(ask, attempts):
+            answers.append(answer)
+            if len(answers) == min(_MOST_FAULTS, len(attempts)):
+                _require_answers(rated.name, answers)
         after = _usage(rated.judge)
         checked = list(pool.map(check, range(min(checks, len(groups)))))
     finally:
@@ -180,6 +188,12 @@ def _ask(judge: Judge, group: Sequence[Attempt]) -> dict[str, Score] | JudgeFail
         return judge_group(judge, group)
     except JudgeFailedError as failure:
         return failure
+
+
+def _require_answers(name: str, answers: Sequence[object]) -> None:
+    failures = [answer for answer in answers if isinstance(answer, JudgeFailedError)]
+    if len(failures) == len(answers):
+        raise EvaluationFailedError(f"{name}: it failed for the first {len(answers)} groups: {failures[0]}")
 
 
 def _judged(played: LabelledGroup, answer: Mapping[str, Score]) -> JudgedGroup:

@@ -20,7 +20,6 @@ from art_trainer.analysis.run_records import JUDGE, TERM
 from art_trainer.analysis.svg_charts import Chart, line_chart
 from art_trainer.analysis.task_rates import TaskRates
 from art_trainer.formatting import number, percent, short, visible
-from art_trainer.tracking.stalls import Stall
 
 _STYLES = {
     Confidence.STRONG: "bold red",
@@ -151,8 +150,8 @@ def print_analysis(analysis: Analysis, console: Console) -> None:
 
 def _parts(run: RunAnalysis) -> Iterator[RenderableType]:
     verdict = run.verdict
-    if verdict.stall is not None:
-        yield Text.assemble(("Warning: ", "bold red"), visible(stall_sentence(verdict.stall)))
+    for warning in warnings_of(run):
+        yield Text.assemble(("Warning: ", "bold red"), visible(warning))
     for question, answer in (
         ("Did it learn?", verdict.learned),
         ("Where does it fail?", verdict.failures),
@@ -211,10 +210,14 @@ def _cell(text: str) -> Text:
 # Sentences.
 
 
-def stall_sentence(stall: Stall) -> str:
-    """What keeps a run from learning."""
-    claim = "this run cannot learn" if stall.dead else "this run hardly learns"
-    return f"{claim}. {stall.message[0].upper()}{stall.message[1:]}"
+def warnings_of(run: RunAnalysis) -> list[str]:
+    """What has to be known first: damaged records, and what keeps the run from learning."""
+    warnings = [f"the records are damaged, and the rest was read: {damage}." for damage in run.damage]
+    stall = run.verdict.stall
+    if stall is not None:
+        claim = "this run cannot learn" if stall.dead else "this run hardly learns"
+        warnings.append(f"{claim}. {stall.message[0].upper()}{stall.message[1:]}")
+    return warnings
 
 
 def record_summary(run: RunAnalysis) -> str:
@@ -227,7 +230,6 @@ def record_summary(run: RunAnalysis) -> str:
         words.append(f"{run.faults:,} more ended with a fault or without a score, and are in no average.")
     if run.broken_lines:
         words.append(f"Unreadable lines of metrics.jsonl: {run.broken_lines}.")
-    words += [f"The records are damaged and were read up to there: {damage}." for damage in run.damage]
     return " ".join(words)
 
 
@@ -324,7 +326,7 @@ def render_page(template: str, **values: Any) -> str:
         ticked=_ticked,
         drawing=Markup,
         record=record_summary,
-        stalled=stall_sentence,
+        warnings=warnings_of,
         tables=tables,
     )
     style, _, _ = loader.get_source(environment, "report.css")

@@ -21,7 +21,7 @@ import numpy as np
 from art_trainer.analysis.error_patterns import ErrorCollector
 from art_trainer.analysis.task_rates import TaskCollector
 from art_trainer.errors import RecordError
-from art_trainer.tracking.episode_store import iter_episodes
+from art_trainer.tracking.episode_store import FILE, iter_episodes
 from art_trainer.tracking.run_dir import RunFolder, parse_line
 from art_trainer.tracking.stalls import StallDetector
 from art_trainer.types import CUT_OFF, Episode, Turn
@@ -176,7 +176,7 @@ class RunRecords:
         errors: Error patterns.
         tasks: Success by task.
         broken_lines: Unreadable lines of ``metrics.jsonl``.
-        damage: What was wrong with the episode records; nothing after it was read.
+        damage: What was wrong with the records; of episodes nothing after it was read.
         stalls: What kept the run from learning.
         last_step: The last step that was logged or recorded.
         last_recorded: The last step with recorded episodes.
@@ -231,7 +231,8 @@ class RunRecords:
 
 def read_run(run: Path) -> RunRecords:
     """Read a run's training records and metrics once, in bounded memory."""
-    records = RunRecords(stalls=StallDetector(RunFolder(run).settings()))
+    settings = RunFolder(run).settings()
+    records = RunRecords(stalls=StallDetector(settings))
     tools: set[str] = set()
     for step, members in iter_groups(run, records.damage):
         _add_group(records.windows.at(step), members, tools)
@@ -239,7 +240,12 @@ def read_run(run: Path) -> RunRecords:
         for episode in members:
             records.errors.add(step, episode)
         records.last_recorded = max(records.last_recorded, step)
+    whole = not records.damage and settings.get("log_episodes") != 0 and (run / FILE).exists()
     _read_metrics(RunFolder(run).metrics_file, records)
+    if whole and records.last_recorded < records.last_step:
+        records.damage.append(
+            f"{run / FILE} ends at step {records.last_recorded}, metrics.jsonl at step {records.last_step}"
+        )
     records.last_step = max(records.last_step, records.last_recorded)
     return records
 
@@ -247,12 +253,13 @@ def read_run(run: Path) -> RunRecords:
 def _read_metrics(file: Path, records: RunRecords) -> None:
     if not file.exists():
         return
-    place = 0
+    place = garbage = 0
     with file.open(encoding="utf-8", errors="replace") as stream:
         for text in stream:
             line = parse_line(text)
             if line is None:
                 records.broken_lines += 1
+                garbage += text.endswith("\n")  # a killed run cuts its last line
                 continue
             number = line.get("step")
             step = int(number) if isinstance(number, int | float) and 0 <= number < math.inf else place
@@ -263,6 +270,8 @@ def _read_metrics(file: Path, records: RunRecords) -> None:
             records.stalls.add(step, line)
             records.last_step = max(records.last_step, step)
             place += 1
+    if garbage:
+        records.damage.append(f"{file} has {garbage} lines that cannot be read")
 
 
 def iter_groups(run: Path, damage: list[str]) -> Iterator[tuple[int, list[Episode]]]:

@@ -34,7 +34,7 @@ def analyze(
     """Analyze runs: did the model learn, where does it fail, does it cheat?
 
     Success over the steps, each part of the reward, actions by turn, errors, tasks won and lost, tokens, and
-    signs of reward hacking, each with its numbers.
+    signs of reward hacking, each with its numbers. The exit code is 1 if the records are damaged.
 
     Flags:
         runs: Folders of runs, finished or not.
@@ -58,3 +58,5 @@ def analyze(
     if html is not None:
         write_text(html, analysis_page(analysis))
         typer.echo(f"Page: {html}")
+    if any(run.damage for run in analysis.runs):
+        raise typer.Exit(1)

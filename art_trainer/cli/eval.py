@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import shlex
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +17,7 @@ from rich.console import Console
 
 from art_trainer.cli import options as flags
 from art_trainer.cli.run_config import env_of_policies
-from art_trainer.errors import CheckpointError, ConfigError
+from art_trainer.errors import CheckpointError, ConfigError, EvaluationFailedError
 from art_trainer.tracking.run_dir import require_writable
 
 if TYPE_CHECKING:
@@ -24,8 +25,11 @@ if TYPE_CHECKING:
     from art_trainer.analysis.suites import Suite
     from art_trainer.inference.policy import Policy
     from art_trainer.rollout.envs import MakeEnv
+    from art_trainer.types import Episode
 
 _DEFAULT_BATCH = 256
+_MOST_FAULTS = 8
+"""Episodes of a policy that end with a fault, and none without, before it is given up."""
 _LISTED = 5
 """Episodes that ``--verify`` lists."""
 
@@ -69,7 +73,7 @@ def eval_(
         seed: The same seed gives the same tasks and episodes. [default: 0]
         max_batch: Largest number of conversations that a local model holds at once.
         device: Device of a local model, such as cpu or cuda.
-        compare: Also print the paired difference between consecutive policies.
+        compare: Also print the paired differences: each policy minus the next.
         by: Also group results by a field of the tasks: difficulty.
         json_: Write every result, and how it was made, to this file.
         verify: Repeat the evaluation of a --json file; exit code 1 if results differ.
@@ -112,6 +116,8 @@ def eval_(
     if json_ is not None:
         record.write(json_)
     print_record(record, Console(), compare=compare, by=by)
+    if len(record.policies) < len(policy):
+        raise typer.Exit(1)
 
 
 _DEFAULTS = {name: one.default for name, one in inspect.signature(eval_).parameters.items()}
@@ -155,24 +161,41 @@ def evaluate_policies(
     device: str | None,
     command: str,
 ) -> EvaluationRecord:
-    """Play each policy on a suite; a ConfigError if a policy does not exist, or the tasks have changed."""
+    """Play each policy on a suite; one of which nothing could be played is reported and left out.
+
+    Raises:
+        ConfigError: If a policy does not exist, or the tasks have changed.
+        EvaluationFailedError: If nothing could be played of any policy.
+    """
     from art_trainer.analysis.result_files import EvaluationRecord, made_with
     from art_trainer.analysis.suites import check_task_list
     from art_trainer.rollout.envs import env_maker
 
     make_env = env_maker(suite.env, suite.env_args)
     suite = dataclasses.replace(suite, task_list_sha256=check_task_list(make_env, suite))
-    played = []
+    played, failures = [], []
     for words in policies:
-        one = play_suite(suite, words, make_env, console, max_batch=max_batch, device=device)
-        played.append(dataclasses.replace(one, command=f"{command} --policy {shlex.quote(words)}"))
+        try:
+            one = play_suite(suite, words, make_env, console, max_batch=max_batch, device=device)
+        except EvaluationFailedError as failure:
+            failures.append(failure)
+        else:
+            played.append(dataclasses.replace(one, command=f"{command} --policy {shlex.quote(words)}"))
+    if not played:
+        raise failures[0]
+    for one_failure in failures:
+        console.print(str(one_failure), markup=False, style="red", soft_wrap=True)
     return EvaluationRecord(suite, tuple(played), made_with(), max_batch, device)
 
 
 def play_suite(
     suite: Suite, words: str, make_env: MakeEnv, console: Console, *, max_batch: int, device: str | None
 ) -> PolicyRecord:
-    """Play a policy on a suite, with a progress bar."""
+    """Play a policy on a suite, with a progress bar.
+
+    Raises:
+        EvaluationFailedError: If its first episodes, or all, ended with a fault.
+    """
     from art_trainer.analysis.result_files import PolicyRecord
     from art_trainer.cli.console import episode_bar
     from art_trainer.cli.policies import load_policy
@@ -187,7 +210,7 @@ def play_suite(
         device=device,
     )
     files = files_of(words, policy)
-    with episode_bar(console, policy.name, suite.episodes) as on_episode:
+    with episode_bar(console, policy.name, suite.episodes) as on_episode, closing_policy(policy):
         evaluation = evaluate_starts(
             policy,
             make_env,
@@ -196,9 +219,46 @@ def play_suite(
             seed=suite.seed,
             samples=suite.samples,
             settings={"env_args": dict(suite.env_args), "temperature": suite.temperature},
-            on_episode=on_episode,
+            on_episode=FaultLimit(policy.name, suite.episodes, on_episode),
         )
     return PolicyRecord(name=words, command="", evaluation=evaluation, files=files)
+
+
+@contextmanager
+def closing_policy(policy: Policy) -> Iterator[None]:
+    """Close a policy that has requests in flight at the end of the context."""
+    try:
+        yield
+    finally:
+        if close := getattr(policy, "close", None):
+            close()
+
+
+class FaultLimit:
+    """Called with each episode that ended; stops if the first ones, or all, ended with a fault.
+
+    Args:
+        name: The policy's name.
+        episodes: How many are played.
+        on_episode: Called with each episode.
+    """
+
+    def __init__(self, name: str, episodes: int, on_episode: Callable[[Episode], None]) -> None:
+        self._name, self._on_episode = name, on_episode
+        self._left = min(_MOST_FAULTS, episodes)
+
+    def __call__(self, episode: Episode) -> None:
+        """Count an episode.
+
+        Raises:
+            EvaluationFailedError: If too many ended with a fault, and none without.
+        """
+        self._on_episode(episode)
+        self._left = self._left - 1 if episode.failed else sys.maxsize
+        if self._left == 0:
+            raise EvaluationFailedError(
+                f"{self._name}: nothing was evaluated, a fault ended its first episodes: {episode.error}"
+            )
 
 
 def files_of(words: str, policy: Policy) -> dict[str, str]:
@@ -242,11 +302,11 @@ def print_record(record: EvaluationRecord, console: Console, *, compare: bool, b
         except ValueError as error:
             raise ConfigError(f"--by: {error}") from error
     pairs = list(pairwise(rows)) if compare else []
-    for line in comparison_lines(*(compare_evaluations(one[1], other[1]) for one, other in pairs)):
+    for line in comparison_lines(*(compare_evaluations(other[1], one[1]) for one, other in pairs)):
         typer.echo(line)
-    for (first, before), (second, after) in pairs:
-        for line in change_between(before, after).pair_lines():
-            typer.echo(f"{first} → {second}: {line}")
+    for (first, mine), (second, theirs) in pairs:
+        for line in change_between(theirs, mine).pair_lines():
+            typer.echo(f"{first} against {second}: {line}")
 
 
 # ----------------------------------------------------------------------
@@ -295,7 +355,7 @@ def _verify_policy(record: EvaluationRecord, policy: PolicyRecord, make_env: Mak
     console, options = Console(), {"max_batch": record.max_batch, "device": record.device}
     try:
         again = play_suite(record.suite, policy.name, make_env, console, **options)  # type: ignore[arg-type]
-    except (ConfigError, CheckpointError) as error:
+    except (ConfigError, CheckpointError, EvaluationFailedError) as error:
         typer.echo(f"{policy.name}: not played again, {error}")
         return False
     for line in _changed_files(policy.files, again.files):

@@ -14,7 +14,7 @@ from rich.console import Console
 from art_gym.errors import did_you_mean
 from art_trainer.cli import options as flags
 from art_trainer.cli.run_config import default_env
-from art_trainer.errors import ConfigError
+from art_trainer.errors import ConfigError, EvaluationFailedError
 
 if TYPE_CHECKING:
     from art_trainer.analysis.judge_evaluation import JudgeEvaluation, RatedJudge
@@ -86,8 +86,7 @@ def judge_eval(
 
     if json_ is not None:
         require_writable(json_)
-
-    evaluations = []
+    evaluations, failures = [], []
     with contextlib.ExitStack() as stack:
         rated = [one for name in judge for one in _judges(name, without_facts, judge_args, stack)]
         if make_env is None:
@@ -104,17 +103,26 @@ def judge_eval(
             raise ConfigError(f"a fault ended an attempt of every group, such as: {first}")
         for one in rated:
             with episode_bar(console, one.name, len(whole) + min(checks, len(whole))) as advance:
-                evaluations.append(
-                    evaluate_judge(
+                try:
+                    found = evaluate_judge(
                         one, whole, checks=checks, orders=orders, seed=seed, on_done=lambda: advance(None)
                     )
-                )
+                except EvaluationFailedError as failure:
+                    failures.append(failure)
+                else:
+                    evaluations.append(found)
+    if not evaluations:
+        raise failures[0]
     print_judges(evaluations, len(played) - len(whole), console)
     if json_ is not None:
         record: dict[str, Any] = {"env": env, "env_args": dict(env_args), "split": split, "size": size}
         record |= {"noise": noise, "seed": seed, "recorded": None if episodes is None else str(episodes)}
         record |= {"judges": [evaluation.to_json() for evaluation in evaluations]}
         write_text(json_, json.dumps(record, ensure_ascii=False, indent=1))
+    for one_failure in failures:
+        console.print(str(one_failure), markup=False, style="red", soft_wrap=True)
+    if failures:
+        raise typer.Exit(1)
 
 
 def _check_twice(flag: str, names: Sequence[str]) -> None:

@@ -61,6 +61,12 @@ class RunFolder:
     path: Path
 
     @property
+    def holds_run(self) -> bool:
+        """Whether there is a run: its settings, metrics, episodes or evaluations."""
+        files = (self.settings_file, self.metrics_file, self.path / FILE, self.evaluations)
+        return any(file.exists() for file in files)
+
+    @property
     def metrics_file(self) -> Path:
         """One JSON object per training step."""
         return self.path / "metrics.jsonl"

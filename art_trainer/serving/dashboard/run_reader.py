@@ -29,7 +29,6 @@ MAX_EVENTS = 1_000
 """Warnings kept, the newest."""
 MAX_RUNS = 200
 """Runs shown; folders that are found later are left out."""
-_RUN_FILES = ("run.yaml", "metrics.jsonl", "episodes.jsonl.zst")
 _SUMMARY_SECONDS = 0.5
 """How long a summary is reused, however many clients ask."""
 _LATEST = (
@@ -250,11 +249,8 @@ class RunsSource:
 
     def _find(self) -> None:
         for root in self._roots:
-            for folder in [root] if _is_run(root) or not root.is_dir() else sorted(root.iterdir()):
+            alone = RunFolder(root).holds_run or not root.is_dir()
+            for folder in [root] if alone else sorted(root.iterdir()):
                 place = folder.resolve()
-                if place not in self._runs and len(self._runs) < MAX_RUNS and _is_run(folder):
+                if place not in self._runs and len(self._runs) < MAX_RUNS and RunFolder(folder).holds_run:
                     self._runs[place] = RunReader(folder)
-
-
-def _is_run(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in _RUN_FILES)

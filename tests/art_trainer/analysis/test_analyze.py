@@ -132,8 +132,14 @@ def test_faults_are_counted_and_in_no_average(tmp_path):
     assert found.errors[0].kind == "env_error"
 
 
-def test_an_empty_folder_and_a_missing_one(tmp_path):
-    found = analyze(tmp_path).runs[0]
+def test_a_run_without_records_and_folders_without_a_run(tmp_path):
+    (tmp_path / "run").mkdir()
+    with pytest.raises(ConfigError, match="holds no run: it has no"):
+        analyze(tmp_path / "run")
+    (tmp_path / "run" / "run.yaml").touch()
+    with pytest.raises(ConfigError, match=r"holds no run: name one of those in it, as in .*/run$"):
+        analyze(tmp_path)
+    found = analyze(tmp_path / "run").runs[0]
     assert (found.episodes, found.steps, found.windows, found.gains) == (0, 0, (), ())
     assert found.verdict.learned.startswith("Unknown")
     assert found.verdict.failures.startswith("Unknown")
@@ -150,6 +156,10 @@ def test_what_a_killed_run_left_is_counted_not_fatal(run):
     records.write_bytes(records.read_bytes()[:-200])
     found = analyze(run).runs[0]
     assert found.broken_lines == 2
+    assert [words.partition("run/")[2] for words in found.damage] == [
+        "metrics.jsonl has 1 lines that cannot be read",
+        "episodes.jsonl.zst ends at step 23, metrics.jsonl at step 24",
+    ]
     assert 0 < found.episodes < 384
     assert found.verdict.learned.startswith("Yes")
 

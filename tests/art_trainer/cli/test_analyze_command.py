@@ -36,6 +36,17 @@ def test_the_terminal_answers_three_questions_and_numbers_and_page_are_written(a
     assert "<polyline" in page
 
 
+def test_damaged_records_are_named_first_and_are_a_failure(invoke, hacked, tmp_path):
+    with (hacked / "metrics.jsonl").open("a") as stream:
+        stream.write("garbage\n")
+    result = invoke("analyze", hacked, "--html", tmp_path / "a.html")
+    assert result.exit_code == 1
+    for text in (result.output, (tmp_path / "a.html").read_text()):
+        words = " ".join(text.split())
+        assert words.index("Warning: the records are damaged") < words.index("Did it learn?")
+        assert "metrics.jsonl has 1 lines that cannot be read" in words
+
+
 def test_runs_and_evaluations_are_compared(analyze, hacked, tmp_path):
     other = write_run(tmp_path / "fair", honest, steps=8)
     write_evaluation(other, "after", [True] * 40)

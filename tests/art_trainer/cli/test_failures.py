@@ -1,15 +1,20 @@
 """Failures fail: one line, an exit code that is not 0, and before the work where that can be known before."""
 
 import errno
+import json
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
+import openai
 import pytest
 import torch
+from openai import OpenAI
 from safetensors import SafetensorError
 
+from art_trainer.cli.eval import FaultLimit
 from art_trainer.cli.main import user_error
-from art_trainer.errors import ConfigError, StalledError
+from art_trainer.errors import ConfigError, EvaluationFailedError, StalledError
 from art_trainer.tracking.run_dir import require_writable
 
 ENV = ("--env", "tests.art_trainer.toy_envs:toy/Echo-v0")
@@ -84,3 +89,37 @@ def test_a_device_that_is_not_there_is_refused_before_the_work(device, words, re
     assert words in refused("train", *ENV, "--model", model, "--set", f"device={device}")
     assert not Path("runs").exists()
     assert words in refused("eval", *ENV, "--policy", "random", "--policy", model, "--device", device)
+
+
+def test_a_policy_whose_server_is_dead_is_given_up_after_a_few_faults(invoke, monkeypatch):
+    monkeypatch.setattr(openai, "OpenAI", lambda **options: OpenAI(**{**options, "max_retries": 0}))
+    dead = ("--policy", "openai:none@http://127.0.0.1:9/v1")
+    with pytest.raises(EvaluationFailedError, match=r"^openai:none@.*first episodes: .*Connection error"):
+        invoke("eval", *ENV, *dead, "--samples", 9, "--json", "f.json")
+    assert not Path("f.json").exists()
+    both = invoke("eval", *ENV, "--policy", "random", *dead, "--compare", "--json", "f.json")
+    assert both.exit_code == 1
+    assert "test split, 6 episodes" in both.output
+    assert "openai:none@http://127.0.0.1:9/v1: nothing was evaluated" in both.output
+    assert [one["policy"] for one in json.loads(Path("f.json").read_text())["policies"]] == ["random"]
+
+
+def test_faults_are_too_many_if_they_come_first_or_are_all():
+    played = []
+
+    def feed(endings, episodes):
+        limit = FaultLimit("it", episodes, played.append)
+        for number, failed in enumerate(endings):
+            try:
+                limit(Mock(failed=failed, error="no room"))
+            except EvaluationFailedError as error:
+                return number + 1, str(error)
+        return None
+
+    assert feed([True] * 99, 99) == (
+        8,
+        "it: nothing was evaluated, a fault ended its first episodes: no room",
+    )
+    assert feed([True] * 3, 3) is not None
+    assert feed([True] * 7 + [False] + [True] * 99, 107) is None
+    assert len(played) == 8 + 3 + 107

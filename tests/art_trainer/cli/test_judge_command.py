@@ -5,7 +5,7 @@ from contextlib import ExitStack, closing
 import pytest
 
 from art_trainer.analysis.mixed_groups import mixed_starts, play_mixed_groups
-from art_trainer.errors import ConfigError
+from art_trainer.errors import ConfigError, EvaluationFailedError
 from art_trainer.inference.scripted_policy import ScriptedPolicy
 from art_trainer.tracking.run_dir import RunFolder
 from tests.art_trainer.toy_envs import Echo
@@ -100,10 +100,24 @@ def test_a_judge_model_over_http_with_its_cost_and_its_bias(judge_eval, tmp_path
     assert [group["scores"] for group in again["groups"]] == [group["scores"] for group in judge["groups"]]
 
 
-def test_a_judge_model_that_fails_is_counted(judge_eval, serve):
-    server = serve(lambda number, request: says("no idea"))
-    judge = ("--judge", f"openai:tiny@{server.url}", "--judge-args", "max_repairs=0")
-    assert "2 malformed" in judge_eval(*judge, "--groups", 2, "--size", 2)
+def test_a_judge_model_that_fails_is_counted_and_one_that_only_fails_is_given_up(judge_eval, serve, invoke):
+    def answer(number, request):
+        return says("no idea" if number % 2 else answer_json(dict.fromkeys(shown(request), 0.5)))
+
+    def judge(server):
+        return "--judge", f"openai:tiny@{server.url}", "--judge-args", "max_repairs=0", "--checks", 0
+
+    assert "1 malformed" in judge_eval(*judge(serve(answer)), "--groups", 2, "--size", 2)
+    dead = serve(lambda number, request: says("no idea"))
+    with pytest.raises(EvaluationFailedError, match="it failed for the first 8 groups: "):
+        judge_eval(*judge(dead), "--groups", 40, "--size", 2)
+    assert len(dead.requests) < 20
+    both = invoke(
+        "judge", "eval", "--env", ENV, "--judge", "rubric", *judge(dead), "--groups", 9, "--size", 2
+    )
+    assert both.exit_code == 1
+    assert "9 groups, 95% intervals" in both.output
+    assert "it failed for the first 8 groups" in both.output
 
 
 def test_a_group_with_a_fault_is_left_out_and_counted(judge_eval):

@@ -32,9 +32,9 @@ def test_a_suite_is_played_and_repeated(invoke, echo_suite, tmp_path):
     assert "8 episodes (2 attempts at each start)" in played.output
     assert "pass@2" in played.output
     assert "success by word" in played.output
-    assert "scripted minus random, success: +" in played.output
-    assert "random → scripted: Episodes won 4, lost 0, solved by both 4, by neither 0" in played.output
-    assert "random → scripted: Won: test-0, test-1" in played.output
+    assert "random minus scripted, success: -" in played.output
+    assert "random against scripted: Episodes won 0, lost 4, solved by both 4, by neither 0" in played.output
+    assert "random against scripted: Lost: test-0, test-1" in played.output
     record = read_record(tmp_path / "out" / "a.json")
     assert record.suite.samples == 2
     assert record.suite.task_list_sha256 == load_suite(echo_suite).task_list_sha256
