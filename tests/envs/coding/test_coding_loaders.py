@@ -18,6 +18,7 @@ from art_gym.envs.coding.loaders.load import FORMATS, Loaded, load_problems, sav
 from art_gym.envs.coding.problem import Case, Problem
 from art_gym.envs.coding.sandbox import Sandbox
 from art_gym.envs.coding.validate import validate
+from tests.envs.coding.tasks import TRIPLE
 
 TEXTS = tomllib.loads(Path(__file__).with_name("assertions.toml").read_text("utf-8"))
 OWN = Problem(
@@ -209,25 +210,17 @@ def test_exercism_as_a_checkout(tmp_path: Path) -> None:
     assert result.left_out[0][0] == "broken"
 
 
-SOUND = Problem(
-    id="sound",
-    prompt="Negate.",
-    entry_point="f",
-    public=(Case((1,), expected=-1),),
-    hidden=(Case((2,), expected=-2), Case((0,), expected=0)),
-    reference="def f(x): return -x",
-    mutants=("def f(x): return x",),
-)
+SOUND = replace(TRIPLE, mutants=("def triple(n): return n",))
 
 
 @pytest.mark.parametrize(
     ("change", "what", "broken"),
     [
-        ({"reference": "def f(x): return x"}, "the reference passes 1 of 2 hidden tests", True),
-        ({"public": (Case((1,), expected=1),)}, "a public example, f(1): expected 1, got -1", True),
-        ({"hidden": (Case((9,), expected=-1),)}, "an answer that ignores its input passes", True),
+        ({"reference": "def triple(n): return 3 * abs(n)"}, "the reference passes 1 of 2 hidden tests", True),
+        ({"public": (Case((1,), expected=1),)}, "a public example, triple(1): expected 1, got 3", True),
+        ({"hidden": (Case((9,), expected=3),)}, "an answer that ignores its input passes", True),
         ({"hidden": (Case((1,), expected=None),)}, "an answer that does nothing passes", True),
-        ({"mutants": ("def f(x): return 0 - x",)}, "mutant 1 passes the hidden tests", False),
+        ({"mutants": ("def triple(n): return n + n + n",)}, "mutant 1 passes the hidden tests", False),
         ({"reference": ""}, "there is no reference solution", False),
     ],
 )
@@ -240,7 +233,7 @@ def test_validation_finds_what_is_wrong(
 
 
 def test_the_command_reports_and_writes_the_sound_ones(tmp_path: Path, sandbox: Sandbox) -> None:
-    wrong = replace(SOUND, id="wrong", reference="def f(x): return x")
+    wrong = replace(SOUND, id="wrong", reference="def triple(n): return 3 * abs(n)")
     save_problems((SOUND, wrong), tmp_path / "in.jsonl")
     out = tmp_path / "out.jsonl"
     result = CliRunner().invoke(coding_app, ["validate", str(tmp_path / "in.jsonl"), "--out", str(out)])

@@ -135,6 +135,7 @@ PYTHON = {"equality": "python"}
         (PYTHON, {1: 2}, {True: 2.0}, True),
         (PYTHON, {1}, frozenset({1.0}), True),
         (PYTHON, 1, 1 + 0j, True),
+        (PYTHON, {1, 2j}, {1 + 0j, 2j}, True),
         (PYTHON, [1], (1,), False),
         (PYTHON, 1, "1", False),
         (PYTHON, 0, None, False),
