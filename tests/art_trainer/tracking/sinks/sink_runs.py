@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -113,7 +112,7 @@ class MadeRun:
 
     def metrics(self) -> list[dict[str, float]]:
         """The lines of ``metrics.jsonl``."""
-        return [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
+        return list(self.log.metrics().records)
 
 
 class MemorySink(Sink):

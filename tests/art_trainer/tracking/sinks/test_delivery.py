@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 from art_trainer.config import GRPOConfig
 from art_trainer.tracking.episode_store import iter_episodes, read_step
-from art_trainer.tracking.run_dir import RunFolder
 from art_trainer.tracking.sinks import backfill
 from art_trainer.tracking.sinks.backfill import SinkProgress, describe_run, events_after
 from art_trainer.tracking.sinks.base import (
@@ -39,6 +38,7 @@ from art_trainer.tracking.sinks.delivery import SinkDispatcher, is_refusal, sync
 from art_trainer.training.trainer import GRPOTrainer
 from tests.art_trainer.guess import GuessEnv, guess_policy
 from tests.art_trainer.tracking.sinks.sink_runs import QUICK, MadeRun, MemorySink, all_cursors
+from tests.art_trainer.updates import logged_metrics
 from tests.art_trainer.waiting import until
 
 REFUSED = Cursor(2, 1)
@@ -391,12 +391,6 @@ def trained(
     return dispatcher, {name: value.clone() for name, value in trainer.policy.model.state_dict().items()}
 
 
-def untimed(folder: Path) -> list[dict[str, float]]:
-    times = ("time/", "tokens_per_second")
-    lines = RunFolder(folder).metrics().records
-    return [{name: value for name, value in line.items() if not name.startswith(times)} for line in lines]
-
-
 def test_sinks_that_fail_in_every_way_change_nothing(tmp_path: Path) -> None:
     kept, stuck = MemorySink(), MemorySink(name="stuck")
     stuck.gate.clear()
@@ -418,4 +412,4 @@ def test_sinks_that_fail_in_every_way_change_nothing(tmp_path: Path) -> None:
     _, alone = trained(tmp_path / "alone", ())
     assert alone.keys() == weights.keys()
     assert all(torch.equal(alone[name], weights[name]) for name in alone)
-    assert untimed(tmp_path / "run") == untimed(tmp_path / "alone")
+    assert logged_metrics(tmp_path / "run") == logged_metrics(tmp_path / "alone")
