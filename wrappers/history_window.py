@@ -1,4 +1,4 @@
-"""``HistoryWindow``: the latest turns in every observation, for policies without a memory."""
+"""``HistoryWindow``: the latest turns in every observation, for policies without memory."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from art_gym.spaces import UnicodeText
 class HistoryWindow(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
     """Show the first observation and the latest turns in every observation.
 
-    A text environment shows its task once and then only what is new, as in a conversation. A policy that is
-    asked with one observation at a time and remembers nothing needs the rest too. It gets::
+    A text environment shows its task once and then only what is new, as in a conversation. A policy that
+    gets one observation at a time and remembers nothing needs the rest too. It gets::
 
         the first observation, with the instructions and the task
 

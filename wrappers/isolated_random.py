@@ -1,9 +1,9 @@
 """A global random state for one environment alone.
 
-Some libraries draw their chance from the ``random`` module, or from ``numpy.random``'s global functions, and
-seed them in ``reset``. A second environment then changes the first one's episode, and the caller's own chance
-too. What runs inside :meth:`IsolatedRandom.borrowed` meets the state that it left there last, and nobody else
-sees what it did to it.
+Some libraries draw random numbers from the ``random`` module, or from ``numpy.random``'s global functions,
+and seed them in ``reset``. A second environment then changes the first one's episode, and the caller's random
+numbers too. Code inside :meth:`IsolatedRandom.active` uses a state of its own, which continues from call to
+call; the global state outside does not change.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-# There is one global state for all threads: whoever has borrowed it keeps the others waiting.
+# There is one global state for all threads: a thread that uses it makes the others wait.
 _LOCK = threading.RLock()
 
 

@@ -8,7 +8,7 @@
 
 Minari holds texts in Gymnasium's ``Text`` space, which wants a finite set of characters. The spaces of a
 dataset have the characters that occur in it and the length of its longest text, so every text in it is a
-member, and whoever reads it needs Minari alone. Each recorded episode is also stored whole, as JSON in the
+member, and readers need Minari alone. Each recorded episode is also stored whole, as JSON in the
 episode's metadata, because Minari has no place for ``score_terms``, calls, errors and the metrics at the end:
 :func:`episodes_from_minari` returns it.
 

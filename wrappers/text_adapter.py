@@ -234,7 +234,7 @@ class TextAdapter(TextEnv):
         return f"{self._text}{names}"
 
     def on_truncation(self) -> Outcome:
-        """The turn limit; whether the environment calls that a success is asked all the same."""
+        """The turn limit; it may still be a success, if the environment or ``success`` says so."""
         metrics = {"env_return": self.played.env_return}
         return Outcome("No turns are left.", success=bool(self._succeeded()), metrics=metrics)
 

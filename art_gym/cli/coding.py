@@ -87,7 +87,7 @@ def check_command(
     _show("isolation", found)
     _show("layers of the zygote", zygote_layers())
     if layers == "auto" and not any(backend.holds for backend in found):
-        print("No sandbox holds on this machine: programs are refused.")
+        print("No sandbox works on this machine: programs are refused.")
         raise typer.Exit(1)
     raise typer.Exit(0 if _try_to_break(layers) else 1)
 

@@ -1,7 +1,7 @@
-"""Baseline players of the coding environment (no model), and the teachers that look at the answer.
+"""Baselines of the coding environment (scripted policies), and the teachers that look at the answer.
 
-``empty`` and ``hard_coded`` say what an answer without any solving is worth: on good hidden tests, nothing.
-The teachers know the reference solution; they are a ceiling and something to learn the form from.
+``empty`` and ``hard_coded`` show the reward of answers that solve nothing: with good hidden tests, none.
+The teachers know the reference solution; they are an upper bound and can be imitated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def empty(env: CodingEnv, rng: np.random.Generator) -> Player:
 
 
 def hard_coded(env: CodingEnv, rng: np.random.Generator) -> Player:
-    """Submit a program that knows the first public example by heart."""
+    """Submit a program that returns the answer of the first public example."""
     return lambda observation: _call(env, "submit", constant_answers(env.problem)[0])
 
 
@@ -43,8 +43,8 @@ def reference(env: CodingEnv, rng: np.random.Generator) -> Player:
 def repair(env: CodingEnv, rng: np.random.Generator) -> Player:
     """Test wrong solutions one after the other, then the reference, and submit the first that passes.
 
-    An agent that improves its program by what it is shown; it submits a mutant if the public examples
-    cannot tell it from a solution, so it also says how much they tell.
+    An agent that improves its program by the examples. It submits a mutant that passes all public examples,
+    so its success rate also measures how good these are.
     """
     tries = list(env.problem.mutants)
     tries = [tries[int(index)] for index in rng.permutation(len(tries))][: max(0, env.max_turns - 2)]
@@ -94,7 +94,7 @@ def empty_answer(problem: Problem) -> str:
 
 
 def constant_answers(problem: Problem) -> list[str]:
-    """Answers that say the same whatever the input, the first public example's expected value first."""
+    """Answers that ignore the input, the first public example's expected value first."""
     if problem.kind == "unittest":
         return [empty_answer(problem)]
     if problem.kind == "script":

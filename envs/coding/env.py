@@ -71,16 +71,16 @@ class CodingEnv(TextEnv):
 
     ## Information
     The standard keys; at the end ``metrics`` also has ``passed`` (the share of the hidden tests), ``runs``
-    and ``tests_tried`` (calls of ``run`` and ``test``) and the problem's ``level``, and ``facts`` the share
-    that was wanted and reached.
+    and ``tests_tried`` (calls of ``run`` and ``test``) and the problem's ``level``, and ``facts`` the wanted
+    and the reached share.
 
     ## Arguments
     * ``problems``: ``"builtin"``; a file or folder in a format that ``load_problems`` reads (its own JSONL,
       HumanEval, MBPP, EvalPlus, QuixBugs, contests, Exercism); or a list of ``Problem``.
     * ``level``: 0 (complete one expression; from a grammar, for small models), 1 (one small idea), 2 (a loop
       with a catch), 3 (an algorithm), a list of these, or ``None``: all that ask for a program.
-    * ``operators``, ``described``: of level 0, how many operators an expression has and whether words tell
-      what is wanted (else the examples alone).
+    * ``operators``, ``described``: of level 0, how many operators an expression has and whether the task
+      describes the result (else only the examples show it).
     * ``reward``: ``"all"`` or ``"fraction"``.
     * ``judge_twice``: whether a submission is judged a second time.
     * ``split``, ``max_turns``, ``invalid_action_penalty``, ``render_mode``: as in every ``TextEnv``.
@@ -136,7 +136,7 @@ class CodingEnv(TextEnv):
 
     @property
     def problem(self) -> Problem:
-        """The problem of this episode, hidden cases and reference included: for scripted players."""
+        """The problem of this episode, hidden cases and reference included: for scripted policies."""
         return self.problems[self.task.id]
 
     def begin(self, task: Task) -> str:

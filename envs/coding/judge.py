@@ -2,7 +2,7 @@
 
 A program passes a case only by returning, or printing, what is expected. It never meets an expected value,
 so nothing that it does inside its process (patching built-ins, reading frames and memory, writing results
-by hand, leaving early) is worth more than a guess.
+by hand, leaving early) earns more than a guess.
 
 A unittest file runs in one sandboxed process and the candidate in another. The judge carries messages between
 them and reads the tests' reports; neither process can reach the other. See `drivers.remote` for what the two
@@ -46,7 +46,7 @@ _SYNTAX = re.compile(r"(Syntax|Indentation|Tab)Error\b")
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """What came of one public example, as text to show."""
+    """The result of one public example, as text."""
 
     passed: bool
     given: str
@@ -56,16 +56,16 @@ class CaseResult:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a judging found.
+    """The result of grading an answer.
 
     Attributes:
         passed: How many cases passed, each time they were tried.
         total: How many there are.
-        loaded: Whether the program could be loaded and has what is to be called.
+        loaded: Whether the program could be loaded and has the required function.
         failure: Why the program as a whole failed; empty when it did not, and about hidden cases.
         results: Each case, for public ones only.
         infrastructure: Why the sandbox could not judge; then nothing else here means anything, and the
-            program is to be neither rewarded nor blamed.
+            program gets neither a reward nor a penalty.
     """
 
     passed: int = 0
@@ -112,7 +112,7 @@ def grade(
         problem: The task.
         code: The answer as submitted: a program, or what stands in the template's hole.
         sandbox: Where it runs.
-        which: The public cases, with a report of each, or the hidden ones, of which nothing is told.
+        which: The public cases, with a report of each, or the hidden ones, without details.
         twice: Run what passed a second time, in another order and a fresh process; what does not pass both
             times does not count.
         rng: Draws that other order, and what ``random`` is seeded with; without it the order is turned
@@ -144,7 +144,7 @@ def grade(
         if second.refused:
             return Verdict(total=len(cases), infrastructure=second.refused)
         passed = [index for index in passed if second.results[index].passed]
-    # The program's own words may hold the hidden inputs, which it has seen by now.
+    # The program's messages may hold the hidden inputs, which it has seen by now.
     return Verdict(len(passed), len(cases), first.loaded)
 
 
@@ -202,7 +202,7 @@ def _call_function(
 
 @dataclass(slots=True)
 class _Attempt:
-    """One go at some of the cases, by index."""
+    """One run over some of the cases, by index."""
 
     results: dict[int, CaseResult] = field(default_factory=dict)
     loaded: bool = True
@@ -371,7 +371,7 @@ def run_tests(
 
     Args:
         problem: Of kind ``unittest``. Only objects of the classes that its reference or template defines are
-            asked for operators: an object that a function returned would otherwise say that its difference
+            used with operators: an object that a function returned could otherwise claim that its difference
             from anything is 0.0.
         program: The candidate's module.
         sandbox: Where both run.
@@ -396,7 +396,7 @@ def run_tests(
 
 
 def _asked_classes(problem: Problem) -> set[str]:
-    """The classes that a problem asks for: those that its reference solution or template defines."""
+    """The classes of a problem, those that its reference solution or template defines."""
     names: set[str] = set()
     for text in (problem.reference, problem.template):
         try:
@@ -408,9 +408,9 @@ def _asked_classes(problem: Problem) -> set[str]:
 
 
 def _converse(judge: Process, candidate: Process) -> Report:
-    """Carry messages until the tests are done, or one side is.
+    """Pass messages until the tests are done or one side has ended.
 
-    Only the tests' side reports: whatever the candidate says is carried to the tests and read there.
+    Only the tests' side reports: messages of the candidate are passed to the tests and read there.
     """
     report = Report()
     while (frame := judge.receive()) is not None:

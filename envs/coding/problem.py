@@ -63,11 +63,11 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A programming task, how it is graded, and what proves that the grading is any good.
+    """A programming task, how it is graded, and what shows that the grading is good.
 
     Attributes:
         id: Unique within its set.
-        prompt: What is asked.
+        prompt: The task as text.
         kind: ``function``: `entry_point` is called; ``script``: the program reads stdin and prints;
             ``unittest``: `tests` is a unittest file that imports the module named `entry_point`.
         level: 0 (one expression) to 3 (an algorithm).
@@ -81,9 +81,9 @@ class Problem:
         mutants: Plausible wrong solutions, in the same form; the hidden cases reject each.
         tolerance: How far a float may be off, relative or absolute; ``None``: not at all.
         equality: ``exact``: a value counts only in the type that is expected; ``python``: numbers are
-            compared as ``==`` does, where 1, 1.0 and True are equal. For sets whose own tests do that.
+            compared by ``==``, so that 1, 1.0 and True are equal. For sets whose own tests do that.
         split: ``train``, ``test``, or a name of the author's.
-        source: Where the problem is from.
+        source: The origin of the problem.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""Parse, compare, show and write values: those that an untrusted program returned, and those of test cases.
+"""Parse, compare, show and write values, of untrusted programs and of test cases.
 
 A result arrives as tokens (see `drivers.codec`) and becomes a tree, not Python values: nothing of the
 candidate's is called, hashed or compared with its own methods, so neither an object that equals everything

@@ -25,7 +25,7 @@ SLIDER = "slider_0"
 PLACER = "placer_1"
 
 
-# --- players without a model: each is ``player(env, rng) -> act``, and ``act(text)`` gives the next reply
+# --- scripted policies: each is ``player(env, rng) -> act``, and ``act(text)`` gives the next reply
 
 
 def random_cell(env: Duel2048Env, rng: np.random.Generator) -> Player:
@@ -88,9 +88,9 @@ class Duel2048Env(TextAECEnv):
 
     ## Rewards
     The sum of the two seats' ``points`` is zero: the slider gets the points of its move divided by
-    ``points_scale``, the placer minus that. (What the slider's first move makes is no doing of the placer;
-    by PettingZoo's rules its first ``last()`` tells it all the same.) A reply that is no valid move costs its
-    seat ``invalid_action_penalty``, which the other does not get.
+    ``points_scale``, the placer minus that. (What the slider's first move makes is not caused by the
+    placer, but by PettingZoo's rules its first ``last()`` includes it.) A reply that is no valid move costs
+    its seat ``invalid_action_penalty``, which the other does not get.
 
     ## Episode End
     Terminated when the slider makes the target tile, which is its success, or has no legal move, which is

@@ -54,14 +54,14 @@ class Game2048Env(TextEnv):
     ``reward="shaped"`` pays for a legal move points / 100, 0.01 for each empty cell, 0.1 times log2 of the
     best tile, and 0.05 times the smoothness (minus the mean difference of neighbours' log2, empty cells
     left out); an illegal move costs 0.1. It can be gamed by lasting: the points are a tenth to a fifth of it,
-    and any legal move at a best tile of 128 pays 0.7. Over 40 moves a player that avoids points earns 15,
-    random play 20 and expectimax 24 (their scores: 172, 235 and 327). Over whole games it ranks players as
+    and any legal move at a best tile of 128 pays 0.7. Over 40 moves a policy that avoids points earns 15,
+    random play 20 and expectimax 24 (their scores: 172, 235 and 327). Over whole games it ranks policies as
     the score does. An illegal move pays none of it, so standing still earns nothing.
 
     ``reward="target"``, after OpenPipe ART's example, pays at the end alone: 2 if the target was
     reached, else ``(log2(best) - 1) / (log2(target) - 1) + 0.2 * (log2(total) - 1) / (log2(target * cells)
     - 1)``, less than 1.2; an illegal move costs 1. Every doubling is worth the same however much harder it
-    is, so most of what is to be had below the target comes with the first few tiles. It can be gamed by
+    is, so most of the reward below the target comes with the first few tiles. It can be gamed by
     saying nothing: a reply that is no move costs ``invalid_action_penalty``, which is less than the risk of
     an illegal move for an agent that does not know the legal ones; and if ``max_turns`` is small, doing
     nothing costs little.

@@ -1,8 +1,8 @@
-"""Baseline players of 2048 (no model): random, fixed cycles, greedy, snake and expectimax.
+"""Baselines of 2048 (scripted policies): random, fixed cycles, greedy, snake and expectimax.
 
 Each is ``baseline(env, rng) -> act``; ``act(observation)`` gives the next reply. They look at the board
-alone, never at the tiles to come, so they are honest company for a trained result. Since they answer at
-every position, they can also be learned from.
+alone, never at the tiles to come, so they can be compared with a trained model. They answer at every
+position, so they can also be imitated.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def random_legal(env: Game2048Env, rng: np.random.Generator) -> Player:
 
 
 def cycle(*directions: str) -> Baseline:
-    """A player that repeats a fixed cycle of moves.
+    """A policy that repeats a fixed cycle of moves.
 
     A move that is not legal is skipped: the next legal one of the cycle is played instead, and the cycle goes
     on from there. If none of its moves is legal, the first legal one of right, up, left and down is.
@@ -74,7 +74,7 @@ def greedy_choice(rules: Rules, board: int) -> int:
 
 
 def chooser(choose: Chooser) -> Baseline:
-    """A player that plays what a function chooses for each board."""
+    """A policy that plays what a function chooses for each board."""
 
     def player(env: Game2048Env, rng: np.random.Generator) -> Player:
         return lambda observation: ACTIONS[choose(env.rules, env.board)]
@@ -83,7 +83,7 @@ def chooser(choose: Chooser) -> Baseline:
 
 
 def expectimax(depth: int = 8, *, cutoff: float = 0.02) -> Baseline:
-    """A player that searches, one :class:`~art_gym.envs.game_2048.search.expectimax.Expectimax` a game."""
+    """A policy that searches, one :class:`~art_gym.envs.game_2048.search.expectimax.Expectimax` a game."""
 
     def player(env: Game2048Env, rng: np.random.Generator) -> Player:
         search = Expectimax(depth, cutoff=cutoff)

@@ -9,7 +9,7 @@
     score 724
     legal up left
 
-Every cell is one word between blanks, a dot where it is empty, right-aligned in columns as wide as the widest
+Every cell is one word between blanks, a dot if it is empty, right-aligned in columns as wide as the widest
 tile: a tokenizer that splits at blanks sees the same words for the same board, whatever its size.
 """
 

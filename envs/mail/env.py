@@ -68,7 +68,7 @@ class EmailEnv(TextEnv):
 
     ## Information
     The standard keys; at the end ``metrics`` also has ``found`` and ``read`` (0 or 1), ``searches`` and the
-    question's ``difficulty``, and ``facts`` what was asked for and given, mails named by Message-ID.
+    question's ``difficulty``, and ``facts`` the expected and the given result, mails named by Message-ID.
 
     ## Arguments
     * ``mailbox``: a mail store made by ``art-gym mail import``; the generated one by default.
@@ -303,7 +303,7 @@ class EmailEnv(TextEnv):
         return self._give_up("No turns are left.")
 
     def facts(self) -> dict[str, Any]:
-        """What was asked for and what was given, for judges; mails are named by Message-ID."""
+        """The expected and the given result, for judges; mails are named by Message-ID."""
         return episode_facts(self.task.data, self._result, list(map(self.store.message_id, self._gold)))
 
     @property
@@ -317,7 +317,7 @@ class EmailEnv(TextEnv):
         return list(self._results)
 
     def score(self, row: int) -> float:
-        """The BM25 of one of the current results for the latest search, for scripted players."""
+        """The BM25 of one of the current results for the latest search, for scripted policies."""
         return self._scores[row]
 
     def _hits(self, query: str, limit: int, **filters: Any) -> list[Hit]:

@@ -66,7 +66,7 @@ _MOST_OUTCOMES = 3
 
 
 def action_values(chances: Mapping[int, Mapping[int, Sequence[tuple[Any, ...]]]]) -> NDArray[np.float64]:
-    """What each action is worth in each state to a player that cannot do better, by value iteration.
+    """What each action is worth in each state to an optimal policy, by value iteration.
 
     Args:
         chances: By state and action the outcomes: probability, next state, reward, whether the episode ends.

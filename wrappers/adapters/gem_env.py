@@ -45,7 +45,7 @@ class GemEnv(FreeTextEnv):
 
 
 def _sampled(env: GemTextEnv, rng: np.random.Generator) -> Callable[[str], str]:
-    """GEM's own random player, if the environment has one."""
+    """GEM's own random policy, if the environment has one."""
     chance = IsolatedRandom()
     with chance.active(int(rng.integers(2**31))):
         pass
@@ -97,6 +97,6 @@ class GemTextEnv(TextAdapter):
 
 
 def _with_suffix(observation: str, info: Mapping[str, Any]) -> str:
-    """What GEM's own wrappers show: the observation, and what is asked for next."""
+    """What GEM's own wrappers show: the observation, and what to reply next."""
     suffix = info.get("suffix")
     return f"{observation.rstrip()}\n{suffix}" if suffix else observation

@@ -26,7 +26,7 @@ def value(cells: Cells, mark: int) -> int:
 
 
 def perfect(game: TicTacToe, rng: np.random.Generator) -> Callable[[str], str]:
-    """Never loses; of equally good places any."""
+    """Never loses; equally good places are equally likely."""
 
     def act(text: str) -> str:
         cells = game.cells

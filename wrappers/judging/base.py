@@ -50,7 +50,7 @@ class Attempt:
 
     Attributes:
         id: Names the attempt within its group; a judge answers by it.
-        task: What the agent was asked: the first observation.
+        task: The task as the agent saw it: the first observation.
         steps: The turns, in order.
         tools: Schemas of the tools it had, in OpenAI's format.
         ending: How it ended, such as ``"terminated"`` or ``"truncated"``.
@@ -179,7 +179,7 @@ class Rubric:
 
     Attributes:
         criteria: At least one.
-        guidance: What a model is told about the score as a whole; judges without a model do not read it.
+        guidance: Instructions for a model about the score as a whole; judges without a model do not read it.
 
     Raises:
         JudgingError: For no criteria, a name twice, or weights that do not sum to 1.

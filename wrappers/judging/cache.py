@@ -102,10 +102,10 @@ class JudgeCache:
         try:
             with closing(sqlite3.connect(self.path, timeout=_TIMEOUT_S)) as db:
                 yield db
-        except sqlite3.DatabaseError as fault:
+        except sqlite3.DatabaseError as error:
             raise JudgingError(
-                f"{self.path} cannot be used as a judge cache ({fault}): delete it or name another file"
-            ) from fault
+                f"{self.path} cannot be used as a judge cache ({error}): delete it or name another file"
+            ) from error
 
 
 def canonical_json(value: Any) -> str:
@@ -116,8 +116,8 @@ def canonical_json(value: Any) -> str:
     """
     try:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    except (TypeError, ValueError) as fault:
-        raise JudgingError(f"cannot be written as JSON: {fault}") from fault
+    except (TypeError, ValueError) as error:
+        raise JudgingError(f"cannot be written as JSON: {error}") from error
 
 
 def _checksum(key: str, answer: CachedAnswer) -> str:

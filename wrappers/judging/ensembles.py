@@ -89,13 +89,13 @@ class EnsembleJudge:
             for future in [pool.submit(judge_group, judge, group, rubric) for judge in self.judges]:
                 try:
                     answers.append(future.result())
-                except JudgeFailedError as fault:
-                    failures.append(fault)
+                except JudgeFailedError as error:
+                    failures.append(error)
         if len(answers) < self._minimum:
-            faults = "; ".join(f"{fault.reason}: {fault}" for fault in failures)
+            errors = "; ".join(f"{error.reason}: {error}" for error in failures)
             raise JudgeFailedError(
                 failures[-1].reason,
-                f"{len(answers)} of {len(self.judges)} judges answered, {self._minimum} must: {faults}",
+                f"{len(answers)} of {len(self.judges)} judges answered, {self._minimum} must: {errors}",
             )
         return {attempt.id: self._averaged([answer[attempt.id] for answer in answers]) for attempt in group}
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Structured = Literal["auto", "json_schema", "json_object", "text"]
 FORMATS: tuple[Structured, ...] = ("json_schema", "json_object", "text")
-"""How an answer's form is asked for: from the strictest to the one that every server has."""
+"""The ways to request a form of answer: from the strictest to the one that every server has."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 16.0
 _LONGEST_WAIT_S = 120.0  # that a server may ask for (Retry-After)
@@ -84,8 +84,8 @@ def read_completion(body: bytes) -> Answer:
     """
     try:
         completion = json.loads(body.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as fault:
-        raise RetryableError("garbled", f"the server's answer is not JSON: {fault}") from fault
+    except (ValueError, RecursionError) as error:
+        raise RetryableError("garbled", f"the server's answer is not JSON: {error}") from error
     choices = completion.get("choices") if isinstance(completion, dict) else None
     choice = choices[0] if isinstance(choices, list) and choices else None
     message = choice.get("message") if isinstance(choice, dict) else None
@@ -176,10 +176,10 @@ class ChatClient:
             self._client: openai.OpenAI = self._openai.OpenAI(
                 base_url=base_url, api_key=api_key, timeout=timeout, max_retries=0
             )
-        except self._openai.OpenAIError as fault:
+        except self._openai.OpenAIError as error:
             raise JudgingError(
-                f"set api_key or OPENAI_API_KEY, or the base_url of your server: {fault}"
-            ) from fault
+                f"set api_key or OPENAI_API_KEY, or the base_url of your server: {error}"
+            ) from error
         self._body = {"model": model, "max_completion_tokens": max_answer_tokens, **options}
         self._formats = FORMATS if structured == "auto" else (structured,)
         self._max_answer_tokens, self._max_retries = max_answer_tokens, max_retries
@@ -199,8 +199,8 @@ class ChatClient:
             body = {**self._body, "messages": list(messages), **_response_format(form, schema)}
             try:
                 answer = self._with_retries(body)
-            except RequestRejectedError as fault:
-                rejections.append(str(fault))
+            except RequestRejectedError as error:
+                rejections.append(str(error))
             else:
                 if place:
                     self._formats = to_try[place:]
@@ -213,10 +213,10 @@ class ChatClient:
             while True:
                 try:
                     return self._once(body)
-                except RetryableError as fault:
+                except RetryableError as error:
                     if number == self._max_retries:
                         raise
-                    sleep(_pause(number, fault))
+                    sleep(_pause(number, error))
                     self._counters.add(retries=1)
                     number += 1
 
@@ -231,13 +231,13 @@ class ChatClient:
             answer = read_completion(self._send(body))
             cost = self._settle(reserved, estimate, answer)
             return answer
-        except self._openai.APITimeoutError as fault:
-            raise RetryableError("timeout", f"{self.where} did not answer in time") from fault
-        except self._openai.APIConnectionError as fault:
-            raise RetryableError("connection", f"{self.where}: {fault} ({fault.__cause__})") from fault
-        except self._openai.APIStatusError as fault:
+        except self._openai.APITimeoutError as error:
+            raise RetryableError("timeout", f"{self.where} did not answer in time") from error
+        except self._openai.APIConnectionError as error:
+            raise RetryableError("connection", f"{self.where}: {error} ({error.__cause__})") from error
+        except self._openai.APIStatusError as error:
             cost = self._budget.settle(reserved)
-            raise self._rejection(fault) from fault
+            raise self._rejection(error) from error
         finally:
             self._counters.add(cost=cost)
 
@@ -256,10 +256,10 @@ class ChatClient:
                     data += part
                     if time.monotonic() > deadline:
                         raise RetryableError("timeout", f"{self.where} did not finish in {self._timeout:g} s")
-            except http.TimeoutException as fault:
-                raise RetryableError("timeout", f"{self.where} did not answer in time") from fault
-            except http.RequestError as fault:
-                raise RetryableError("connection", f"{self.where}: the answer broke off ({fault})") from fault
+            except http.TimeoutException as error:
+                raise RetryableError("timeout", f"{self.where} did not answer in time") from error
+            except http.RequestError as error:
+                raise RetryableError("connection", f"{self.where}: the answer broke off ({error})") from error
         return bytes(data)
 
     def _settle(self, reserved: float, estimate: int, answer: Answer) -> float:
@@ -270,36 +270,36 @@ class ChatClient:
         self._counters.add(prompt_tokens=prompt, completion_tokens=completion)
         return self._budget.settle(reserved, prompt, completion)
 
-    def _rejection(self, fault: openai.APIStatusError) -> Exception:
+    def _rejection(self, error: openai.APIStatusError) -> Exception:
         """The error for a status other than 200."""
-        status, text = fault.status_code, str(fault.message)[:500]
+        status, text = error.status_code, str(error.message)[:500]
         message = f"{self.where} answered {status}: {text}"
-        code = fault.code if isinstance(fault.code, str) else None
+        code = error.code if isinstance(error.code, str) else None
         if is_context_length_error(status, text, code):
             return ContextLengthError(message)
         if status == 429 and code == "insufficient_quota":
             return JudgeFailedError("refused", f"{message}; the account of the api_key has no credit left")
         if status in _BUSY or status >= 500:
             reason = "rate_limited" if status == 429 else "server_error"
-            return RetryableError(reason, message, retry_after(fault.response.headers, time.time()))
+            return RetryableError(reason, message, retry_after(error.response.headers, time.time()))
         if status in (400, 422):
             return RequestRejectedError(message)
         return JudgeFailedError("refused", message + _ADVICE.get(status, ""))
 
 
-def _pause(number: int, fault: RetryableError) -> float:
+def _pause(number: int, error: RetryableError) -> float:
     """Seconds to wait before the next try: what the server asks, else doubling.
 
     Pauses are spread, so that many clients do not come back in the same moment.
     """
-    if fault.wait is None:
+    if error.wait is None:
         longest: float = min(_FIRST_PAUSE_S * 2**number, _LONGEST_PAUSE_S)
         return longest * (0.5 + 0.5 * _JITTER.random())
-    if fault.wait > _LONGEST_WAIT_S:
+    if error.wait > _LONGEST_WAIT_S:
         raise JudgeFailedError(
-            fault.reason, f"{fault}; it asks to wait {fault.wait:.0f} s, more than {_LONGEST_WAIT_S:g} s"
-        ) from fault
-    return fault.wait + _JITTER.random() * _FIRST_PAUSE_S
+            error.reason, f"{error}; it asks to wait {error.wait:.0f} s, more than {_LONGEST_WAIT_S:g} s"
+        ) from error
+    return error.wait + _JITTER.random() * _FIRST_PAUSE_S
 
 
 def _response_format(form: Structured, schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -312,8 +312,8 @@ def _response_format(form: Structured, schema: Mapping[str, Any]) -> dict[str, A
 def _import_openai() -> ModuleType:
     try:
         import openai
-    except ImportError as fault:
+    except ImportError as error:
         raise ImportError(
             'LLMJudge asks through the `openai` package: pip install "art-gym[openai]"'
-        ) from fault
+        ) from error
     return openai

@@ -85,7 +85,7 @@ class LLMJudge:
         timeout: Most seconds that the server may take for an answer.
         max_retries: Most times that a request is sent again, if the server is busy, broken or silent.
         max_concurrency: Most requests in progress at a time, from all threads.
-        max_repairs: Most times that a model is told what was wrong with its answer, and asked again.
+        max_repairs: Most times that a question is asked again with the error in the last answer.
         budget: What judging may cost; several judges may share one.
         cache: Where answers are stored, or a path for it; ``None`` for nowhere.
         extra_body: More fields of the request, as some servers have them.
@@ -171,8 +171,8 @@ class LLMJudge:
         self._counters.add(groups=1)
         try:
             scores = self._judge(digest, rubric or self.rubric)
-        except JudgeFailedError as fault:
-            self._counters.add(failure=fault.reason)
+        except JudgeFailedError as error:
+            self._counters.add(failure=error.reason)
             raise
         by_id = {id_: scores[place] for place, ids in enumerate(digest.ids) for id_ in ids}
         return {attempt.id: by_id[attempt.id] for attempt in group}
@@ -201,7 +201,7 @@ class LLMJudge:
     def __enter__(self) -> LLMJudge:
         return self
 
-    def __exit__(self, *fault: object) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _judge(self, digest: GroupDigest, rubric: Rubric) -> dict[int, Score]:
@@ -250,22 +250,22 @@ class LLMJudge:
             return _reread(found, prompt, criteria)
         try:
             text, _ = self._converse(prompt, criteria)
-        except ContextLengthError as fault:
-            self._cache.put(key, CachedAnswer("too_long", str(fault)))
+        except ContextLengthError as error:
+            self._cache.put(key, CachedAnswer("too_long", str(error)))
             raise
         # Another thread or process may have been first; then its answer is everybody's.
         return _reread(self._cache.put(key, CachedAnswer("answered", text)), prompt, criteria)
 
     def _converse(self, prompt: Prompt, criteria: Sequence[str]) -> tuple[str, dict[str, Score]]:
-        """Ask until the answer holds proper scores, telling what was wrong, a bounded number of times."""
+        """Ask until the answer holds proper scores, with the last error, a bounded number of times."""
         messages = prompt.messages
         repairs = 0
         while True:
             answer = self._client.ask(messages, prompt.schema)
             try:
                 return answer.text, read_answer(answer.text, prompt.labels, criteria)
-            except AnswerFormatError as fault:
-                problem = f"{fault}{_CUT if answer.cut else ''}"
+            except AnswerFormatError as error:
+                problem = f"{error}{_CUT if answer.cut else ''}"
             if repairs == self._max_repairs:
                 raise JudgeFailedError(
                     "malformed",
@@ -285,10 +285,10 @@ def _reread(found: CachedAnswer, prompt: Prompt, criteria: Sequence[str]) -> dic
         raise ContextLengthError(found.answer)
     try:
         return read_answer(found.answer, prompt.labels, criteria)
-    except AnswerFormatError as fault:
+    except AnswerFormatError as error:
         raise JudgingError(
-            f"the judge cache holds an answer that does not fit its question: {fault}"
-        ) from fault
+            f"the judge cache holds an answer that does not fit its question: {error}"
+        ) from error
 
 
 def _with_ids(score: Score, ids: Mapping[str, str]) -> Score:

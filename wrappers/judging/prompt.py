@@ -123,7 +123,7 @@ class GroupDigest:
     """A group without ids, order and repetitions.
 
     Attributes:
-        task: What the agents were asked.
+        task: The task as the agents saw it.
         tools: The schemas of the tools that any of them had, as JSON, sorted.
         shared: The sections with which all attempts begin, whole steps only.
         attempts: The further sections of each different attempt.
@@ -350,7 +350,7 @@ def read_answer(text: str, labels: Sequence[str], criteria: Sequence[str] = ()) 
     """Read the scores from an answer.
 
     The JSON may stand in prose or a code fence. If an answer holds several lists of scores that are whole
-    and differ, nobody can tell which is meant, and it is refused.
+    and differ, it is unclear which is meant, and it is refused.
 
     Args:
         text: What the model wrote.
@@ -370,8 +370,8 @@ def read_answer(text: str, labels: Sequence[str], criteria: Sequence[str] = ()) 
                 scores = _scores(entries, labels, criteria)
                 if scores not in read:
                     read.append(scores)
-        except AnswerFormatError as fault:
-            problem = fault
+        except AnswerFormatError as error:
+            problem = error
     if len(read) == 1:
         return read[0]
     if read:

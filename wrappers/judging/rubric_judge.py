@@ -32,14 +32,14 @@ def agreement(expected: Any, result: Any, *, exact: bool = False) -> float:
       ``12 March`` against ``13 March`` gives 0.88, and ``paid`` against ``unpaid`` 0.8.
     * Numbers: ``1 - |e - r| / max(|e|, |r|)``, at least 0. A text that reads as a number counts as one if
       a number is expected. A number that a float cannot hold agrees with nothing.
-    * Mappings: the mean agreement of the values over the expected keys and the keys that nobody expected;
+    * Mappings: the mean agreement of the values over the expected keys and the unexpected keys;
       a key that is missing or unexpected counts 0.
     * Lists: the mean agreement place by place; places that only one of them has count 0. Order matters.
     * Everything else, such as ``True``: 1 if equal, else 0.
 
     Args:
-        expected: What was asked for, of JSON's types.
-        result: What came of it.
+        expected: The expected result, of JSON's types.
+        result: The given result.
         exact: Texts and numbers agree fully or not at all.
     """
     if isinstance(expected, Mapping):
@@ -298,7 +298,7 @@ _MATCHES = ("similar", "exact")
 
 
 def accuracy(attempt: Attempt) -> Finding:
-    """Whether the result is the one that was asked for.
+    """Whether the result is the expected one.
 
     ``facts["expected"]`` against ``facts["result"]`` by :func:`agreement`; with ``facts["match"]`` set to
     ``"exact"``, texts and numbers agree fully or not at all. No result is 0. If nothing is known to be
@@ -320,7 +320,7 @@ def accuracy(attempt: Attempt) -> Finding:
 
 
 def efficiency(attempt: Attempt) -> Finding:
-    """How quickly it got where it got: speed times accuracy.
+    """Speed times accuracy.
 
     Speed is ``facts["optimal_turns"]`` by the number of steps, at most 1. If the optimum is not known it
     is ``10 / (10 + steps - 1)``: 1 for one step, a half for eleven. For a game (``task_type`` ``"game"``),
@@ -367,7 +367,7 @@ def completeness(attempt: Attempt) -> Finding:
 
 
 def user_satisfaction(attempt: Attempt) -> Finding:
-    """The share of replies without an error; if times are known, half of it hangs on the pace.
+    """The share of replies without an error; if times are known, half of it depends on the pace.
 
     The pace of a step is 1 up to one second, halved for every nine more: 0.5 at ten, 0.25 at nineteen. The
     mean over the timed steps counts: ``share * (1 + pace) / 2``.
@@ -410,8 +410,8 @@ class RubricJudge:
     """Scores each attempt by the weighted sum of a rubric's criteria, each a small function.
 
     Deterministic and quick, and it looks at each attempt alone: its order, its id and the other attempts
-    change nothing. It reads the transcript and ``facts``; never the environment's reward or success. How far
-    to trust it hangs on the facts: with an expected result it measures, without one it guesses (see
+    change nothing. It reads the transcript and ``facts``; never the environment's reward or success. How
+    reliable it is depends on the facts: with an expected result it measures, without one it guesses (see
     the module's docstring).
 
     If it misleads even with good facts: a wrong result costs no more than none, and with the right actions

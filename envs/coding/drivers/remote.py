@@ -1,15 +1,15 @@
 """Remote proxies: what a unittest file and the candidate's module, in two processes, see of each other.
 
 Plain values cross by value, exactly; anything else stays where it is and crosses as a handle, behind which
-the other side sets a proxy. The two sides take turns: one waits for an answer and serves what it is asked
+the other side sets a proxy. The two sides take turns: one waits for an answer and serves requests
 meanwhile (a callback), so each message is a request or the answer to the latest one.
 
 What a proxy cannot do: a list or dict crosses as a copy, so changing it does not change the original; a
 class of the other side cannot be subclassed; `inspect`, `vars`, `copy` and pickling see the proxy only.
 
-The tests' side is the one that must not be fooled. There, an object of the candidate's is asked for its
-operators (``==``, ``<``, ``+``, ``in``, ``bool``, hash) only when its class is one that the problem asks for,
-and is never equal or ordered to a plain value. Otherwise an object that says it equals everything, and whose
+The tests' side is the one that must not be fooled. There, operators of an object of the candidate's (``==``,
+``<``, ``+``, ``in``, ``bool``, hash) are used only if its class is one that the problem defines, and it is
+never equal or ordered to a plain value. Otherwise an object that claims to equal everything, and whose
 difference from anything is 0.0, would pass most tests of a function.
 """
 
@@ -35,17 +35,17 @@ OPERATORS = (
     *"__hash__ __bool__ __contains__ __setitem__ __delitem__ __neg__ __pos__ __abs__ __invert__".split(),
     *"__int__ __float__ __index__ __round__ __trunc__ __floor__ __ceil__ __reversed__ __format__".split(),
 )
-"""Asked of an object only when its class is known."""
+"""Forwarded only for objects of a known class."""
 HARMLESS = tuple("__iter__ __next__ __len__ __getitem__ __call__ __str__ __repr__ __enter__ __exit__".split())
-"""Asked of any object: what comes back is a value like any other, or an object in its turn."""
+"""Forwarded for any object: the result is a value, or another proxied object."""
 
 
 class PeerGoneError(RuntimeError):
-    """The other side has gone, or has said what makes no sense."""
+    """The other side has ended, or sent an invalid message."""
 
 
 class Remote:
-    """What every proxy of an object is: a place where a number is kept."""
+    """The base of every proxy of an object."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -60,7 +60,7 @@ class Remote:
 
 
 class RemoteClass(type):
-    """What every proxy of a class is: calling it makes an object on the other side."""
+    """The type of every proxy of a class; calling it makes an object on the other side."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         """Make an object on the other side."""
@@ -89,7 +89,7 @@ class Peer:
         allows: Whether the other side may do this (``get``, ``set``, ``delete``, ``call``, ``special``) to
             this object, by this name.
         sends: Whether this object may be handed to the other side.
-        trusting: Whether operators of all classes are asked for, known or not.
+        trusting: Whether operators of all classes may be used, known or not.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class Peer:
         return self.request("first", None)
 
     def know(self, cls: Any) -> None:
-        """Let objects of this proxied class, and of its subclasses, be asked for operators."""
+        """Let objects of this proxied class, and of its subclasses, be used with operators."""
         if isinstance(cls, RemoteClass):
             self._known.add(id(cls))
             _add_specials(cls, OPERATORS)
@@ -262,7 +262,7 @@ class Peer:
         """The proxy of a class: for an exception a class of our own that can be raised and caught."""
         if number in self._proxies:
             return self._proxies[number]
-        # A stand-in carries the question, as there is no proxy yet to ask about.
+        # A stand-in carries the request, as there is no proxy yet.
         stand_in = object.__new__(Remote)
         self._proxy_numbers[id(stand_in)] = number
         try:
@@ -322,8 +322,8 @@ def _carried_text(error: BaseException) -> str:
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as fault:  # the candidate's own `__str__`
-        return f"an exception that cannot be shown ({type(fault).__name__})"
+    except Exception as raised:  # the candidate's own `__str__`
+        return f"an exception that cannot be shown ({type(raised).__name__})"
 
 
 def _describe(cls: Any) -> tuple[Any, ...]:

@@ -41,7 +41,7 @@ def attack_text(problem: Problem, case: Case) -> str:
 
 
 def read_attack(problem: Problem, text: str) -> Case:
-    """The case, without what is expected, that an attack's text stands for. Nothing in it is executed.
+    """The case, without an expected value, of an attack's text. Nothing in it is executed.
 
     Raises:
         ToolError: If it is too long, is no literal, or is no input of this problem; it says why.
@@ -61,7 +61,7 @@ def judge_attack(
     """Let the reference answer an input, then the solution, and compare.
 
     A solution is run twice with different seeds and has to be right both times: one that hangs, crashes or
-    says now this, now that is broken.
+    gives different results is broken.
 
     Raises:
         ToolError: If the reference has no answer to this input, or not always the same.
@@ -71,7 +71,7 @@ def judge_attack(
         seed = int(rng.integers(2**31))
         (expected,) = answered(problem, [case], sandbox, limits=REFERENCE_LIMITS, seed=seed)
     except ValueError:
-        # The reference's own words would tell how it is written.
+        # The reference's own error message would show how it is written.
         raise ToolError("the reference does not accept this input: give one that the task allows") from None
     probe = replace(problem, public=(expected,), hidden=(expected,))
     if not _passes(probe, problem.reference, sandbox, rng, REFERENCE_LIMITS):

@@ -2,7 +2,7 @@
 
 A problem describes its inputs in English, and no program can read that. But an author's cases, the hidden
 ones above all, go to the edges of what is meant: so what none of them shows, at the same place of the input,
-counts as outside. That refuses some inputs that would be fair, and lets few through that are not.
+counts as outside. That refuses some inputs that would be valid, and accepts few that are not.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from art_gym.envs.coding.problem import Case, Problem
 
 _Path = tuple[str, ...]
 _BEYOND = 10
-"""A number may be so many times larger than any in the cases,"""
+"""A number may be this many times larger than any in the cases,"""
 _ALWAYS = 100
-"""and up to this in any event."""
+"""or up to this, whichever is more."""
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class _Place:
             self.characters |= set(map(_sort, value))
         self.largest = max(self.largest, _size(value))
 
-    def fault(self, value: object) -> str | None:
+    def mismatch(self, value: object) -> str | None:
         """What sets a value apart from those that were added; ``None``: nothing."""
         kind = type(value).__name__
         if kind not in self.traits:
@@ -54,7 +54,7 @@ class _Place:
 
 
 class Domain:
-    """The inputs that a problem is about, as far as its cases tell.
+    """The inputs that a problem is about, as far as its cases show.
 
     Args:
         problem: A problem of kind ``function`` or ``script``.
@@ -70,7 +70,7 @@ class Domain:
                 self._learn(path, value)
 
     def objection(self, case: Case) -> str | None:
-        """Why a case's input is no input of this problem; ``None`` if nothing speaks against it.
+        """Why a case's input is no input of this problem; ``None`` if there is no reason.
 
         The words name types and traits, never a value of a hidden case.
         """
@@ -80,26 +80,26 @@ class Domain:
         for name in case.kwargs:
             if name not in self._keywords:
                 return f"there is no keyword argument `{name}` in this task"
-        return next(filter(None, (self._fault(path, value) for path, value in _roots(case))), None)
+        return next(filter(None, (self._mismatch(path, value) for path, value in _roots(case))), None)
 
     def _learn(self, path: _Path, value: Any) -> None:
         self._places.setdefault(path, _Place()).add(value)
         for step, part in _parts(value):
             self._learn((*path, step), part)
 
-    def _fault(self, path: _Path, value: Any) -> str | None:
+    def _mismatch(self, path: _Path, value: Any) -> str | None:
         place = self._places.get(path)
-        fault = place.fault(value) if place else "has no counterpart in the inputs of this task"
-        if fault or place is None:
-            return f"{' of '.join(reversed(path))} {fault}"
+        mismatch = place.mismatch(value) if place else "has no counterpart in the inputs of this task"
+        if mismatch or place is None:
+            return f"{' of '.join(reversed(path))} {mismatch}"
         # A dict whose keys are always the same is a record: each of its values is a place of its own.
         record = any(trait.startswith(_RECORD) for trait in place.traits[type(value).__name__])
         for step, part in _parts(value):
             if isinstance(value, dict) and step != "a key" and (step == "a value") == record:
                 continue
-            fault = self._fault((*path, step), part)
-            if fault:
-                return fault
+            mismatch = self._mismatch((*path, step), part)
+            if mismatch:
+                return mismatch
         return None
 
 

@@ -155,7 +155,7 @@ class CodingDuelEnv(TextAECEnv):
 
     @property
     def problem(self) -> Problem:
-        """The problem of this game, hidden cases and reference included: for scripted players."""
+        """The problem of this game, hidden cases and reference included: for scripted policies."""
         return self.problems[self.task.id]
 
     @property
@@ -232,7 +232,7 @@ class CodingDuelEnv(TextAECEnv):
         return "\n\n".join(parts)
 
     def choices(self, name: str) -> list[str]:
-        """What is played for a seat whose patience is at an end: an empty program, or a skipped try."""
+        """The move for a seat after too many invalid replies: an empty program, or a skipped try."""
         return ['submit("")'] if name == SOLVER else ["skip"]
 
     def on_truncation(self) -> MoveResult:

@@ -1,7 +1,7 @@
-"""Players of ``art/CodingDuel-v0`` that use no model, for each seat.
+"""Scripted policies of ``art/CodingDuel-v0``, for each seat.
 
 Each is ``player(env, rng) -> act``; ``act(text)`` gives the next reply. All but ``empty`` and ``variation``
-look at what is hidden, and are there to measure against and to learn the form from.
+use hidden data; they are for comparison and imitation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Player = Callable[[str], str]
 
 _VARIATIONS = 50
-"""How often a new variation is drawn before the breaker lets its try go by."""
+"""How often a new variation is drawn before the breaker skips its try."""
 
 
 def reference(env: CodingDuelEnv, rng: np.random.Generator) -> Player:
@@ -131,7 +131,7 @@ def _changed(value: Any, rng: np.random.Generator) -> Any:
 
 
 def _rearranged(parts: list[Any], rng: np.random.Generator) -> list[Any]:
-    """The parts with one left out, said twice or at another place, or turned around, or none at all."""
+    """The parts with one removed, repeated or moved, or turned around, or none at all."""
     if not parts:
         return parts
     at, to = (int(index) for index in rng.integers(len(parts), size=2))

@@ -1,7 +1,7 @@
 """Load problems from files: the project's own JSONL, and the formats of published sets.
 
-`load_problems` tells the format by what the file holds. Nothing of a file is executed outside the sandbox,
-and there only the reference solutions of sets that do not publish what is expected. What cannot be turned
+`load_problems` detects the format by the content. Nothing of a file is executed outside the sandbox,
+and there only the reference solutions of sets that do not publish expected values. What cannot be turned
 into a problem is left out and listed with the reason.
 """
 
@@ -60,7 +60,7 @@ _FOLDERS = {"quixbugs": quixbugs_folder, "exercism": exercism_folder}
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a file held.
+    """The content of a file.
 
     Attributes:
         problems: The problems, with unique ids.
@@ -86,7 +86,7 @@ def load_problems(path: str | PathLike[str], format: str | None = None) -> Loade
     Args:
         path: A file with one JSON object a line (also ``.gz``, ``.xz``), or a JSON list; or a checkout of
             QuixBugs or of Exercism's Python track.
-        format: A name in `FORMATS`, ``"quixbugs"`` or ``"exercism"``; by default told by the content.
+        format: A name in `FORMATS`, ``"quixbugs"`` or ``"exercism"``; by default detected by the content.
 
     Raises:
         ValueError: If the format is unknown, or nothing in the file is a problem.
@@ -119,7 +119,7 @@ def save_problems(problems: Iterable[Problem], path: str | PathLike[str]) -> Non
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Any]]:
-    """The objects of a file, each with where it stands."""
+    """The objects of a file, each with its place."""
     data = path.read_bytes()
     if path.suffix == ".gz":
         data = gzip.decompress(data)

@@ -1,13 +1,13 @@
-"""Level 0: thousands of one-expression tasks, for a model too small to write programs.
+"""Level 0: thousands of one-expression tasks, for models too small to write programs.
 
-A task shows a function of one line with a hole, what it should return in words (or not: then the examples
-alone say it), and three or four examples. The answer is one expression of a few tokens, such as ``x - 3``.
-In half of the tasks the line also tells an expression that is wrong by one operator.
+A task shows a function of one line with a hole, what it should return in English (or not: then only the
+examples show it), and three or four examples. The answer is one expression of a few tokens, such as
+``x - 3``. In half of the tasks the line also shows an expression that is wrong by one operator.
 
 What makes the tasks fair:
 
-* The examples shown leave one behaviour among all that the grammar can say with these parameters (checked by
-  enumeration). The hidden cases do so by themselves too, and hold larger numbers.
+* The examples shown leave one behaviour among all expressions of the grammar with these parameters (checked
+  by enumeration). The hidden cases do so by themselves too, and hold larger numbers.
 * Any expression of that behaviour is right: ``b + a`` for ``a + b``.
 * Training and test tasks share no behaviour of the same parameters, whatever the words: ``x - y`` is in one
   of the splits only. The parts (each operator, each name, each number) occur in both.
@@ -55,7 +55,7 @@ class Grammar:
     Attributes:
         operators: Operators in the expression, 1 or 2.
         described: Whether the prompt describes what the function returns; else the examples must do.
-        repair_share: Share of the tasks that also tell an expression that is wrong by one operator.
+        repair_share: Share of the tasks that also show an expression that is wrong by one operator.
 
     Raises:
         ValueError: For values out of range.

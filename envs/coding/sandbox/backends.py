@@ -27,10 +27,10 @@ abc ast atexit bisect collections collections.abc contextlib copy ctypes datacla
 fractions functools heapq inspect io itertools json linecache math numbers operator queue random re string
 struct textwrap threading time traceback types typing weakref
 """.split()
-"""What programs often import: a compiled module makes every run 10 µs dearer, and 300 µs cheaper those that
-import it."""
+"""What programs often import: a compiled module makes every run 10 µs slower, and those that import it 300 µs
+faster."""
 _OURS = ["gc", "platform", "select", "signal", "site", "socket"]
-"""What a zygote itself imports; first too, so that what every run executes lies together."""
+"""What a zygote itself imports; first too, so that what every run executes is close together."""
 _SYSTEM_FILES = ("/usr/share/zoneinfo", "/etc/ld.so.cache")
 """What else of the system the standard library reads: time zones, and where the loader finds libraries."""
 
@@ -51,7 +51,7 @@ class Backend(Protocol):
     layers: tuple[str, ...]
     """The layers of isolation around them."""
     ahead: bool
-    """Whether it is worth while to start one before it is known what it is to run."""
+    """Whether starting one in advance, before its request is known, saves time."""
 
     @property
     def alive(self) -> bool:
@@ -65,11 +65,11 @@ class Backend(Protocol):
 
 
 def open_backend(drivers: Mapping[str, str], layers: BackendName, packages: Sequence[str]) -> Backend:
-    """The way that is asked for, or with ``"auto"`` the first that holds here.
+    """Open the backend of this name, or with ``"auto"`` the first that works here.
 
     Raises:
-        SandboxUnavailableError: It does not, or none does; the message says why.
-        ValueError: There is no such way.
+        SandboxUnavailableError: It does not work, or none does; the message says why.
+        ValueError: There is no such backend.
     """
     ways: dict[str, Callable[[Mapping[str, str], Sequence[str]], Backend]] = {
         "zygote": open_zygote,
@@ -86,11 +86,11 @@ def open_backend(drivers: Mapping[str, str], layers: BackendName, packages: Sequ
             return way(drivers, packages)
         except SandboxUnavailableError as error:
             reasons.append(f"{name}: {error}")
-    raise SandboxUnavailableError("no sandbox holds on this machine. " + " | ".join(reasons))
+    raise SandboxUnavailableError("no sandbox works on this machine. " + " | ".join(reasons))
 
 
 def open_bubblewrap(drivers: Mapping[str, str], packages: Sequence[str]) -> Backend:
-    """A zygote in bubblewrap, which takes the place of its namespaces and mounts.
+    """A zygote in bubblewrap, which replaces its own namespaces and mounts.
 
     Raises:
         SandboxUnavailableError: Bubblewrap is not installed or does not work, or the kernel has too little.
@@ -139,7 +139,7 @@ def open_container(drivers: Mapping[str, str], packages: Sequence[str]) -> Backe
     """A container for each run, and inside it the filter of system calls.
 
     Raises:
-        SandboxUnavailableError: There is no engine, or it has not got the image.
+        SandboxUnavailableError: There is no engine, or it does not have the image.
     """
     return proven(
         ContainerBackend(
@@ -154,7 +154,7 @@ def open_container(drivers: Mapping[str, str], packages: Sequence[str]) -> Backe
 
 
 def missing_layers() -> Mapping[str, str]:
-    """Of the layers that a zygote wants, those that this machine has refused so far, and why."""
+    """The layers of a zygote that this machine has refused so far, and why."""
     also = {layer: f"not without {cause}" for cause, layers in _FALLS_WITH.items() for layer in layers}
     return {**(also if _FALLS_WITH.keys() & _MISSING.keys() else {}), **_MISSING}
 
@@ -162,8 +162,8 @@ def missing_layers() -> Mapping[str, str]:
 def open_zygote(drivers: Mapping[str, str], packages: Sequence[str]) -> Backend:
     """A zygote with all the layers that the kernel supports.
 
-    The filter of system calls must hold, and one layer around the files: either will do, as both are not to
-    be had everywhere (containers forbid new namespaces, older kernels have no Landlock).
+    The filter of system calls must work, and one of the two layers around the files: some machines have only
+    one of them (containers forbid new namespaces, older kernels have no Landlock).
 
     Raises:
         SandboxUnavailableError: The kernel has too little.
@@ -193,7 +193,7 @@ def open_zygote(drivers: Mapping[str, str], packages: Sequence[str]) -> Backend:
                 break
             _KNOWN[place] = plan
             return backend
-    raise SandboxUnavailableError("; ".join(dict.fromkeys(reasons)) or "no interpreter will do")
+    raise SandboxUnavailableError("; ".join(dict.fromkeys(reasons)) or "no interpreter can be used")
 
 
 def _need_linux() -> None:
@@ -202,7 +202,7 @@ def _need_linux() -> None:
 
 
 def _private(interpreter: Interpreter) -> str:
-    return f"{interpreter.path} lies in a directory that other users may not enter"
+    return f"{interpreter.path} is in a directory that other users may not enter"
 
 
 def start(backend: Backend, request: Request, *, stdin: bool) -> Process:
@@ -229,10 +229,10 @@ def start(backend: Backend, request: Request, *, stdin: bool) -> Process:
 
 
 def proven(backend: Backend) -> Backend:
-    """The backend, after a run in it that did nothing and ended well.
+    """Return the backend after a successful trial run.
 
     Raises:
-        SandboxUnavailableError: It did not; the backend is closed.
+        SandboxUnavailableError: The trial run failed; the backend is closed.
     """
     try:
         process = start(backend, Request("script", Limits()), stdin=False)
@@ -249,7 +249,7 @@ def proven(backend: Backend) -> Backend:
 def configuration(
     interpreter: Interpreter, drivers: Mapping[str, str], packages: Sequence[str], plan: Sequence[str]
 ) -> dict[str, Any]:
-    """What a zygote is told at its start."""
+    """The configuration of a zygote."""
     found = places(interpreter, packages)
     extra = [directory for directories in found.values() for directory in directories]
     extra += [*interpreter.shared, *_SYSTEM_FILES]
@@ -260,7 +260,7 @@ def configuration(
         "roots": roots,
         "hidden": interpreter.hidden,
         "links": interpreter.links(),
-        # Every rule of Landlock makes every run a little dearer; behind the mounts one says the same.
+        # Every rule of Landlock makes every run a little slower; inside the new root one rule is enough.
         "readable": ["/"] if "mounts" in plan else [*interpreter.readable(), *extra],
         "listable": [*interpreter.library, *extra],
         "packages": {name: directories[0] for name, directories in found.items()},

@@ -10,7 +10,7 @@ from typing import Any
 
 _PACKAGE = "art_gym.envs.coding.sandbox.child"
 _MODULES = (
-    # In order of their imports; first what programs use, so that what every run executes lies together.
+    # In order of their imports; first what programs use, so that what every run executes is close together.
     "preload",
     "kernel",
     "seccomp",
@@ -25,8 +25,8 @@ _MODULES = (
 
 BOOTSTRAP = """
 import json, os, sys, types
-# Some modules would set themselves right in every forked child, at a price. The zygote has one thread and
-# none of their state, so there is nothing to set right; and nothing else ever forks.
+# Some modules would repair their state in every forked child, which takes time. The zygote has one thread
+# and none of that state, so there is nothing to repair; and nothing else ever forks.
 os.register_at_fork = lambda **_: None
 bundle = json.loads(sys.stdin.buffer.readline())
 def put(name, module):

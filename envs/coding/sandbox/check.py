@@ -1,4 +1,4 @@
-"""Check which sandboxes can be made on this machine, and whether they hold: ``art-gym sandbox check``."""
+"""Check which sandboxes work on this machine, and whether programs can escape: ``art-gym sandbox check``."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _read_probes() -> Iterator[Probe]:
 
 PROBES = tuple(_read_probes())
 FIRST = PROBES[:3]
-"""Whoever gets past these could do harm with the others."""
+"""A program that passes these could do harm with the others."""
 
 _LIMITS = Limits(wall_seconds=2.0, cpu_seconds=2.0)
 _BACKENDS: tuple[BackendName, ...] = ("zygote", "bubblewrap", "container")
@@ -71,7 +71,7 @@ class Result:
     held: bool
     run: Run
     after: bool
-    """Whether the sandbox still answered rightly afterwards."""
+    """Whether the sandbox still gave the right answer afterwards."""
 
 
 def zygote_layers() -> list[Layer]:

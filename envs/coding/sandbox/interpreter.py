@@ -39,11 +39,11 @@ paths = sysconfig.get_paths()
 print(json.dumps([list(sys.version_info[:2]), paths["stdlib"], paths["platstdlib"], paths["purelib"],
                   paths["platlib"], sorted(path for path in mapped if path.startswith("/"))]))
 """
-"""What an interpreter is asked: version, directories, and the shared libraries that it may come to load."""
+"""Asks an interpreter for its version, directories, and the shared libraries that it may load."""
 _MODULES = "_bz2 _ctypes _curses _dbm _decimal _gdbm _hashlib _lzma _sqlite3 _ssl _uuid pyexpat readline zlib"
-"""Of the standard library, what hangs on shared libraries of the system."""
+"""Of the standard library, what needs shared libraries of the system."""
 _LIBRARIES = "libgcc_s.so.1 libstdc++.so.6 libm.so.6 libpthread.so.0 libdl.so.2 librt.so.1 libutil.so.1"
-"""What compiled packages hang on, and threads that end early."""
+"""What compiled packages need, and threads that end early."""
 _SYSTEM = ("/usr/bin/python3", "/usr/local/bin/python3")
 
 
@@ -56,7 +56,7 @@ class Interpreter:
     library: tuple[str, ...]
     """Directories of the standard library, by their real paths."""
     hidden: tuple[str, ...]
-    """Directories in those that hold installed packages, which are nobody's business."""
+    """Directories in those that hold installed packages, which programs must not see."""
     shared: tuple[str, ...]
     """Shared libraries outside of those directories that the standard library's modules load, real paths."""
 
@@ -67,7 +67,7 @@ class Interpreter:
     def links(self) -> dict[str, str]:
         """Symbolic links by which the loader finds the shared libraries: path → what it leads to."""
         found = {path: os.readlink(path) for path in ("/lib", "/lib64") if os.path.islink(path)}
-        # The program names its loader by a path under /lib64 or /lib, wherever that lies.
+        # The program names its loader by a path under /lib64 or /lib, whatever that leads to.
         directories = {os.path.dirname(file) for file in self.shared} | {
             os.path.realpath(path) for path in found
         }

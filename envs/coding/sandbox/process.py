@@ -45,17 +45,17 @@ class Handle(Protocol):
         """How it ended; ``None`` while it has not. Does not wait."""
 
     def kill(self) -> None:
-        """End it and all that belongs to it, whether they want to or not."""
+        """End it and everything that belongs to it, by force."""
 
     def close(self) -> None:
-        """Give up what this holds; if the process has still not ended, by whatever is left to do."""
+        """Release what this holds; end the process by any means if it has not ended."""
 
 
 class Process:
     """A program in the sandbox, running or ended; made by ``Sandbox.start``.
 
-    A conversation goes by frames: ``send``, ``receive``. At its end ``wait`` or ``close`` leave nothing
-    behind; a ``with`` block closes it. Not for use by several threads at once.
+    A conversation goes by frames: ``send``, ``receive``. ``wait`` and ``close`` release
+    everything at its end; a ``with`` block closes it. Not for use by several threads at once.
     """
 
     def __init__(self, handle: Handle, streams: Streams, limits: Limits) -> None:
@@ -68,7 +68,7 @@ class Process:
 
     @property
     def gone(self) -> bool:
-        """Whether it has ended, though nobody may have looked at how yet."""
+        """Whether it has ended, even if its result has not been read yet."""
         return self._run is not None or self._handle.ended() is not None
 
     def begin(self, payload: bytes, stdin: bytes) -> None:
@@ -85,7 +85,7 @@ class Process:
     def send(self, frame: bytes) -> None:
         """Send the driver a frame. Does not wait: what the pipe does not hold is sent later.
 
-        A run that has ended, or reads no more, takes no notice; ``receive`` and ``close`` tell of that.
+        If the run has ended, or reads no more, this does nothing; ``receive`` and ``close`` report it.
         """
         if self._run is None:
             self._streams.send(frame)
@@ -109,13 +109,13 @@ class Process:
         return self._streams.frames.popleft()
 
     def wait(self) -> Run:
-        """Let it run to its end or to a limit, and say what came of it."""
+        """Let it run to its end or to a limit, and return the result."""
         while self._run is None:
             self._turn(math.inf)
         return self._run
 
     def close(self) -> Run:
-        """Kill it if it still runs, and say what came of it."""
+        """Kill it if it still runs, and return the result."""
         if self._run is None:
             self._stop(Outcome.KILLED, "closed while it was running")
         return self.wait()
@@ -129,7 +129,7 @@ class Process:
         self.close()
 
     def _turn(self, until: float) -> None:
-        """Wait for the next thing to happen, and do what it asks for."""
+        """Wait for the next event and handle it."""
         news = self._streams.turn(min(self._deadline, until) - time.monotonic())
         if self._started is None and self._streams.frames:
             self._begin(self._streams.frames.popleft())

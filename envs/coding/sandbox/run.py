@@ -1,4 +1,4 @@
-"""One run: what is asked for, what it may use, how it ended, and the error if there is no sandbox."""
+"""One run: its request, limits and result, and the errors of the sandbox."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Limits:
     """Of all threads together.
 
     The kernel ends a program at the next whole second; a run that ended by itself before, but used more than
-    this, is judged to have reached the limit all the same.
+    this, counts as having reached the limit.
     """
     memory_bytes: int = 512 * _MIB
     """Address space. A program that asks for more gets a ``MemoryError``."""
@@ -65,7 +65,10 @@ class Outcome(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Run:
-    """What came of one run. Everything but ``outcome`` and the times is the program's word, not ours."""
+    """The result of one run.
+
+    Everything but ``outcome`` and the times comes from the program and cannot be trusted.
+    """
 
     outcome: Outcome
     exit_code: int | None = None
@@ -123,11 +126,11 @@ class Request:
 
     @property
     def cpu_seconds(self) -> int:
-        """As the kernel counts, in whole seconds; the parent judges by the exact time in the end."""
+        """As the kernel counts, in whole seconds; the parent decides by the exact time."""
         return math.ceil(self.limits.cpu_seconds)
 
     def to_json(self) -> dict[str, Any]:
-        """What the child needs of it; the rest is the parent's to watch."""
+        """What the child needs of it; the parent enforces the rest."""
         return {
             "driver": self.driver,
             "seed": self.seed,
@@ -137,8 +140,8 @@ class Request:
 
 
 class SandboxUnavailableError(ArtGymError, RuntimeError):
-    """No sandbox can be made on this machine, or not the one that was asked for; the message says why."""
+    """No sandbox can be made on this machine, or not the requested one; the message says why."""
 
 
 class SandboxFailedError(ArtGymError, RuntimeError):
-    """The sandbox could not run or judge a program, so nothing can be said about the program."""
+    """The sandbox could not run or judge a program, so there is no verdict about the program."""

@@ -15,14 +15,14 @@ from art_gym.envs.coding.sandbox.run import Limits, Outcome, Request, Run, Sandb
 from art_gym.errors import did_you_mean
 
 _Kind = tuple[Request, bool]
-"""What must be the same: the request, and whether there is something on stdin."""
+"""The request, and whether there is something on stdin; a prepared child is used if both are equal."""
 
 
 class Standby:
-    """At most one child, locked down before it is known what it is to run. Threads may share it.
+    """At most one child, forked and locked down in advance. Threads may share it.
 
     During one run the zygote forks the child for the next, which then only waits for its payload.
-    That costs as much as without; but if a processor is free, it is done by the time that it is asked for. It
+    The total cost is the same; but if a processor is free, it is ready when it is needed. It
     is a child like any other: forked from a zygote that has seen no program, isolated in the same way, with
     pipes of its own. It is started for a run just like the last two (the same driver, limits and seed), and
     killed if another comes.
@@ -35,7 +35,7 @@ class Standby:
         self._waiting: Process | None = None
 
     def take(self, backend: Backend, request: Request, *, stdin: bool) -> Process:
-        """A process for a request: the one in waiting, if it was started for such a one, or else a new one.
+        """A process for a request: the prepared one, if it was started for an equal request, else a new one.
 
         Raises:
             OSError: It could not be started.
@@ -50,7 +50,7 @@ class Standby:
         return process or start(backend, request, stdin=stdin)
 
     def refill(self, backend: Backend) -> None:
-        """Start the next one, if the last two requests were alike."""
+        """Start the next one, if the last two requests were equal."""
         with self._lock:
             if not backend.ahead or not self._repeated or self._waiting is not None or self._last is None:
                 return
@@ -60,7 +60,7 @@ class Standby:
                 self._waiting = start(backend, request, stdin=stdin)
 
     def dismiss(self) -> None:
-        """Kill the one in waiting."""
+        """Kill the prepared one."""
         with self._lock:
             process, self._waiting, self._last = self._waiting, None, None
         if process is not None:
@@ -68,7 +68,7 @@ class Standby:
 
 
 class Sandbox:
-    """Runs programs that nobody trusts, one process each, so that they reach nothing but their pipes.
+    """Runs untrusted programs, one process each, so that they reach nothing but their pipes.
 
     The code that a run begins with is a *driver*: a text of ours, given here by name, that ends with a
     statement such as ``main(channel, payload)``. What comes before it (imports, functions) is executed once,
@@ -77,23 +77,23 @@ class Sandbox:
     ``close()``. A driver imports only the standard library. The driver ``script`` is always there: its
     payload is the text of a program, which it runs as ``__main__``.
 
-    Nothing that a driver holds is safe from the program that it runs, and nothing that comes from the channel
-    is known to be the driver's: expected answers stay in the parent, and so does the verdict.
+    A program can read everything that its driver holds, and can write to the channel itself. So expected
+    answers stay in the parent, and so does the verdict.
 
     Threads may share a sandbox, and several runs may be in progress at a time.
 
-    One run leaves no trace for the next. ``random`` starts from the run's ``seed``, and the hash seed is
+    Runs do not influence each other. ``random`` starts from the run's ``seed``, and the hash seed is
     constant, so a program that asks for no other randomness does the same every time.
 
     Args:
         drivers: Further drivers: name → source.
         limits: What a run may use, if the run does not say otherwise.
         layers: ``"zygote"`` (fork, Landlock, seccomp, namespaces), ``"bubblewrap"`` (the same inside of
-            bubblewrap), ``"container"`` (one for each run; slow), or ``"auto"``: the first that holds here.
+            bubblewrap), ``"container"`` (one for each run; slow), or ``"auto"``: the first that works here.
         packages: Installed packages that programs may import besides the standard library.
 
     Raises:
-        SandboxUnavailableError: No such layer holds on this machine; the message says why.
+        SandboxUnavailableError: The layer does not work on this machine; the message says why.
         ValueError: There is no such layer, or a driver is called ``script``.
     """
 

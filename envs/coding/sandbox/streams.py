@@ -52,7 +52,7 @@ class Streams:
     """What goes through the pipes of one run.
 
     Args:
-        pipes: The parent's ends; closed by ``close`` or as soon as there is no more use of them.
+        pipes: The parent's ends; closed by ``close`` or as soon as they are not needed.
         limits: How much may come.
     """
 
@@ -97,7 +97,7 @@ class Streams:
             self._close(self._pipes.stdin)
 
     def send(self, frame: bytes) -> None:
-        """Send a frame: what fits at once, the rest in turns to come; nothing if nobody reads any more."""
+        """Send a frame: what fits at once, the rest later; nothing if the child no longer reads."""
         self._put(self._pipes.channel_in, _LENGTH.pack(len(frame)) + frame)
 
     def turn(self, seconds: float) -> bool:
@@ -123,7 +123,7 @@ class Streams:
         pipes = {self._pipes.channel_out, self._pipes.stdout, self._pipes.stderr}
         left = True
         while left:
-            # What is watched, and what is to be sent, would be there for ever.
+            # The watched descriptor and unsent data would never go away.
             left = False
             for descriptor, event in self._poll.poll(0):
                 if descriptor in pipes & self._open:
@@ -165,7 +165,7 @@ class Streams:
         except BlockingIOError:
             return
         if not data or self.overflow:
-            # An end of file says only that nobody writes any more, not that the child has ended.
+            # An end of file only means that the pipe is closed, not that the child has ended.
             self._close(pipe)
         elif pipe == self._pipes.channel_out:
             self._take_frames(data)

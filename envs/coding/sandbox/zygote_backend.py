@@ -45,7 +45,7 @@ class ZygoteBackend:
         # Root's processes are not counted, so a program could start threads without end; and in bubblewrap
         # a zygote cannot become another user. So bubblewrap is started as one.
         user = unused_id(os.getpid()) if bubblewrap else None
-        somebody: dict[str, Any] = {"user": user, "group": user, "extra_groups": []} if user else {}
+        identity: dict[str, Any] = {"user": user, "group": user, "extra_groups": []} if user else {}
         try:
             self._process = subprocess.Popen(
                 [*bubblewrap, interpreter.path, *FLAGS, "-c", BOOTSTRAP],
@@ -56,7 +56,7 @@ class ZygoteBackend:
                 stderr=subprocess.PIPE,
                 pass_fds=(theirs.fileno(), ours),
                 start_new_session=True,  # the user's Ctrl-C is not for it
-                **somebody,
+                **identity,
             )
         except OSError as error:
             self._control.close()
@@ -65,7 +65,7 @@ class ZygoteBackend:
             theirs.close()
             os.close(ours)
         assert self._process.stdin
-        # If it has ended already, its last words follow.
+        # If it has ended already, its error output follows.
         with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:
             stdin.write(bundle("zygote", bound))
         self._drivers = list(config["drivers"])
@@ -104,7 +104,7 @@ class ZygoteBackend:
         return ZygoteHandle(status, number, self)
 
     def kill(self, number: int) -> None:
-        """Have a run killed, if it has not ended; if the zygote does not take orders, end it, and so all."""
+        """Have a run killed, if it has not ended; a zygote that does not respond is ended with all runs."""
         try:
             self._control.send(KILL.pack(number), socket.MSG_DONTWAIT)
         except OSError:
@@ -149,7 +149,7 @@ class MissingLayerError(SandboxUnavailableError):
 
     Attributes:
         layer: Its name.
-        why: The kernel's word.
+        why: The kernel's error message.
     """
 
     def __init__(self, layer: str, why: str) -> None:
@@ -160,8 +160,8 @@ class MissingLayerError(SandboxUnavailableError):
 class ZygoteHandle:
     """A child of a zygote; see ``Handle``.
 
-    The zygote is the one that collects it, so it alone can tell for sure which process that is; it kills, on
-    our word. A zygote that does not is killed itself, by ``close``, and the kernel ends its children with it.
+    Only the zygote, which waits for it, knows for sure which process that is; so the zygote kills it on
+    request. A zygote that does not is killed itself, by ``close``, and the kernel ends its children with it.
     """
 
     def __init__(self, status: int, number: int, zygote: ZygoteBackend) -> None:
@@ -169,7 +169,7 @@ class ZygoteHandle:
         self._ended: Ended | None = None
 
     def fileno(self) -> int:
-        """Readable when the zygote has something to tell of the child."""
+        """Readable when the zygote reports about the child."""
         return self._status
 
     def ended(self) -> Ended | None:
@@ -192,7 +192,7 @@ class ZygoteHandle:
             self._zygote.kill(self._number)
 
     def close(self) -> None:
-        """Give up what this holds; a child that would not die by itself goes with its zygote."""
+        """Release what this holds; a child that does not end is killed with its zygote."""
         if self._ended is None:
             self._zygote.close()
         os.close(self._status)

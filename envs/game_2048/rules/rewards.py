@@ -10,7 +10,7 @@ reached, else ``(log2(best) - 1) / (log2(target) - 1) + 0.2 * (log2(total) - 1) 
 with the best tile and the total of all tiles, which is less than 1.2. (The example's factor of 16 is the
 number of cells.)
 
-An illegal move pays none of these; it costs :data:`ILLEGAL_MOVE`, unless the environment is told otherwise.
+An illegal move pays none of these; it costs :data:`ILLEGAL_MOVE`, unless the environment sets another amount.
 """
 
 from __future__ import annotations

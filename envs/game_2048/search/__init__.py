@@ -1,1 +1,1 @@
-"""Search players for 2048: expectimax and snake."""
+"""Search policies for 2048: expectimax and snake."""

@@ -1,7 +1,7 @@
-"""The snake heuristic: a player whose tiles fall in value along the rows, from the bottom left corner.
+"""The snake heuristic: a policy whose tiles fall in value along the rows, from the bottom left corner.
 
-It looks one tile and one more move ahead, in Python. It plays far worse than :mod:`expectimax`, to which all
-corners are alike; but since it always builds in the same one, what it does is far easier to learn from
+It looks one tile and one more move ahead, in Python. It plays far worse than :mod:`expectimax`, for which all
+corners are equal; but since it always builds in the same one, what it does is far easier to learn from
 examples.
 """
 

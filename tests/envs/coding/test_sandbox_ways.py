@@ -279,7 +279,7 @@ def test_the_probes_hold(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        ([], 1, "No sandbox holds on this machine"),
+        ([], 1, "No sandbox works on this machine"),
         (["--layers", "bubblewrap"], 2, "bubblewrap is not installed"),
         (["--layers", "bubblewrp"], 2, "did you mean `bubblewrap`?"),
     ],

@@ -2,7 +2,7 @@
 
 A domain, once entered, is never left, and needs no privilege to enter (Documentation/userspace-api/landlock).
 The zygote enters one that grants reading of the standard library, so that every run is born into it; and each
-run enters one more of its own, which no other process is in, so that it can signal nobody else.
+run enters one more of its own, which no other process is in, so that it can signal no other process.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def enter(readable: Iterable[str], listable: Iterable[str]) -> None:
 
 
 def scope() -> int | None:
-    """A ruleset for a domain with nobody else in it: signals and abstract sockets reach only what is in it.
+    """A ruleset for a domain of one process: signals and abstract sockets reach nothing outside it.
 
     Made once, entered by each child. ``None`` on kernels that have no scopes, with an ABI below 6.
 

@@ -58,7 +58,7 @@ def unused_id(salt: int) -> int | None:
 
 
 def drop_privileges(user: int | None, *, counted: bool) -> None:
-    """Become nobody in particular: no privilege, no core files, nothing to gain from set-user-id programs.
+    """Drop all privileges: no capability, no core files, nothing to gain from set-user-id programs.
 
     Args:
         user: The user and group to become; ``None`` to stay who we are.
@@ -75,7 +75,7 @@ def drop_privileges(user: int | None, *, counted: bool) -> None:
         if os.getresuid() != (user,) * 3 or os.getresgid() != (user,) * 3 or os.getgroups():
             raise PrivilegeError(f"still {os.getresuid()}, {os.getresgid()} after becoming {user}")
     _drop_capabilities()
-    # No core file, and nobody but root may look into the process through /proc or ptrace.
+    # No core file, and only root may look into the process through /proc or ptrace.
     prctl("set dumpable", _PR_SET_DUMPABLE, 0)
     prctl("no new privileges", _PR_SET_NO_NEW_PRIVS, 1)
     most = {FSIZE: 0, CORE: 0, MEMLOCK: 0, MSGQUEUE: 0, SIGPENDING: 64}
@@ -114,7 +114,7 @@ def limit(soft: int, hard: int) -> ctypes.Array[ctypes.c_char]:
 
 
 def hard_limit(kind: int) -> int:
-    """The hard limit that somebody has set for us."""
+    """The hard limit of this process."""
     found = limit(0, 0)
     make([prlimit_later(kind, None, found)])
     return int(min(LIMIT.unpack(found)[1], sys.maxsize))

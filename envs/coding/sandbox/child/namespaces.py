@@ -88,7 +88,7 @@ def enter_new_root(paths: Iterable[str], hidden: Iterable[str], links: Mapping[s
     os.umask(mask)
     os.chdir(_STAGE)
     syscall("pivot_root", b".", b".")
-    # The old root now lies over the new one at the same place; off with it.
+    # The old root now covers the new one at the same place; unmount it.
     libc("umount2", b".", _MNT_DETACH)
     os.chdir("/")
     _set_attributes("/", _ATTR_READONLY | _ATTR_NOEXEC)

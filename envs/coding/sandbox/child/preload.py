@@ -27,7 +27,7 @@ def _modules(names: Iterable[str]) -> None:
     for name in names:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    # With -S nobody has made `exit` and `help`, which programs call.
+    # With -S there are no `exit` and `help`, which programs call.
     site.setquit()
     site.sethelper()
 

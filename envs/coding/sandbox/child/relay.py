@@ -91,7 +91,7 @@ def _carry_in(source: BinaryIO, targets: list[int]) -> None:
             else:
                 os.close(targets[pipe])
         except OSError:
-            continue  # nobody reads that pipe any more
+            continue  # that pipe is no longer read
 
 
 def _carry_out(pipe: int, source: int, lock: threading.Lock) -> None:

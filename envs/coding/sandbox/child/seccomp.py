@@ -71,7 +71,7 @@ _MAKING_A_RUN = """
 fork 57 -1           wait4 61 260          recvmsg 47 212        pidfd_open 434 434
 pidfd_send_signal 424 424 setsid 112 157   prctl 157 167         landlock_restrict_self 446 446
 """
-"""What a zygote does besides, and a run before its own part of the filter."""
+"""What else a zygote does, and a run before it installs its own part of the filter."""
 
 _UNLISTED_FAIL_AS_MISSING = ("clone3", "openat2", "epoll_pwait2")
 """The C library knows older calls that do the same; of these the filter could not see the flags."""
@@ -99,7 +99,7 @@ class Check(NamedTuple):
 
 
 CHECKS: dict[str, tuple[Check, ...]] = {
-    # A zygote forks; nobody makes a namespace or shares memory with another process.
+    # A zygote forks; no process makes a namespace or shares memory with another process.
     "clone": (Check(0, (0,), mask=0xFFFF_FFFF_FFFF_FFFF & ~(_THREAD_MAY | _FORK_MAY)),),
     # Its own limits only: a run sets them.
     "prlimit64": (Check(0, (0,), mask=0xFFFF_FFFF),),
@@ -110,13 +110,13 @@ CHECKS: dict[str, tuple[Check, ...]] = {
     "fcntl": (Check(1, _FCNTL, mask=0xFFFF_FFFF),),
     # Without TIOCSTI (typing into the user's terminal), FIOSETOWN, device and mount ioctls.
     "ioctl": (Check(1, _IOCTL, mask=0xFFFF_FFFF, otherwise=25),),
-    # asyncio wakes itself through a pair of sockets, which reach nobody else; sendto could name an address.
+    # asyncio wakes itself by a pair of sockets, which reach no other process; sendto could name an address.
     "socketpair": (Check(0, (_AF_UNIX,), mask=0xFFFF_FFFF, otherwise=EAFNOSUPPORT),),
     "sendto": (Check(4, (0,)),),
 }
 """The calls that the shared part allows only with some arguments."""
 OWN_CHECKS: dict[str, tuple[Check, ...]] = {
-    # Threads, never a process: no fork bomb, nothing outlives the run, and nobody needs a cgroup to kill it.
+    # Threads, never a process: no fork bomb, nothing outlives the run, and no cgroup is needed to kill it.
     "clone": (Check(0, (_THREAD,), mask=_THREAD), Check(0, (0,), mask=0xFFFF_FFFF & ~_THREAD_MAY)),
     # Signals to itself only (raise, abort, timers); the id is the child's own, filled in per run.
     "kill": (Check(0, (_OWN_PID,), mask=0xFFFF_FFFF),),
@@ -124,7 +124,7 @@ OWN_CHECKS: dict[str, tuple[Check, ...]] = {
     # Reading limits; setting them only fails with the message that people expect.
     "prlimit64": (Check(2, (0,)),),
 }
-"""And what a run's own part asks of them besides."""
+"""Further conditions in a run's own part."""
 
 
 def numbers(machine: str) -> dict[str, int]:
@@ -257,7 +257,7 @@ def _verdict(name: str, checks: dict[str, tuple[Check, ...]]) -> list[_Instructi
 
 
 def _compare(offset: int, mask: int, values: tuple[int, ...], otherwise: int) -> list[_Instruction]:
-    """Go on after this if the word at ``offset`` under ``mask`` is one of ``values``, else fail."""
+    """Continue after this if the word at ``offset`` under ``mask`` is one of ``values``, else fail."""
     masked = [] if mask == 0xFFFF_FFFF else [(_AND, 0, 0, mask)]
     tests = [(_EQUAL, len(values) - i, 0, value) for i, value in enumerate(values)]
     return [(_LOAD, 0, 0, offset), *masked, *tests, (_RETURN, 0, 0, _ERRNO | otherwise)]

@@ -1,7 +1,7 @@
 """The zygote: a warm interpreter that forks a child for each run and reports how it ended.
 
 It never sees a program, an input or an answer: a child reads those from its own channel, after its lockdown.
-So there is nothing of one run that could lie in the memory of another.
+So no data of one run can be in the memory of another.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from art_gym.envs.coding.sandbox.child.seccomp import Filter
 _CONTROL, _PARENT = 3, 4
 """The descriptors of the socket to the parent and of the parent's pidfd, at the start."""
 _CONTROL_ASIDE, _PARENT_ASIDE = 62, 63
-"""And later. What is received gets the lowest free numbers, so a run's pipes come to lie in their places."""
+"""And later. Received descriptors get the lowest free numbers, as a run's pipes need."""
 _PLACES = 0, 1, 2, 3, 4
 _SPACE = socket.CMSG_SPACE(DESCRIPTORS.size)
 
@@ -107,7 +107,7 @@ class Zygote:
             try:
                 os.setsid()
                 lock_down()
-            except BaseException as error:  # nothing may lead a child that is not locked down any further
+            except BaseException as error:  # a child that is not locked down must stop here
                 try:
                     channel.write_frame(REFUSED + str(error).encode())
                 finally:
@@ -154,7 +154,7 @@ def main(config: Mapping[str, Any]) -> NoReturn:
     counted = config["counted"] or user is not None or ("namespaces" in plan and os.geteuid() != 0)
     if "namespaces" in plan:
         _step("namespaces", namespaces.enter)
-        _go_on_as_first_process()
+        _continue_as_first_process()
     if "mounts" in plan:
         _step("mounts", lambda: namespaces.enter_new_root(config["roots"], config["hidden"], config["links"]))
     _step("user", lambda: drop_privileges(user, counted=counted))
@@ -195,7 +195,7 @@ def _step(name: str, build: Any) -> Any:
         os._exit(1)
 
 
-def _go_on_as_first_process() -> None:
+def _continue_as_first_process() -> None:
     """Fork into the new process namespace, whose first process is the zygote: with it all others end."""
     pid = os.fork()
     if pid == 0:
