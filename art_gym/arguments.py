@@ -103,7 +103,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _words(hint: Any) -> Iterator[str]:
-    """What a type takes, in words."""
+    """The values of a type, as text."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         for part in parts:

@@ -1,6 +1,6 @@
 """How quick is 2048, beside the field? Steps per CPU-second of ours and of the peers that PyPI has.
 
-Random play on one core: one game in words and one in arrays through ``gym.make``, batches through
+Random play on one core: one game as text and one as arrays through ``gym.make``, batches through
 ``gym.make_vec`` with observations, rewards, masks and resets. Every implementation runs in a process of its
 own, every peer in a virtual environment of its own; all take turns, and the median of several runs counts. A
 peer that cannot be installed is skipped with a line.
@@ -203,7 +203,7 @@ def show(rates: Rates, counts: Sequence[int], least: tuple[float, float] | None)
 
 
 def check(rates: Rates) -> list[str]:
-    """What of the claims does not hold, in words; what was not measured is not judged."""
+    """The claims that do not hold, as text; what was not measured is not judged."""
     failures = []
     for kind, least in (("text", _TEXT_AT_LEAST), ("array", _ARRAY_AT_LEAST)):
         ours = rates.of(_OURS, kind)

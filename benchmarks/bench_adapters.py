@@ -12,7 +12,7 @@ worker processes too.
 ``--check`` exits with 1 if the wrappers, ``GymEnv`` or SB3's ``DummyVecEnv`` add more to an environment of
 ours than to Gymnasium's own ``CartPole-v1``, and half as much again and 20 microseconds: what is paid
 is then theirs, and nothing of ours makes it dearer. TorchRL carries a text as an object of its own, which no
-text environment escapes: there the yardstick is ``CartPole-v1`` made to say its numbers in words.
+text environment escapes: there the yardstick is ``CartPole-v1`` with its numbers as text.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import art_gym  # noqa: F401 (registers the environments)
 from art_gym.spaces import UnicodeText
 
 TEXT, ARRAY, THEIRS = "art/2048-v0", "art/2048Array-v0", "CartPole-v1"
-WORDS = "CartPole-v1 in words"
+WORDS = "CartPole-v1 as text"
 VECTOR = 8
 SLACK, SLACK_MICROSECONDS = 1.5, 20.0
 

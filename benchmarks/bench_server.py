@@ -361,7 +361,7 @@ def part_weights(quick: bool) -> dict[str, Any]:
 
 
 def failures(found: dict[str, Any]) -> list[str]:
-    """Which claims do not hold, in words."""
+    """The claims that do not hold, as text."""
     failed = []
     if "clients" in found and found["clients"]["overhead"] >= MOST_OVERHEAD:
         failed.append(f"overhead {found['clients']['overhead']:.2%}, claimed below {MOST_OVERHEAD:.0%}")

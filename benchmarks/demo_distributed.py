@@ -191,7 +191,7 @@ def alone(folder: Path, words: list[str]) -> float:
 
 
 def failures(story: Story) -> list[str]:
-    """Which claims do not hold, in words."""
+    """The claims that do not hold, as text."""
     wanted = story.steps * story.groups_per_step
     failed = []
     if story.groups_trained != wanted or story.groups_twice:

@@ -101,7 +101,7 @@ def warm_up(player: Baseline) -> None:
 
 
 def check(games: Sequence[Game]) -> list[str]:
-    """What of the claim does not hold, in words."""
+    """The claims that do not hold, as text."""
     failures = [
         f"{tile} was reached in {share(games, tile):.0%} of the games, not {least:.0%}"
         for tile, least in _SHARES.items()

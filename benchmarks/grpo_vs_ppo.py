@@ -111,7 +111,7 @@ def show(name: str, task: Task, before: Sequence[Outcome], rows: Sequence[Row]) 
 
 
 def verdicts(name: str, task: Task, rows: Sequence[Row]) -> list[str]:
-    """What is true of a task, in words: each way against GRPO, seed by seed."""
+    """What is true of a task, as text: each way against GRPO, seed by seed."""
     base = next((row for row in rows if row.way == "grpo"), None)
     digits = 3 if task.measure == "success" else 0
     found = []

@@ -73,7 +73,7 @@ def trend(rows: Sequence[Row]) -> tuple[float, float] | None:
 
 
 def failures_of(rows: Sequence[Row], found: tuple[float, float] | None) -> list[str]:
-    """What of the claim does not hold, in words."""
+    """The claims that do not hold, as text."""
     perfect = next((row for row in rows if noise_of(row) == 0), None)
     if perfect is None:
         return ["no cell has a judge without noise"]

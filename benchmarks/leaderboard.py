@@ -113,7 +113,7 @@ def summaries(record: EvaluationRecord) -> dict[str, Any]:
 
 
 def check(records: dict[str, EvaluationRecord]) -> list[str]:
-    """What of the README's claims does not hold, in words."""
+    """The claims that do not hold, as text."""
     failures = []
 
     def evaluation(suite: str, words: str) -> Evaluation | None:

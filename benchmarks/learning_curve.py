@@ -236,7 +236,7 @@ def mean_rise(outcomes: Sequence[Outcome]) -> tuple[float, float, float]:
 
 
 def check(claim: Claim, outcomes: Sequence[Outcome], baseline: float) -> list[str]:
-    """What of the README's claim does not hold, in words."""
+    """The claims that do not hold, as text."""
     failures = []
     mean, low, _ = mean_rise(outcomes)
     if low <= claim.mean_rise_low:

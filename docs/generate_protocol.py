@@ -186,7 +186,7 @@ def _default(field: Schema) -> str:
 
 
 def _type(schema: Schema) -> str:
-    """A schema in words."""
+    """A schema as text."""
     if "anyOf" in schema:
         return " or ".join(_type(one) for one in schema["anyOf"])
     if "$ref" in schema:

@@ -1,4 +1,4 @@
-"""BabyAI's levels in words here."""
+"""BabyAI's levels as text here."""
 
 import gymnasium as gym
 import numpy as np

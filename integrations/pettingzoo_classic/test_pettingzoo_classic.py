@@ -1,4 +1,4 @@
-"""PettingZoo's tic-tac-toe and Connect Four in words, with self-play."""
+"""PettingZoo's tic-tac-toe and Connect Four as text, with self-play."""
 
 import copy
 import pickle
