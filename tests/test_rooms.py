@@ -24,7 +24,7 @@ ROOMS = {
         "adapters"
     ).split(),
     "art_gym.wrappers.judging": (
-        "base cache budget prompt batching http_client llm_judge rubric_judge ensembles"
+        "base cache budget prompt http_client llm_judge rubric_judge ensembles"
     ).split(),
     "art_gym.envs.mail": (
         "message words grading store synthetic questions importers collection rewards facts baselines env"

@@ -17,9 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from art_gym.envs.coding.judge import answered
-from art_gym.envs.coding.loaders.contests import read_apps, read_code_contests, read_stdin_tests
-from art_gym.envs.coding.loaders.functions import read_evalplus, read_humaneval, read_mbpp
-from art_gym.envs.coding.loaders.repositories import exercism_folder, quixbugs_folder, read_exercism
+from art_gym.envs.coding.loaders.formats import (
+    exercism_folder,
+    quixbugs_folder,
+    read_apps,
+    read_code_contests,
+    read_evalplus,
+    read_exercism,
+    read_humaneval,
+    read_mbpp,
+    read_stdin_tests,
+)
 from art_gym.envs.coding.problem import Problem
 from art_gym.envs.coding.sandbox import Sandbox
 from art_gym.envs.coding.sharing import shared_sandbox

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from art_gym.envs.mail.importers.jsonl import parse_json
-from art_gym.envs.mail.importers.parse import NotMailError, Parsed, parse_message
+from art_gym.envs.mail.importers.parse import NotMailError, Parsed, parse_json, parse_message
 from art_gym.envs.mail.importers.sources import CHUNK, FORMATS, MAX_MESSAGE, Raw, detect_format, open_source
 from art_gym.envs.mail.store.writer import MailStoreWriter
 

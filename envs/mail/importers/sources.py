@@ -177,7 +177,7 @@ def _mbox_lines(file: BinaryIO) -> Iterator[tuple[bool, bytes]]:
 
 
 def _read_jsonl(path: Path) -> Iterator[Raw]:
-    """The lines of a file; each is a message for ``jsonl.py`` to parse."""
+    """The lines of a file; each is a message for ``parse_json``."""
     name = stem(path)
     number = 0
     with _opened(path) as (file, raw):

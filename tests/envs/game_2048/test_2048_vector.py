@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from art_gym.envs.game_2048.array_env import Array2048Env
-from art_gym.envs.game_2048.vector import batch, numpy_engine
+from art_gym.envs.game_2048.vector import numpy_engine, vector_env
 from art_gym.envs.game_2048.vector.vector_env import Vector2048Env
 from art_gym.errors import ResetNeededError, UnknownTaskError
 
@@ -36,7 +36,7 @@ def engine_named(name: str) -> ModuleType:
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run a test on each of the two engines."""
     module = engine_named(request.param)
-    monkeypatch.setattr(batch, "engine", lambda: module)
+    monkeypatch.setattr(vector_env, "engine", lambda: module)
 
 
 def same(one: Any, other: Any) -> bool:
@@ -144,7 +144,7 @@ def test_the_compiled_engine_is_the_plain_one_for_any_blocks(
 def test_uniform_random_legal_play_scores_what_it_scores_elsewhere() -> None:
     """Measured with two other implementations over 4,000 games: 1,093.7 with a standard error of 8.4."""
     count, rng = 8_000, np.random.default_rng(2048)
-    many = batch.GameBatch(count, 4, shared=True, split="train")
+    many = vector_env.GameBatch(count, 4, shared=True, split="train")
     many.seed(range(count), list(range(count)))
     many.start_games(np.arange(count))
     grids, masks, over = many.observe_all()
@@ -296,7 +296,7 @@ known = "numba" in sys.modules
 from art_gym.envs.game_2048 import array_env, env
 assert ("numba" in sys.modules) == known, "importing an environment imports numba"
 from art_gym.envs.game_2048.vector.vector_env import Vector2048Env
-from art_gym.envs.game_2048.vector.batch import engine
+from art_gym.envs.game_2048.vector.vector_env import engine
 many = Vector2048Env(6)
 many.reset(seed=0)
 for turn in range(40):

@@ -19,13 +19,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from art_gym.envs.mail.importers.jsonl import parse_json
 from art_gym.envs.mail.importers.load import ImportReport, detect_format, import_mail
 from art_gym.envs.mail.importers.parse import (
     MAX_BODY,
     NotMailError,
     parse_addresses,
     parse_date,
+    parse_json,
     parse_message,
 )
 from art_gym.envs.mail.importers.text import decode, decode_header, html_to_text, transfer_decode, unbase64

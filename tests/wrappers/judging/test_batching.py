@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from art_gym.wrappers.judging import Attempt, JudgeFailedError, Score, Step
-from art_gym.wrappers.judging.batching import Batches, anchors_of, on_scale, plan_batches
+from art_gym.wrappers.judging.llm_judge import Batches, anchors_of, on_scale, plan_batches
 from art_gym.wrappers.judging.prompt import GroupDigest, digest_group, estimated_tokens
 
 

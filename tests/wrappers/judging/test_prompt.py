@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from art_gym.wrappers.judging import Attempt, Criterion, Rubric, Step
-from art_gym.wrappers.judging.batching import plan_batches
-from art_gym.wrappers.judging.llm_judge import RULER_RUBRIC
+from art_gym.wrappers.judging.llm_judge import RULER_RUBRIC, plan_batches
 from art_gym.wrappers.judging.prompt import (
     AnswerFormatError,
     Prompt,

@@ -1,0 +1,323 @@
+"""Read the formats of published problem sets: functions, contests and repositories.
+
+HumanEval, MBPP and EvalPlus are functions with assertions. Assertions that compare one call with one value
+become cases; all others become a unittest file, which runs in a process of its own. Numbers are compared as
+the sets' own ``==`` does. Contest problems (code_contests, APPS, TACO and the like) read stdin and print.
+Exercism's Python track and QuixBugs are published as repositories.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from art_gym.envs.coding.loaders.assertions import UnsupportedTestError, doctest_cases, simple_cases
+from art_gym.envs.coding.problem import Case, Problem
+from art_gym.envs.coding.problems.builtin import split_of
+
+MODULE = "solution"
+"""The name that a test in a process of its own imports an answer by."""
+_PUBLIC = 2  # examples shown, if a set does not say which
+
+
+def read_humaneval(row: Mapping[str, Any]) -> Problem:
+    """A line of OpenAI's HumanEval (``task_id``, ``prompt``, ``entry_point``, ``test``).
+
+    Raises:
+        ValueError: If the test has no function ``check``.
+    """
+    name, prompt, test = row["entry_point"], row["prompt"], row["test"]
+    reference = prompt + row["canonical_solution"]
+    common: dict[str, Any] = {
+        "id": row["task_id"],
+        "prompt": f"Complete the function `{name}`.",
+        "template": prompt,
+        "reference": reference,
+        "equality": "python",
+        "split": split_of(row["task_id"]),
+        "source": "HumanEval",
+    }
+    checks = [
+        node for node in ast.parse(test).body if isinstance(node, ast.FunctionDef) and node.name == "check"
+    ]
+    if len(checks) != 1:
+        raise ValueError("the test has no function `check`")
+    public = doctest_cases(prompt, name)[:_PUBLIC]
+    try:
+        hidden, tolerance = simple_cases(checks[0].body, checks[0].args.args[0].arg)
+    except UnsupportedTestError:
+        # The test may use helpers that stand in the prompt.
+        tests = f"{reference}\n\n{test}\n\n{_as_unittest(name, [f'check({MODULE}.{name})'])}"
+        return Problem(**common, kind="unittest", entry_point=MODULE, tests=tests)
+    return Problem(**common, entry_point=name, public=public, hidden=hidden, tolerance=tolerance)
+
+
+def read_mbpp(row: Mapping[str, Any]) -> Problem:
+    """A line of Google's MBPP, full (``text``, ``code``, ``test_list``) or sanitized (``prompt``).
+
+    Raises:
+        ValueError: If no assertion calls a function of the reference solution.
+    """
+    code, tests = row["code"], list(row["test_list"])
+    asserts = [ast.parse(test.strip()).body for test in tests]
+    name = _called(code, asserts[0])
+    setup = [*row.get("test_imports", ()), row.get("test_setup_code", "")]
+    common: dict[str, Any] = {
+        "id": f"MBPP/{row['task_id']}",
+        "prompt": f"{(row.get('text') or row['prompt']).strip()} Call it `{name}`.",
+        "reference": code.replace("\r\n", "\n"),
+        "equality": "python",
+        "split": split_of(f"MBPP/{row['task_id']}"),
+        "source": "MBPP",
+    }
+    try:
+        hidden, tolerance = simple_cases([node for body in asserts for node in body], name)
+    except UnsupportedTestError:
+        text = "\n".join([*setup, f"from {MODULE} import {name}", _as_unittest(name, tests)])
+        template = f"# An example of what must hold:\n# {tests[0].strip()}\n"
+        return Problem(**common, kind="unittest", entry_point=MODULE, tests=text, template=template)
+    return Problem(**common, entry_point=name, public=hidden[:1], hidden=hidden, tolerance=tolerance)
+
+
+def read_evalplus(row: Mapping[str, Any]) -> Problem:
+    """A line of HumanEval+ or MBPP+.
+
+    EvalPlus publishes inputs alone (``base_input``, ``plus_input``); what is expected is what its reference
+    solution returns. `load.with_expected` runs that in the sandbox; until then no case
+    expects anything.
+    """
+    name = row["entry_point"]
+    inputs = [*row["base_input"], *row["plus_input"]]
+    cases = tuple(Case(args=tuple(arguments)) for arguments in inputs)
+    tolerance = float(row.get("atol") or 0)
+    return Problem(
+        id=row["task_id"],
+        prompt=f"Complete the function `{name}`.",
+        entry_point=name,
+        template=row["prompt"],
+        public=doctest_cases(row["prompt"], name)[:_PUBLIC],
+        hidden=cases,
+        reference=row["prompt"] + row["canonical_solution"],
+        equality="python",
+        tolerance=tolerance or None,
+        split=split_of(row["task_id"]),
+        source="EvalPlus",
+    )
+
+
+def _called(code: str, body: list[ast.stmt]) -> str:
+    """The function of a solution that an assertion calls."""
+    defined = re.findall(r"^def\s+(\w+)", code, re.MULTILINE)
+    for statement in body:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in defined:
+                return node.func.id
+    raise ValueError("no assertion calls a function of the reference solution")
+
+
+def _as_unittest(name: str, statements: list[str]) -> str:
+    methods = [
+        f"    def test_{number:03}(self):\n{textwrap.indent(statement.strip(), ' ' * 8)}\n"
+        for number, statement in enumerate(statements)
+    ]
+    return f"import unittest\n\nimport {MODULE}\n\n\nclass Test(unittest.TestCase):\n" + "\n".join(methods)
+
+
+_LEVELS = {"EASY": 1, "MEDIUM": 2, "HARD": 3, "introductory": 1, "interview": 2, "competition": 3}
+_HARD = 3
+_PYTHON3 = 3  # the language's number in code_contests
+
+
+def read_stdin_tests(row: Mapping[str, Any]) -> Problem:
+    """A line with ``content`` and ``test``, a JSON list of ``{"input": {"stdin"}, "output": {"stdout"}}``.
+
+    Raises:
+        ValueError: If a test is anything else, or there is none.
+    """
+    tests = json.loads(row["test"]) if isinstance(row["test"], str) else row["test"]
+    labels = json.loads(row["labels"]) if isinstance(row.get("labels"), str) else row.get("labels") or {}
+    cases = [Case(stdin=test["input"]["stdin"], stdout=test["output"]["stdout"]) for test in tests]
+    source = str(labels.get("source", "contest"))
+    name = str(labels.get("name") or row.get("id"))
+    return _problem(
+        f"{source}/{name}", row["content"], cases, _LEVELS.get(labels.get("difficulty", ""), _HARD), source
+    )
+
+
+def read_code_contests(row: Mapping[str, Any]) -> Problem:
+    """A row of DeepMind's code_contests: ``description``, ``public_tests``, ``private_tests`` and others.
+
+    Raises:
+        ValueError: If it has no tests, or its input and output lists differ in length.
+    """
+    public = _pairs(row["public_tests"])
+    hidden = [
+        *_pairs(row["private_tests"]),
+        *_pairs(row.get("generated_tests") or {"input": [], "output": []}),
+    ]
+    solutions = row.get("solutions") or {"language": [], "solution": []}
+    python = [
+        text
+        for language, text in zip(solutions["language"], solutions["solution"], strict=True)
+        if language == _PYTHON3
+    ]
+    reference = python[0] if python else ""
+    name, cases = str(row["name"]), [*public, *hidden]
+    return _problem(name, row["description"], cases, _HARD, "code_contests", reference, len(public))
+
+
+def read_apps(row: Mapping[str, Any]) -> Problem:
+    """A row of APPS or TACO: ``question`` and ``input_output``, JSON of ``inputs`` and ``outputs``.
+
+    Raises:
+        ValueError: If it asks for a function, not for a program; or has no tests.
+    """
+    tests = json.loads(row["input_output"] or "{}")
+    if tests.get("fn_name"):
+        raise ValueError("it asks for a function, of whose arguments the file does not tell the types")
+    cases = _pairs({"input": tests.get("inputs", []), "output": tests.get("outputs", [])})
+    name = f"apps/{row.get('problem_id', row.get('id', row.get('url')))}"
+    level = _LEVELS.get(row.get("difficulty", ""), _HARD)
+    solutions = json.loads(row.get("solutions") or "[]")
+    return _problem(name, row["question"], cases, level, "APPS", solutions[0] if solutions else "")
+
+
+def _problem(
+    name: str,
+    text: str,
+    cases: list[Case],
+    level: int,
+    source: str,
+    reference: str = "",
+    public: int = _PUBLIC,
+) -> Problem:
+    return Problem(
+        id=name,
+        prompt=text,
+        kind="script",
+        level=level,
+        public=tuple(cases[:public]),
+        hidden=tuple(cases),
+        reference=reference,
+        split=split_of(name),
+        source=source,
+    )
+
+
+def _pairs(tests: Mapping[str, Sequence[str]]) -> list[Case]:
+    return [
+        Case(stdin=given, stdout=wanted)
+        for given, wanted in zip(tests["input"], tests["output"], strict=True)
+    ]
+
+
+_LEVEL = 2
+
+
+def read_exercism(row: Mapping[str, Any]) -> Problem:
+    """An exercise as one object: ``slug``, ``instructions``; by file name ``stub``, ``tests``, ``example``.
+
+    Raises:
+        ValueError: If it has not one file to fill in and one of tests.
+    """
+    slug = row["slug"]
+    tests = {name: text for name, text in row["tests"].items() if name.endswith("_test.py")}
+    if len(row["stub"]) != 1 or len(tests) != 1:
+        raise ValueError(f"{slug}: one file to fill in and one of tests are wanted")
+    beside = {name.removesuffix(".py"): text for name, text in row["tests"].items() if name not in tests}
+    ((file, stub),) = row["stub"].items()
+    return Problem(
+        id=f"exercism/{slug}",
+        prompt=row["instructions"].strip(),
+        kind="unittest",
+        level=_LEVEL,
+        entry_point=file.removesuffix(".py"),
+        template=stub,
+        tests=_modules(beside) + next(iter(tests.values())),
+        reference="\n".join(row["example"].values()),
+        split=split_of(f"exercism/{slug}"),
+        source="Exercism",
+    )
+
+
+def exercism_folder(root: Path) -> Iterator[tuple[str, Problem | str]]:
+    """The practice exercises of a checkout of ``exercism/python``."""
+    for folder in sorted(root.glob("exercises/practice/*")):
+        try:
+            files = json.loads((folder / ".meta/config.json").read_text("utf-8"))["files"]
+            texts = {
+                part: {name.rpartition("/")[2]: (folder / name).read_text("utf-8") for name in files[names]}
+                for part, names in (("stub", "solution"), ("tests", "test"), ("example", "example"))
+            }
+            instructions = (folder / ".docs/instructions.md").read_text("utf-8")
+            yield folder.name, read_exercism({"slug": folder.name, "instructions": instructions, **texts})
+        except (OSError, ValueError, KeyError) as error:
+            yield folder.name, f"{type(error).__name__}: {error}"
+
+
+def quixbugs_folder(root: Path) -> Iterator[tuple[str, Problem | str]]:
+    """The programs of a checkout of QuixBugs that come with test cases as JSON: each has one wrong line.
+
+    What is expected is what the correct program returns; until `load.with_expected` has run that, each
+    case expects ``None``.
+    """
+    for file in sorted(root.glob("python_programs/*.py")):
+        name = file.stem
+        cases = root / "json_testcases" / f"{name}.json"
+        if name.endswith("_test") or name == "node":
+            continue
+        if not cases.exists():
+            yield name, "it has no test cases as JSON"
+            continue
+        try:
+            hidden = tuple(_quixbugs_cases(cases.read_text("utf-8")))
+            correct = (root / "correct_python_programs" / file.name).read_text("utf-8")
+            yield name, _repair(name, file.read_text("utf-8"), correct, hidden)
+        except (OSError, ValueError) as error:
+            yield name, f"{type(error).__name__}: {error}"
+
+
+def _repair(name: str, broken: str, correct: str, hidden: tuple[Case, ...]) -> Problem:
+    code, _, words = broken.partition('"""')
+    about = words.partition('"""')[0].strip()
+    return Problem(
+        id=f"quixbugs/{name}",
+        prompt=f"One line of this program is wrong. Repair it.\n\n{about}".strip(),
+        level=_LEVEL,
+        entry_point=name,
+        template=code.strip() + "\n",
+        public=hidden[:1],
+        hidden=hidden,
+        reference=correct,
+        mutants=(broken,),
+        equality="python",
+        split=split_of(f"quixbugs/{name}"),
+        source="QuixBugs",
+    )
+
+
+def _quixbugs_cases(text: str) -> Iterator[Case]:
+    for line in text.splitlines():
+        if line.strip():
+            given, _ = json.loads(line)
+            yield Case(args=tuple(given) if isinstance(given, list) else (given,))
+
+
+def _modules(beside: Mapping[str, str]) -> str:
+    """Code that makes helper modules of the tests importable."""
+    if not beside:
+        return ""
+    lines = ["import sys as _sys, types as _types"]
+    for name, text in beside.items():
+        if not re.fullmatch(r"[^\W\d]\w*", name):
+            raise ValueError(f"{name!r} is no module's name")
+        lines += [
+            f"_module = _sys.modules[{name!r}] = _types.ModuleType({name!r})",
+            f"exec({text!r}, _module.__dict__)",
+        ]
+    return "\n".join(lines) + "\n\n"
