@@ -30,7 +30,7 @@ ROOMS = {
         "message words grading store synthetic questions importers collection rewards facts baselines env"
     ).split(),
     "art_gym.envs.game_2048": (
-        "compiling rules options text_board rendering search players env array_env duel vector"
+        "compiling rules options rendering search players env array_env duel vector"
     ).split(),
     "art_gym.envs.coding": (
         "sandbox drivers values problem problems judge sharing loaders "

@@ -13,9 +13,9 @@ from art_gym.env import Baseline
 from art_gym.envs.game_2048 import rendering
 from art_gym.envs.game_2048.options import check_target
 from art_gym.envs.game_2048.players import BASELINES, Player
+from art_gym.envs.game_2048.rendering import board_text, observation
 from art_gym.envs.game_2048.rules.board import ACTIONS, Rules
 from art_gym.envs.game_2048.rules.tile_rng import TileRng
-from art_gym.envs.game_2048.text_board import board_text, observation
 from art_gym.errors import ToolError
 from art_gym.games.aec import MoveResult, TextAECEnv, seat
 from art_gym.tasks import Task

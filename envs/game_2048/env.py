@@ -13,10 +13,10 @@ from art_gym.env import Baseline, TextEnv
 from art_gym.envs.game_2048 import rendering
 from art_gym.envs.game_2048.options import GameOptions
 from art_gym.envs.game_2048.players import BASELINES
+from art_gym.envs.game_2048.rendering import observation, observation_with_points
 from art_gym.envs.game_2048.rules.board import ACTIONS, Rules
 from art_gym.envs.game_2048.rules.rewards import shaped_terms, target_terms
 from art_gym.envs.game_2048.rules.tile_rng import SPLITS, TileRng, draw_key
-from art_gym.envs.game_2048.text_board import observation, observation_with_points
 from art_gym.errors import did_you_mean
 from art_gym.tasks import Task
 from art_gym.tools import Outcome, tool

@@ -14,14 +14,16 @@ from hypothesis import strategies as st
 
 from art_gym.envs.coding.problem import HOLE, Case, Problem
 from art_gym.envs.coding.problems import grammar
-from art_gym.envs.coding.problems.expressions import (
+from art_gym.envs.coding.problems.grammar import (
     NUMBERS,
     OPERATORS,
+    Grammar,
     draw_expression,
     expressions_over,
+    noisy_answer,
     plain_value,
+    problems,
 )
-from art_gym.envs.coding.problems.grammar import Grammar, noisy_answer, problems
 from art_gym.envs.coding.statement import statement
 
 GRAMMARS = [Grammar(operators, described) for operators in (1, 2) for described in (True, False)]

@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from art_gym.envs.game_2048.env import Game2048Env
-from art_gym.envs.game_2048.rendering import ansi, colored, picture
+from art_gym.envs.game_2048.rendering import ansi, board_text, colored, picture
 from art_gym.envs.game_2048.rules.board import ACTIONS, Rules
 from art_gym.envs.game_2048.rules.rewards import REWARDS, shaped_terms, smoothness, target_terms
 from art_gym.envs.game_2048.rules.tile_rng import SPLITS, TileRng, draw_key
-from art_gym.envs.game_2048.text_board import board_text
 
 BOARD = (0, 0, 1, 2, 0, 1, 3, 4, 1, 2, 4, 6, 2, 4, 5, 7)
 
