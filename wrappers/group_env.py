@@ -43,7 +43,7 @@ class GroupEnv(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no type hin
     differently do is up to the environment: ``art/2048-v0`` has the option ``shared_chance`` for it.
 
     An agent's observation is ``{"text": …}``, its action the whole reply. It leaves ``agents`` with the step
-    at which its own episode ends, the others play on. Rewards, flags and ``infos`` are its environment's.
+    at which its own episode ends; the others continue. Rewards, flags and ``infos`` are its environment's.
 
     Args:
         env: An id or a spec for ``gymnasium.make``, or a function that makes one new environment.

@@ -80,7 +80,7 @@ class TextAdapter(TextEnv):
     read ``played``, the episode so far.
 
     Args:
-        env: The environment; it belongs to the adapter from now on.
+        env: The environment; the adapter owns it from then on.
         observe: Makes text of an observation. Not needed for texts and dictionaries with one text.
         actions: The names of discrete actions in their order, or actions by name if others than discrete
             ones are meant. By default numbers; not needed for free text.

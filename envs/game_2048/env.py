@@ -87,7 +87,7 @@ class Game2048Env(TextEnv):
       that attempts at one game differ by their moves and little by luck; see ``TileRng``.
     * ``opening_moves``: the most moves that are played before the first turn; how many is drawn.
     * ``opening_player``: the baseline that plays them.
-    * ``show_points``: whether observations tell what each move would score.
+    * ``show_points``: whether observations show the points of each move.
     * ``split``: ``"train"``, ``"validation"`` or ``"test"``; no game is in two of them.
     * ``max_turns``, ``invalid_action_penalty``, ``render_mode``: as in every ``TextEnv``; ``render_mode`` may
       also be ``"rgb_array"``.

@@ -32,8 +32,8 @@ class EmailEnv(TextEnv):
     The agent gets a question such as "Which mail has Maria's pallet count for Falcon?" and works with the
     mailbox through a handful of tools until it selects a mail or answers. Without arguments the mailbox is a
     generated company of some thousand messages, the same on every machine; any mailbox imported with
-    ``art-gym mail import`` takes its place. Nobody sees mail that was sent after the question was asked or
-    that lies in somebody else's mailbox.
+    ``art-gym mail import`` takes its place. Mail that was
+    sent after the question, or is in another person's mailbox, is not visible.
 
     ## Action Space
     Text: one call of ``search``, ``filter``, ``sort``, ``read``, ``select`` or ``answer``.

@@ -37,8 +37,8 @@ class Message:
         bcc: Those copied blindly.
         subject: The subject, on one line.
         body: The text, without markup; attachments appear by name only.
-        folders: Where it lay, for example ``allen-p/inbox``.
-        mailboxes: Whose mailboxes it lies in: lower-case addresses or the roots of ``folders``.
+        folders: Its folders, for example ``allen-p/inbox``.
+        mailboxes: The mailboxes it is in: lower-case addresses or the roots of ``folders``.
         duplicate_ids: Message-IDs of other copies of the same text.
     """
 

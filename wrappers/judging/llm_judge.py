@@ -86,8 +86,8 @@ class LLMJudge:
         rubric: What to look for, if a call gives no rubric.
         seed: Of labels and order.
         temperature: Of sampling; ``None`` leaves it to the server, as some models insist.
-        structured: How the answer's form is asked for: by ``"json_schema"``, by ``"json_object"``, in the
-            prompt alone (``"text"``), or by the first of these that the server takes (``"auto"``).
+        structured: How the form of the answer is requested: by ``"json_schema"``, by ``"json_object"``, in
+            the prompt alone (``"text"``), or by the first of these that the server takes (``"auto"``).
         max_context_tokens: Most tokens of question and answer together, estimated without a tokenizer.
         max_answer_tokens: Most tokens of an answer; a model that thinks first needs more.
         timeout: Most seconds that the server may take for an answer.
@@ -316,7 +316,7 @@ _MARKS = 40
 _AT_ONCE = 3
 """A question holds at least so many attempts (or all there are): two anchors and one more."""
 _LEAST = 60
-"""Tokens of an attempt below which showing it tells nothing."""
+"""The fewest tokens of an attempt that are worth showing."""
 _LEAST_SPREAD, _SLOPES = 0.1, (0.5, 2.0)
 _VALUE = ""  # the value beside the parts, whose names are not empty
 

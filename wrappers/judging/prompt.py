@@ -354,7 +354,7 @@ def read_answer(text: str, labels: Sequence[str], criteria: Sequence[str] = ()) 
 
     Args:
         text: What the model wrote.
-        labels: The ids that were asked about.
+        labels: The ids of the question.
         criteria: The names that an entry's ``parts`` may hold.
     """
     if not text.strip():

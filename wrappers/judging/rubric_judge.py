@@ -215,7 +215,7 @@ def code_generation(attempt: Attempt) -> Finding:
 
 
 def game(attempt: Attempt) -> Finding:
-    """Half the share of valid moves: of how well a game went, a transcript of any game tells no more.
+    """Half the share of valid moves: the transcript of an unknown game shows no more about its quality.
 
     Gamed by: any legal play.
     """

@@ -179,7 +179,7 @@ def read_apps(row: Mapping[str, Any]) -> Problem:
     """
     tests = json.loads(row["input_output"] or "{}")
     if tests.get("fn_name"):
-        raise ValueError("it asks for a function, of whose arguments the file does not tell the types")
+        raise ValueError("it asks for a function, and the file does not give the types of its arguments")
     cases = _pairs({"input": tests.get("inputs", []), "output": tests.get("outputs", [])})
     name = f"apps/{row.get('problem_id', row.get('id', row.get('url')))}"
     level = _LEVELS.get(row.get("difficulty", ""), _HARD)

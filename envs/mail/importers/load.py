@@ -35,8 +35,8 @@ class ImportReport:
         imported: Messages in the store.
         duplicates: Messages that are copies of one in the store (its Message-IDs lead there).
         reasons: How many messages were skipped, by reason.
-        skipped: The first 1,000 skipped ones: where each was, and the reason.
-        notes: How many imported messages needed something done, by what.
+        skipped: The first 1,000 skipped messages: place and reason.
+        notes: How many imported messages needed a repair, by kind.
         seconds: How long it took.
     """
 
@@ -86,14 +86,14 @@ def import_mail(
     Args:
         path: An mbox or JSONL file (also ``.gz``, ``.xz``, ``.bz2``), an .eml file, a Maildir, a folder of
             .eml files, or a tree as of the Enron release.
-        out: Where the store shall be.
+        out: The file to write.
         format: ``mbox``, ``maildir``, ``eml``, ``enron`` or ``jsonl``; guessed when it is not given.
         on_progress: Called now and then with the bytes of the file read and its size; for a folder with the
             messages read and None. The last call comes when all is read; the index is made after it.
 
     Raises:
         FileNotFoundError: ``path``, or the folder of ``out``, does not exist.
-        ValueError: The format is not known, or ``out`` lies inside the folder that is read.
+        ValueError: The format is not known, or ``out`` is inside the folder that is read.
     """
     started = time.perf_counter()
     path, out = Path(path), Path(out)

@@ -96,8 +96,8 @@ def parse_message(data: bytes, folder: str = "", mailbox: str = "") -> Parsed:
 
     Args:
         data: The message from its first header on; a leading ``From `` line is passed over.
-        folder: The folder it lies in.
-        mailbox: The mailbox it lies in.
+        folder: The folder it is in.
+        mailbox: The mailbox it is in.
 
     Raises:
         NotMailError: There is no header of a mail in it.

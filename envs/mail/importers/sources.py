@@ -53,7 +53,7 @@ class Source(NamedTuple):
 
 
 def open_source(path: Path, format: str | None = None) -> Source:
-    """Recognise what lies at a path and begin to read it.
+    """Detect the format of a path and begin to read it.
 
     Args:
         path: A file or a folder.

@@ -111,7 +111,7 @@ class MailStore:
 
     Attributes:
         path: The file, absolute.
-        meta: Facts saved with the store by whoever wrote it.
+        meta: Metadata saved with the store by its writer.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -365,7 +365,7 @@ _open_stores: weakref.WeakValueDictionary[tuple[str, int, int, int], MailStore] 
 
 
 def open_store(path: str | os.PathLike[str]) -> MailStore:
-    """The store at a path; one object (and one cache) per file in a process, as long as someone holds it.
+    """The store at a path; one object (and one cache) per file in a process, as long as it is in use.
 
     Raises:
         FileNotFoundError: There is no such file.

@@ -58,8 +58,8 @@ class MailStoreWriter:
     of an earlier one is a copy of it: its Message-IDs, folders and mailboxes go to the earlier row.
 
     Args:
-        path: Where the store shall be.
-        meta: Free facts saved with the store (see ``MailStore.meta``); more can be put into
+        path: The file to write.
+        meta: Metadata saved with the store (see ``MailStore.meta``); more can be put into
             ``writer.meta`` until the block ends.
 
     Example:
@@ -187,13 +187,13 @@ class _Tables:
             self.flush()
 
     def flush(self) -> None:
-        """Hand what waits to SQLite."""
+        """Write the pending rows to SQLite."""
         for table, rows in self._pending.items():
             self._db.executemany(self._STATEMENTS[table], rows)
             rows.clear()
 
     def _person(self, who: Address) -> int:
-        """The number of a person, given out at the first sight."""
+        """The number of a person, assigned when first seen."""
         key = _cleaned(who)
         number = self._people.get(key)
         if number is None:

@@ -14,7 +14,7 @@ _BLOCK = 1 << 12
 
 REQUEST = struct.Struct("=QIQQQ")
 """The run's number, the driver's place in the list of drivers, seconds of processor time, bytes of memory,
-the seed. With it come the descriptors of the run's pipes and, as the sixth, one to tell its end on."""
+the seed. With it come the descriptors of the run's pipes and, as the sixth, one to report its end on."""
 KILL = struct.Struct("=Q")
 """The number of the run to kill."""
 ENDED = struct.Struct("=id")

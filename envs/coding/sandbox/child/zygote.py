@@ -58,7 +58,7 @@ class Zygote:
         self._control = socket.socket(fileno=_CONTROL_ASIDE)
         self._poll = select.poll()
         self._children: dict[int, tuple[int, int, int]] = {}
-        """By pidfd, the runs that have not ended: number, process id, descriptor to tell its end on."""
+        """By pidfd, the runs that have not ended: number, process id, descriptor to report its end on."""
 
     def serve(self) -> tuple[Driver, Channel, int] | None:
         """Fork a child for every request, until the parent is gone.
@@ -100,7 +100,7 @@ class Zygote:
         except OSError as error:
             # One run is refused; the others continue.
             self._channel.write_frame(REFUSED + f"fork: {error}".encode())
-            self._tell(status, 1 << 8, 0.0)
+            self._report(status, 1 << 8, 0.0)
             os.closerange(0, len(_PLACES))
             return None
         if pid == 0:
@@ -127,14 +127,14 @@ class Zygote:
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
 
     def _reap(self, handle: int) -> None:
-        """Collect an ended child and tell its parent how it ended."""
+        """Collect an ended child and report how it ended."""
         self._poll.unregister(handle)
         _, pid, status = self._children.pop(handle)
         _, code, usage = os.wait4(pid, 0)
         os.close(handle)
-        self._tell(status, code, usage.ru_utime + usage.ru_stime)
+        self._report(status, code, usage.ru_utime + usage.ru_stime)
 
-    def _tell(self, status: int, code: int, cpu_seconds: float) -> None:
+    def _report(self, status: int, code: int, cpu_seconds: float) -> None:
         try:  # noqa: SIM105  # `suppress` would be one more object in every run
             os.write(status, ENDED.pack(code, cpu_seconds))
         except OSError:
@@ -187,7 +187,7 @@ def _filtered(scoped: bool, counted: bool) -> Lockdown:
 
 
 def _step(name: str, build: Any) -> Any:
-    """Set up one layer; on failure tell the parent which, and end."""
+    """Set up one layer; on failure report which one to the parent, and end."""
     try:
         return build()
     except (OSError, ValueError, PrivilegeError) as error:
