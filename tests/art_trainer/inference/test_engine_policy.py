@@ -22,7 +22,6 @@ from art_trainer.inference.policy import Conversation
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.models.chat_template import context_limit
-from art_trainer.models.loading import add_lora_adapter
 from art_trainer.rollout.episodes import rollout_episodes
 from art_trainer.tracking.run_dir import RunFolder
 from art_trainer.training.run_settings import Layer, merge_settings
@@ -31,6 +30,7 @@ from art_trainer.training.trainer import GRPOTrainer
 from art_trainer.types import Ending, EpisodeSpec
 from tests.art_trainer.engine_server import HANG, EngineServer
 from tests.art_trainer.tiny_models import EchoEnv, byte_tokenizer, full_logprobs, tiny_model
+from tests.art_trainer.tiny_models import lora_model as lora
 from tests.art_trainer.waiting import interrupted, until
 
 # Raised between two libraries: PEFT reads a property that Transformers has renamed.
@@ -54,12 +54,6 @@ def serve():
 @pytest.fixture(params=[VLLMEngine, SGLangEngine])
 def kind(request):
     return request.param
-
-
-def lora(seed=0):
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return add_lora_adapter(tiny_model(), 2).eval()
 
 
 def policy_on(server, model=None, *, kind=VLLMEngine, sampling=SAMPLING, **options):
@@ -100,12 +94,6 @@ def test_the_tokens_of_an_episode_are_those_of_the_model_in_this_process(serve, 
         assert [h.token_ids for h in ours.histories] == [h.token_ids for h in theirs.histories]
         assert [h.action_mask for h in ours.histories] == [h.action_mask for h in theirs.histories]
         assert ours.turns == theirs.turns
-
-
-def test_a_history_window_gives_each_turn_a_history_of_its_own(serve):
-    with policy_on(serve(), history_window=1) as policy:
-        episodes = rollout_episodes(policy, lambda: EchoEnv(3), STARTS[:2])
-    assert [len(episode.histories) for episode in episodes] == [3, 3]
 
 
 def test_the_same_seeds_are_the_same_episodes_whatever_order_replies_come_in(serve, kind):
@@ -236,23 +224,6 @@ def test_an_engine_that_is_not_there_is_said_at_once(serve, kind):
     server.close()
     with pytest.raises(EngineError, match=r"cannot reach .*: no answer from http://127\.0\.0\.1"):
         policy_on(server, kind=kind)
-
-
-def test_one_refused_request_ends_one_episode(serve):
-    server = serve()
-    server.faults["/v1/completions"] = [(400, {}, {"message": "not this one"})]
-    with policy_on(server) as policy:
-        episodes = rollout_episodes(policy, EchoEnv, STARTS)
-    errors = [episode.error for episode in episodes if episode.error is not None]
-    assert len(errors) == 1
-    assert "answered 400: not this one" in errors[0]
-
-
-def test_an_answer_without_what_training_needs_ends_the_rollout(serve):
-    server = serve()
-    server.faults["/v1/completions"] = [(200, {}, {"choices": [{}]})]
-    with policy_on(server) as policy, pytest.raises(EngineError, match=r"needs vLLM 0\.10\.2"):
-        rollout_episodes(policy, EchoEnv, STARTS)
 
 
 def test_an_engine_started_anew_gets_its_weights_with_the_next_version(serve):

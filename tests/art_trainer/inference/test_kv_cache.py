@@ -9,14 +9,13 @@ import torch.nn.functional as F
 
 from art_trainer.inference import generation as slot_decoder
 from art_trainer.inference.kv_cache import SharedPrefixes, SlotCache, Window
-from art_trainer.rollout.episodes import group_specs, rollout_groups
 from tests.art_trainer.inference.test_transformers_policy import (
     VOCABULARY,
     largest_error,
     make_policy,
     played,
 )
-from tests.art_trainer.tiny_models import EchoEnv, tiny_model
+from tests.art_trainer.tiny_models import tiny_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
 
@@ -64,11 +63,6 @@ def test_it_is_attention_over_prompt_and_row(prefixes, queries, key_heads):
         torch.testing.assert_close(found[row].transpose(0, 1), wanted, atol=2e-6, rtol=0)
 
 
-@pytest.fixture
-def short_prompts_too(monkeypatch):
-    monkeypatch.setattr(slot_decoder, "_SHARE_FROM", 1)
-
-
 def test_sharing_changes_no_token(monkeypatch):
     model = tiny_model("qwen3", vocab_size=VOCABULARY)
     tokens = []
@@ -78,26 +72,6 @@ def test_sharing_changes_no_token(monkeypatch):
         tokens.append([h.token_ids for e in episodes for h in e.histories])
     assert tokens[0] == tokens[1]
     assert model.config._attn_implementation == "sdpa"  # the model's own attention is back
-
-
-@pytest.mark.usefixtures("short_prompts_too")
-def test_a_rewritten_past_gives_up_what_it_changes_of_the_shared_prompt():
-    policy = make_policy(history_window=2, max_batch=64)
-    episodes = played(policy, turns=4)
-    assert largest_error(policy, episodes) < 1e-5
-    assert all(prompt is None for prompt in policy._decoder._prompts)
-
-
-@pytest.mark.usefixtures("short_prompts_too")
-def test_a_groups_prompt_is_kept_once():
-    policy = make_policy()
-    rollout_groups(policy, lambda: EchoEnv(2, words=40), group_specs([3], 16))
-    cache = policy._decoder._cache
-    prompt = cache.shared_capacity.positions
-    assert cache.shared_capacity.rows == 1
-    assert cache.capacity.rows == 16
-    own = len(policy.format.prompt([{"role": "user", "content": EchoEnv(2, words=40).reset(seed=3)[0]}]))
-    assert prompt >= own
 
 
 def test_other_attentions_keep_a_copy_in_each_row():

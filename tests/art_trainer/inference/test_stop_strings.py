@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from art_trainer.config import GRPOConfig
 from art_trainer.inference.policy import Conversation
-from art_trainer.inference.sampling import SamplingParams, StopStrings
-from art_trainer.inference.transformers_policy import TransformersPolicy
+from art_trainer.inference.sampling import StopStrings
 from art_trainer.models.chat_template import TokenHistoryBuilder
 from art_trainer.rollout.episodes import group_specs, rollout_groups
-from art_trainer.training.trainer import GRPOTrainer
-from art_trainer.types import TokenHistory
-from tests.art_trainer.tiny_models import EchoEnv, byte_tokenizer, full_logprobs, tiny_model
-
-TOKENIZER = byte_tokenizer()
+from tests.art_trainer.inference.test_transformers_policy import largest_error, make_policy
+from tests.art_trainer.tiny_models import EchoEnv
 
 
 def first_end(strings: Sequence[str], pieces: Sequence[bytes]) -> int | None:
@@ -105,21 +99,10 @@ def test_tokens_that_complete_nothing_are_not_decoded_again() -> None:
     assert decoded[3:] == [2, 8]  # and then a few tokens, not the reply
 
 
-def make_policy(family: str = "qwen2", **sampling: object) -> TransformersPolicy:
-    model = tiny_model(family, vocab_size=len(TOKENIZER))
-    return TransformersPolicy(model, TOKENIZER, sampling=SamplingParams(**{"max_new_tokens": 16, **sampling}))  # type: ignore[arg-type]
-
-
-def gap(policy: TransformersPolicy, history: TokenHistory) -> float:
-    """Between a history's log-probs and those of a plain forward pass."""
-    full = full_logprobs(policy.model, history.token_ids)
-    return float(np.abs(full[np.array(history.action_mask[1:])] - history.logprobs).max())
-
-
 @pytest.mark.parametrize("family", ["qwen2", "mistral-sliding"])
 def test_replies_end_with_the_string_and_keep_their_tokens(family: str) -> None:
     strings = ("e", "\n", "x")
-    policy = make_policy(family, stop_strings=strings)
+    policy = make_policy(family, stops=(), sampling={"max_new_tokens": 16, "stop_strings": strings})
     ends = set()
     groups = rollout_groups(policy, lambda: EchoEnv(3), group_specs(range(4), 4))
     for episode in itertools.chain.from_iterable(group.episodes for group in groups):
@@ -138,12 +121,13 @@ def test_replies_end_with_the_string_and_keep_their_tokens(family: str) -> None:
         for span, before in zip(read[1:], said, strict=False):
             closed = before.token_ids[-1] == policy.format.end_of_turn
             assert (span.token_ids[0] == policy.format.end_of_turn) != closed
-        assert gap(policy, history) < 1e-5
+    assert largest_error(policy, [e for group in groups for e in group.episodes]) < 1e-5
     assert True in ends
 
 
 def test_text_beyond_the_string_is_cut_for_the_environment_and_kept_in_the_context() -> None:
-    policy, history = make_policy(stop_strings=("sto",)), TokenHistoryBuilder()
+    policy = make_policy(stops=(), sampling={"stop_strings": ("sto",)})
+    history = TokenHistoryBuilder()
     live = Conversation(EchoEnv(), [{"role": "user", "content": "go"}], [], np.random.default_rng(0), 0)
     policy._read(live, history)
     sampled = policy.format.encode("Do stop")
@@ -155,22 +139,3 @@ def test_text_beyond_the_string_is_cut_for_the_environment_and_kept_in_the_conte
     said, read = history.finish()[0].spans[-2:]
     assert policy.format.decode(said.token_ids) == "Do stop"
     assert policy.format.decode(read.token_ids).startswith("<|im_end|>\n<|im_start|>user\nseen")
-
-
-def test_training_samples_with_them_and_meets_its_own_old_logprobs(tmp_path: Path) -> None:
-    """The sampler's log-probs hold the penalty and the learner's do not, so they have to be taken again."""
-    config = GRPOConfig(
-        output_dir=str(tmp_path), max_steps=1, groups_per_step=2, num_generations=3, max_completion_length=12,
-        repetition_penalty=1.8, stop_strings=("e", " "), log_episodes=0,
-    )  # fmt: skip
-    trainer = GRPOTrainer(make_policy(), lambda: EchoEnv(2), config)
-    sampling = trainer.policy.sampling
-    assert (sampling.repetition_penalty, sampling.stop_strings) == (1.8, ("e", " "))
-    groups = trainer.collect_episodes()
-    replies = [turn.reply for group in groups for episode in group.episodes for turn in episode.turns]
-    assert any(reply.endswith(("e", " ")) for reply in replies)
-    assert max(gap(trainer.policy, h) for group in groups for e in group.episodes for h in e.histories) > 0.1
-    metrics = trainer.update_policy(groups)
-    trainer.close()
-    assert metrics["ratio/min"] == pytest.approx(1.0, abs=1e-4)
-    assert metrics["ratio/max"] == pytest.approx(1.0, abs=1e-4)

@@ -23,29 +23,21 @@ SMALL = Recipe(world_seeds=(1001,), episodes=40, steps=6, whole=4, openings=4, e
 
 
 @pytest.mark.parametrize(
-    ("text", "read_back"),
-    [
-        ('search("budget falcon", sender="anna")', 'search("budget falcon", sender="anna")'),
-        ('select("m12")', 'select("m12")'),
-        ('answer("1,400.50", sources=["m1"])', 'answer("1,400.50", sources=["m1"])'),
-        ("Zoé's ÉCLAIR", "zoe ' s eclair"),
-    ],
+    "text", ['search("budget falcon", sender="anna")', 'answer("1,400.50", sources=["m1"])', "Zoé's ÉCLAIR"]
 )
-def test_calls_survive_the_trip_through_tokens(text: str, read_back: str) -> None:
+def test_calls_survive_the_trip_through_tokens(text: str) -> None:
     tokenizer = build_tokenizer(TEXTS, vocabulary_size=400)
-    assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == read_back
+    wanted = "zoe ' s eclair" if text.startswith("Zoé") else text
+    assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == wanted
 
 
 def test_words_dates_and_ids_are_one_token_and_nothing_in_ascii_is_unknown() -> None:
     tokenizer = build_tokenizer(TEXTS, vocabulary_size=400)
     assert tokenizer.tokenize("Falcon 2024-03-12 m7") == ["falcon", "2024-03-12", "m7"]
-    everything = "".join(map(chr, range(32, 127))) + " unheardof 98,765.4"
-    assert tokenizer.unk_token not in tokenizer.tokenize(everything)
-
-
-def test_a_vocabulary_without_room_for_letters_is_refused() -> None:
     with pytest.raises(ValueError, match="vocabulary_size must be at least"):
         build_tokenizer(TEXTS, vocabulary_size=50)
+    everything = "".join(map(chr, range(32, 127))) + " unheardof 98,765.4"
+    assert tokenizer.unk_token not in tokenizer.tokenize(everything)
 
 
 def test_only_the_agents_words_are_said() -> None:

@@ -15,8 +15,6 @@ from tests.art_trainer.models.test_prefix_tree import FAMILIES, numbers_of, same
 from tests.art_trainer.tiny_models import full_logprobs, tiny_model
 
 CPU = torch.device("cpu")
-# PEFT asks Transformers by a name that Transformers has renamed.
-peft = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 
 
 def rows_of(groups: Sequence[Group]) -> list[TokenRow]:
@@ -30,8 +28,7 @@ def rows_of(groups: Sequence[Group]) -> list[TokenRow]:
 
 def predicting_positions(rows: Sequence[TokenRow]) -> int:
     """How many different beginnings of a group's histories a sampled token follows."""
-    beginnings = {(row.group, *row.token_ids[:place].tolist()) for row in rows for place in row.targets}
-    return len(beginnings)
+    return len({(row.group, *row.token_ids[:place].tolist()) for row in rows for place in row.targets})
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "mistral-sliding"])
@@ -126,17 +123,13 @@ def test_a_head_with_scaled_logits_is_noticed() -> None:
 def test_entropy_gradient_is_there_only_where_asked_for() -> None:
     model = tiny_model()
     batch = next(pack(rows_of(made_groups(model)), 10_000, share=False, device=CPU))
-    scorer = Scorer(model)
-    assert not scorer.score(batch)[1].requires_grad
-    _, entropies = scorer.score(batch, entropy_gradient=True)
-    entropies.sum().backward()
-    assert model.lm_head.weight.grad.abs().sum() > 0
+    for wanted in (True, False):
+        assert Scorer(model).score(batch, entropy_gradient=wanted)[1].requires_grad == wanted
 
 
-@peft
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
 def test_virtual_prompt_tokens_are_refused() -> None:
-    config = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
-    adapted = get_peft_model(tiny_model(), config)
+    adapted = get_peft_model(tiny_model(), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
     with pytest.raises(UnsupportedModelError, match="virtual tokens before the prompt"):
         Scorer(adapted)
 
@@ -145,42 +138,26 @@ PREDICTORS = torch.tensor([0, 0, 3, 2, 0])
 TARGETS = torch.tensor([4, 1, 6, 0, 4])
 
 
-def made_logits() -> torch.Tensor:
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(5, 7, generator=generator, dtype=torch.float64, requires_grad=True)
-
-
-def test_they_are_those_of_the_log_softmax() -> None:
-    logits = made_logits()
-    logprobs, spread = token_logprobs_and_entropies(logits, PREDICTORS, TARGETS)
-    wanted = logits.log_softmax(-1)
-    assert torch.allclose(logprobs, wanted[PREDICTORS, TARGETS], atol=1e-12)
-    assert torch.allclose(spread, -(wanted.exp() * wanted).sum(-1), atol=1e-12)
-
-
-@pytest.mark.parametrize("which", [(1.0, 0.0), (0.0, 1.0), (0.7, -0.3)])
-def test_their_gradients_are_those_of_autograd(which: tuple[float, float]) -> None:
-    def gradient(own: bool) -> torch.Tensor:
-        logits = made_logits()
+def test_values_and_gradients_are_those_of_the_log_softmax() -> None:
+    def results(own: bool) -> list[torch.Tensor]:
+        generator = torch.Generator().manual_seed(0)
+        logits = torch.randn(5, 7, generator=generator, dtype=torch.float64, requires_grad=True)
         logprobs, spread = token_logprobs_and_entropies(logits, PREDICTORS, TARGETS)
         if not own:
             every = logits.log_softmax(-1)
             logprobs, spread = every[PREDICTORS, TARGETS], -(every.exp() * every).sum(-1)
-        parts = [(logprobs, which[0]), (spread, which[1])]
-        factors = [torch.arange(1.0, 6.0, dtype=torch.float64) * weight for _, weight in parts]
-        used = [(x, f) for (x, weight), f in zip(parts, factors, strict=True) if weight]
-        torch.autograd.backward([x for x, _ in used], [f for _, f in used])
-        assert logits.grad is not None
-        return logits.grad
+        factors = torch.arange(1.0, 6.0, dtype=torch.float64)
+        gradients = [torch.autograd.grad(x, logits, factors, retain_graph=True) for x in (logprobs, spread)]
+        both = torch.autograd.grad([logprobs, spread], logits, [0.7 * factors, -0.3 * factors])
+        return [logprobs, spread, *(gradient for (gradient,) in gradients), *both]
 
-    assert (gradient(own=True) - gradient(own=False)).abs().max() < 1e-12
+    for found, wanted in zip(results(own=True), results(own=False), strict=True):
+        assert (found - wanted).abs().max() < 1e-12
 
 
 def test_a_probability_of_nothing_has_no_gradient() -> None:
     logits = torch.tensor([[0.0, 200.0, -200.0]], requires_grad=True)
     logprobs, spread = token_logprobs_and_entropies(logits, torch.tensor([0]), torch.tensor([1]))
     (logprobs.sum() + spread.sum()).backward()
-    assert logprobs.tolist() == [0.0]
-    assert spread.tolist() == [0.0]
-    assert logits.grad is not None
+    assert (logprobs.tolist(), spread.tolist()) == ([0.0], [0.0])
     assert logits.grad.abs().max() == 0

@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from peft import LoraConfig, get_peft_model
 from torch.nn import functional
 
 from art_trainer.errors import UnsupportedModelError
@@ -20,7 +19,7 @@ from art_trainer.models.logprobs import Scorer
 from art_trainer.models.packing import Batch, TokenRow, pack
 from art_trainer.models.prefix_tree import build_tree, concat_trees
 from art_trainer.models.tree_attention import NAME, attend, plan_attention, tree_attention, tree_mask
-from tests.art_trainer.tiny_models import tiny_model
+from tests.art_trainer.tiny_models import lora_model, tiny_model
 
 CPU = torch.device("cpu")
 FAMILIES = ["qwen2", "qwen3", "llama", "deepseek-v3"]
@@ -37,14 +36,9 @@ def free_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefix_tree, "MERGE_TOKENS", 0.0)
 
 
-@pytest.fixture
-def every_branching(monkeypatch: pytest.MonkeyPatch) -> None:
-    free_nodes(monkeypatch)
-
-
-@pytest.fixture(params=["every branching", "those that pay"])
+@pytest.fixture(params=[True, False], ids=["every branching", "those that pay"])
 def costs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "every branching":
+    if request.param:
         free_nodes(monkeypatch)
 
 
@@ -128,8 +122,9 @@ def test_what_is_not_shared_may_still_be_shared_further_down() -> None:
 @pytest.mark.parametrize("channels", [16, 12])
 @pytest.mark.parametrize("chosen", [False, True])
 def test_attention_by_parts_is_attention_with_a_mask(
-    dtype: torch.dtype, channels: int, chosen: bool, every_branching: None
+    dtype: torch.dtype, channels: int, chosen: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    free_nodes(monkeypatch)
     rng = np.random.default_rng(1)
     generator = torch.Generator().manual_seed(1)
     for _ in range(10):
@@ -188,14 +183,11 @@ def same(found: Any, wanted: Any) -> None:
 @pytest.mark.parametrize("kind", ["plain", "lora", "recomputed"])
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
+@pytest.mark.filterwarnings(
+    "ignore:The following (rank|alpha)_pattern keys:RuntimeWarning"
+)  # PEFT's of experts
 def test_a_tree_gives_the_padded_rows_logprobs_and_gradients(family: str, kind: str, costs: None) -> None:
-    model = tiny_model(family)
-    if kind == "lora":
-        targets = ["q_b_proj", "o_proj"] if family == "deepseek-v3" else ["q_proj", "v_proj", "o_proj"]
-        with torch.random.fork_rng():
-            torch.manual_seed(3)
-            model = get_peft_model(model, LoraConfig(r=2, target_modules=targets, init_lora_weights=False))
-        model.eval()
+    model = lora_model(family=family, scale=0.1) if kind == "lora" else tiny_model(family)
     for seed in range(3):
         rows = random_rows(np.random.default_rng(seed))
         wanted = numbers_of(model, rows, share=False, temperature=0.8)
@@ -231,7 +223,7 @@ def test_a_group_cut_up_gives_the_same(max_tokens: int, costs: None) -> None:
     same(numbers_of(model, rows, share=True, max_tokens=max_tokens), numbers_of(model, rows, share=False))
 
 
-def test_half_precision_stays_within_its_rounding(every_branching: None) -> None:
+def test_half_precision_stays_within_its_rounding(costs: None) -> None:
     model = tiny_model()
     rows = random_rows(np.random.default_rng(2))
     exact, _ = numbers_of(model, rows, share=False)
@@ -267,14 +259,8 @@ def test_layers_that_hand_nothing_on_are_not_asked_to(monkeypatch: pytest.Monkey
     layer = type(model.model.layers[0])
     usual = layer.forward
 
-    def forward(
-        self, hidden_states, attention_mask=None, position_ids=None, past_key_values=None, use_cache=False,
-        position_embeddings=None,
-    ):  # type: ignore[no-untyped-def]  # fmt: skip
-        return usual(
-            self, hidden_states, attention_mask=attention_mask, position_ids=position_ids,
-            position_embeddings=position_embeddings,
-        )  # fmt: skip
+    def forward(self, x, attention_mask=None, position_ids=None, position_embeddings=None, use_cache=False):
+        return usual(self, x, attention_mask, position_ids, position_embeddings=position_embeddings)
 
     monkeypatch.setattr(layer, "forward", forward)
     assert not Scorer(model).shares_prefixes

@@ -51,20 +51,16 @@ def test_episode_k_plays_task_k_and_begins_again_after_the_last():
     assert starts != evaluation_starts(env, episodes=8, seed=4)
 
 
-def test_the_split_is_test_unless_another_is_asked_for():
+def test_the_split_is_test_unless_another_is_asked_for_or_there_are_no_tasks():
     env = make_echo()
     assert evaluation_split(env, None) == "test"
     assert evaluation_split(env, "train") == "train"
     with pytest.raises(UnknownTaskError, match="did you mean `validation`"):
         evaluation_split(env, "validaton")
-
-
-def test_an_environment_without_tasks_is_played_from_different_seeds():
-    starts = evaluation_starts(Bare(), episodes=5)
     assert evaluation_split(Bare(), "test") is None
+    starts = evaluation_starts(Bare())
     assert all(start.options is None for start in starts)
-    assert len({start.seed for start in starts}) == 5
-    assert len(evaluation_starts(Bare())) == 100
+    assert len({start.seed for start in starts}) == len(starts) == 100
 
 
 def test_the_averages_are_those_of_the_episodes():
@@ -88,18 +84,17 @@ def test_an_evaluation_survives_a_trip_through_json():
     assert again.success == evaluation.success
 
 
-def test_transcripts_come_in_the_order_of_the_starts_and_every_end_is_told():
-    transcripts, ended = [], []
-    evaluate(Sayer("red"), make_echo, transcripts=transcripts, on_episode=ended.append, max_concurrent=2)
-    assert [episode.task_id for episode in transcripts] == [f"test-{k}" for k in range(6)]
-    assert sorted(episode.task_id for episode in ended) == [f"test-{k}" for k in range(6)]
-
-
 def test_faults_are_counted_apart_and_are_in_no_average():
-    evaluation = evaluate(ScriptedPolicy("scripted"), lambda: Echo(fragile=True))
+    transcripts, ended = [], []
+    watched = {"transcripts": transcripts, "on_episode": ended.append, "max_concurrent": 2}
+    evaluation = evaluate(ScriptedPolicy("scripted"), lambda: Echo(fragile=True), **watched)
     assert evaluation.faults == 1
     assert evaluation.results[1].error == "RuntimeError: out of paint"
     assert (evaluation.success.value, evaluation.success.count) == (1.0, 5)
+    # Transcripts come in the order of the starts, and every end is reported once.
+    names = [f"test-{k}" for k in range(6)]
+    assert [episode.task_id for episode in transcripts] == names
+    assert sorted(episode.task_id for episode in ended) == names
 
 
 def test_the_paired_difference_is_over_equal_starts():
@@ -145,18 +140,20 @@ def test_an_episode_that_filled_its_context_has_not_succeeded() -> None:
     assert some.success.value == 0.25
     assert none.success is None
     assert compare(none, some).success.value == 0.25
+    assert some.measured("success") == some.success
+    assert some.measured("reward") == some.reward
+    assert some.measured("height") is None
 
 
-def made(successes: dict[str, list[bool | None]], **metrics: float) -> Evaluation:
+def made(successes: dict[str, list[bool | None]]) -> Evaluation:
     """An evaluation with these outcomes of attempts by task; ``None`` is an attempt that a fault ended."""
 
     def result(task: str, won: bool | None) -> EpisodeResult:
         ending = Ending.ENV_ERROR if won is None else Ending.TERMINATED
-        return EpisodeResult(task, 1, ending, won, float(bool(won)), {}, metrics, 1, 0, 0)
+        return EpisodeResult(task, 1, ending, won, float(bool(won)), {}, {"score": 7.0}, 1, 0, 0)
 
     results = tuple(result(task, won) for task, attempts in successes.items() for won in attempts)
-    tasks = {task: {"level": len(task), "kind": "odd"} for task in successes}
-    return Evaluation("p", "e", None, 0, results, 1.0, samples=4, tasks=tasks)
+    return Evaluation("p", "e", None, 0, results, 1.0, samples=4)
 
 
 def test_attempts_at_one_start_share_its_state_and_not_the_randomness() -> None:
@@ -167,9 +164,9 @@ def test_attempts_at_one_start_share_its_state_and_not_the_randomness() -> None:
         assert (first.seed, first.options, first.group) == (second.seed, second.options, second.group)
         assert first.rng_seed != second.rng_seed
     assert len({str(start.rng_seed) for start in starts}) == 6
-    for nothing in ("samples", "episodes"):
+    for name in ("samples", "episodes"):
         with pytest.raises(ValueError, match="at least one"):
-            evaluation_starts(make_echo(), **{nothing: 0})
+            evaluation_starts(make_echo(), **{name: 0})
 
 
 def test_several_attempts_are_counted_by_start() -> None:
@@ -194,14 +191,6 @@ def test_pass_at_k_is_the_mean_over_starts_with_enough_attempts() -> None:
     assert evaluate(Sayer("hello"), Bare, episodes=2, samples=2).pass_at(1) is None
 
 
-def test_any_metric_can_be_measured() -> None:
-    evaluation = made({"a": [True], "bb": [False]}, score=7.0)
-    assert evaluation.measured("score").value == 7.0
-    assert evaluation.measured("success") == evaluation.success
-    assert evaluation.measured("reward") == evaluation.reward
-    assert evaluation.measured("height") is None
-
-
 def test_the_tasks_fields_are_kept_and_divide_an_evaluation() -> None:
     evaluation = evaluate(Sayer("red"), make_echo)
     assert evaluation.tasks["test-1"] == {"word": "green"}
@@ -214,12 +203,13 @@ def test_the_tasks_fields_are_kept_and_divide_an_evaluation() -> None:
         evaluation.by("wrod")
 
 
-def test_a_comparison_tells_how_likely_it_is_by_chance() -> None:
+def test_a_comparison_says_how_likely_it_is_by_chance() -> None:
     first = made({f"t{k}": [False] for k in range(6)})
     second = made({f"t{k}": [True] for k in range(6)})
     comparison = compare(first, second)
     assert comparison.success_p == pytest.approx(2 / 2**6)
     assert comparison.reward_p == pytest.approx(2 / 2**6)
+    assert first.measured("score").value == 7.0
     assert compare(first, first).success_p == 1
     silent = [evaluate(Sayer(word), Bare, episodes=3) for word in "ab"]
     assert compare(*silent).success_p is None

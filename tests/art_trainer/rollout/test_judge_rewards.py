@@ -1,10 +1,10 @@
-import json
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -20,6 +20,7 @@ from art_trainer.training.trainer import GRPOTrainer
 from art_trainer.types import Ending, Episode, Group, Turn
 from tests.art_trainer.guess import GuessEnv, guess_policy
 from tests.art_trainer.toy_envs import Echo
+from tests.art_trainer.updates import logged_metrics
 
 
 def made_group(rewards: Sequence[float], task: int = 0) -> Group:
@@ -41,42 +42,42 @@ def by_reward(group: Sequence[Attempt], rubric: Rubric | None = None) -> Mapping
     return {a.id: Score(place / len(ranked), f"place {place}") for place, a in enumerate(ranked)}
 
 
-class TestMix:
-    def test_reads_names_and_weights(self) -> None:
-        assert RewardMix.parse("env", ()).weights == {"env": 1.0}
-        assert RewardMix.parse("0.7*ruler + 0.3*env", ("ruler",)).weights == {"ruler": 0.7, "env": 0.3}
-        assert RewardMix.parse("rubric+env", ("rubric",)).judges == ("rubric",)
-
-    @pytest.mark.parametrize("text", ["rular", "", "0.5*", "-1*ruler", "nan*ruler", "much*ruler", "env+env"])
-    def test_refuses_other_words(self, text: str) -> None:
-        with pytest.raises(ConfigError):
-            RewardMix.parse(text, ("ruler", "rubric"))
+def test_a_mix_is_read_from_names_and_weights() -> None:
+    assert RewardMix.parse("env", ()).weights == {"env": 1.0}
+    assert RewardMix.parse("0.7*ruler + 0.3*env", ("ruler",)).weights == {"ruler": 0.7, "env": 0.3}
+    assert RewardMix.parse("rubric+env", ("rubric",)).judges == ("rubric",)
 
 
-class TestScores:
-    def test_a_judge_alone_pays_with_the_last_turn_and_the_env_stays_beside_it(self) -> None:
-        group = with_scores(
-            made_group([1.0, 0.0]), {"ruler": [Score(0.9, "good"), Score(0.2)]}, RewardMix({"ruler": 1.0})
-        )
-        first = group.episodes[0]
-        assert [turn.reward for turn in first.turns] == [0.0, 0.9]
-        assert first.score_terms == {"ruler": 0.9}
-        assert first.independent_reward == pytest.approx(1.1)
-        assert first.judgements["ruler"].explanation == "good"
-        assert group.rewards == (0.9, 0.2)
+@pytest.mark.parametrize("text", ["rular", "", "0.5*", "-1*ruler", "nan*ruler", "much*ruler", "env+env"])
+def test_other_words_are_no_mix(text: str) -> None:
+    with pytest.raises(ConfigError):
+        RewardMix.parse(text, ("ruler", "rubric"))
 
-    def test_a_mix_weighs_every_turn_and_its_terms_sum_to_the_reward(self) -> None:
-        mix = RewardMix({"ruler": 0.7, "env": 0.3})
-        episode = with_scores(made_group([1.0]), {"ruler": [Score(0.5)]}, mix).episodes[0]
-        assert [turn.reward for turn in episode.turns] == pytest.approx([0.03, 0.3 + 0.35])
-        for turn in episode.turns:
-            assert sum(turn.score_terms.values()) == pytest.approx(turn.reward)
 
-    def test_an_attempt_is_what_the_episode_was(self) -> None:
-        attempt = attempt_of(made_group([1.0]).episodes[0], "a")
-        assert (attempt.id, attempt.task, attempt.ending, attempt.success) == ("a", "Go.", "terminated", True)
-        assert [step.reply for step in attempt.steps] == ["look", "go"]
-        assert attempt.facts == {"expected": "end"}
+def test_a_judge_alone_pays_with_the_last_turn_and_the_env_stays_beside_it() -> None:
+    scores = {"ruler": [Score(0.9, "good"), Score(0.2)]}
+    group = with_scores(made_group([1.0, 0.0]), scores, RewardMix({"ruler": 1.0}))
+    first = group.episodes[0]
+    assert [turn.reward for turn in first.turns] == [0.0, 0.9]
+    assert first.score_terms == {"ruler": 0.9}
+    assert first.independent_reward == pytest.approx(1.1)
+    assert first.judgements["ruler"].explanation == "good"
+    assert group.rewards == (0.9, 0.2)
+
+
+def test_a_mix_weighs_every_turn_and_its_terms_sum_to_the_reward() -> None:
+    mix = RewardMix({"ruler": 0.7, "env": 0.3})
+    episode = with_scores(made_group([1.0]), {"ruler": [Score(0.5)]}, mix).episodes[0]
+    assert [turn.reward for turn in episode.turns] == pytest.approx([0.03, 0.3 + 0.35])
+    for turn in episode.turns:
+        assert sum(turn.score_terms.values()) == pytest.approx(turn.reward)
+
+
+def test_an_attempt_is_what_the_episode_was() -> None:
+    attempt = attempt_of(made_group([1.0]).episodes[0], "a")
+    assert (attempt.id, attempt.task, attempt.ending, attempt.success) == ("a", "Go.", "terminated", True)
+    assert [step.reply for step in attempt.steps] == ["look", "go"]
+    assert attempt.facts == {"expected": "end"}
 
 
 def judged(judge: Any, *groups: Group) -> list[Group]:
@@ -89,65 +90,53 @@ def judged(judge: Any, *groups: Group) -> list[Group]:
         return found
 
 
-class TestJudgeRewards:
-    def test_groups_come_back_by_index_however_long_each_takes(self) -> None:
-        first_may_go = threading.Event()
-
-        def slow_first(group: Sequence[Attempt], rubric: Rubric | None = None) -> Mapping[str, Score]:
-            if group[0].steps[-1].reward == 0.0:
-                assert first_may_go.wait(10)
-            else:
-                first_may_go.set()
-            return by_reward(group)
-
-        found = judged(slow_first, made_group([0.0, 0.5], task=0), made_group([0.7, 0.6], task=1))
-        assert [group.rewards for group in found] == [(0.0, 0.5), (0.5, 0.0)]
-
-    def test_a_failed_judge_leaves_the_group_out_and_is_counted(self) -> None:
-        def moody(group: Sequence[Attempt], rubric: Rubric | None = None) -> Mapping[str, Score]:
-            if group[0].steps[-1].reward == 0.0:
-                raise JudgeFailedError("timeout", "no answer within 60 s")
-            return by_reward(group)
-
-        failed, scored = judged(moody, made_group([0.0, 0.5], task=0), made_group([0.7, 0.6], task=1))
-        assert not failed.whole
-        assert {episode.error for episode in failed.episodes} == {"ruler: no answer within 60 s"}
-        assert scored.whole
-        metrics = batch_metrics([failed, scored])
-        assert metrics["unjudged_groups/timeout"] == 1
-        assert metrics["failed_groups"] == 1
-        # The mean is over the scored group alone; nothing counts as 0.
-        assert metrics["reward"] == pytest.approx(0.25)
-        assert metrics["independent_reward"] == pytest.approx(0.75)
-
-    def test_a_judge_that_scores_others_than_it_was_given_has_failed(self) -> None:
-        (group,) = judged(lambda group, rubric=None: {"nobody": Score(1.0)}, made_group([0.0, 0.5]))
-        assert group.episodes[0].unjudged == "malformed"
-
-    def test_a_group_with_a_failed_member_is_not_judged(self) -> None:
-        members = made_group([0.0, 0.5]).episodes
-        group = Group((members[0], replace(members[1], ending=Ending.ENV_ERROR)))
-        asked: list[int] = []
-        assert not judged(lambda group, rubric=None: asked.append(1), group)[0].whole
-        assert asked == []
-
-    def test_a_judge_set_up_wrongly_is_an_error(self) -> None:
-        def wrong(group: Sequence[Attempt], rubric: Rubric | None = None) -> Mapping[str, Score]:
-            raise JudgingError("no function for criterion `x`")
-
-        with pytest.raises(JudgingError, match="no function"):
-            judged(wrong, made_group([0.0, 0.5]))
+TWO = made_group([0.0, 0.5], task=0), made_group([0.7, 0.6], task=1)
 
 
-def test_each_group_is_told_of_once_and_with_its_place() -> None:
-    told: dict[int, Group] = {}
-    groups = rollout_groups(
-        ScriptedPolicy("scripted"),
-        Echo,
-        group_specs([5, 6, 7], 2),
-        on_group=lambda i, group: told.update({i: group}),
-    )
-    assert [told[i] for i in range(3)] == groups
+def test_groups_come_back_by_index_however_long_each_takes() -> None:
+    first_may_go = threading.Event()
+
+    def slow_first(group: Sequence[Attempt], rubric: Rubric | None = None) -> Mapping[str, Score]:
+        if group[0].steps[-1].reward == 0.0:
+            assert first_may_go.wait(10)
+        else:
+            first_may_go.set()
+        return by_reward(group)
+
+    assert [group.rewards for group in judged(slow_first, *TWO)] == [(0.0, 0.5), (0.5, 0.0)]
+
+
+def test_a_failed_judge_leaves_the_group_out_and_is_counted() -> None:
+    def moody(group: Sequence[Attempt], rubric: Rubric | None = None) -> Mapping[str, Score]:
+        if group[0].steps[-1].reward == 0.0:
+            raise JudgeFailedError("timeout", "no answer within 60 s")
+        return by_reward(group)
+
+    failed, scored = judged(moody, *TWO)
+    assert (failed.whole, scored.whole) == (False, True)
+    assert {episode.error for episode in failed.episodes} == {"ruler: no answer within 60 s"}
+    metrics = batch_metrics([failed, scored])
+    # The mean is over the scored group alone; nothing counts as 0.
+    wanted = {"unjudged_groups/timeout": 1, "failed_groups": 1, "reward": 0.25, "independent_reward": 0.75}
+    assert {name: metrics[name] for name in wanted} == pytest.approx(wanted)
+
+
+def test_a_judge_that_is_wrong_fails_or_is_an_error_and_failed_groups_are_not_judged() -> None:
+    (group,) = judged(lambda group, rubric=None: {"nobody": Score(1.0)}, TWO[0])
+    assert group.episodes[0].unjudged == "malformed"
+    with pytest.raises(JudgingError, match="no function"):
+        judged(Mock(side_effect=JudgingError("no function for criterion `x`")), TWO[0])
+    first, second = TWO[0].episodes
+    judge = Mock()
+    assert not judged(judge, Group((first, replace(second, ending=Ending.ENV_ERROR))))[0].whole
+    judge.assert_not_called()
+
+
+def test_each_group_is_reported_once_and_with_its_place() -> None:
+    reported: dict[int, Group] = {}
+    starts = group_specs([5, 6, 7], 2)
+    groups = rollout_groups(ScriptedPolicy("scripted"), Echo, starts, on_group=reported.__setitem__)
+    assert [reported[i] for i in range(3)] == groups
     assert all(episode.facts == {} and episode.tools for group in groups for episode in group.episodes)
 
 
@@ -167,9 +156,9 @@ def test_a_trainer_learns_from_what_the_judge_says(tmp_path: Path) -> None:
     trainer.train()
     trainer.close()
     reward.close()
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert lines[-1]["turns"] > lines[0]["turns"] + 0.5
-    assert lines[-1]["reward"] == pytest.approx(lines[-1]["score/ruler"])
-    assert lines[-1]["independent_reward"] != pytest.approx(lines[-1]["reward"])
+    first, *_, last = logged_metrics(tmp_path)
+    assert last["turns"] > first["turns"] + 0.5
+    assert last["reward"] == pytest.approx(last["score/ruler"])
+    assert last["independent_reward"] != pytest.approx(last["reward"])
     shown = read_step(tmp_path, 12).groups[0].episodes[0]
     assert shown.judgements["ruler"].score == shown.turns[-1].score_terms["ruler"]
