@@ -183,9 +183,7 @@ def same(found: Any, wanted: Any) -> None:
 @pytest.mark.parametrize("kind", ["plain", "lora", "recomputed"])
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
-@pytest.mark.filterwarnings(
-    "ignore:The following (rank|alpha)_pattern keys:RuntimeWarning"
-)  # PEFT's of experts
+@pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern keys:RuntimeWarning")
 def test_a_tree_gives_the_padded_rows_logprobs_and_gradients(family: str, kind: str, costs: None) -> None:
     model = lora_model(family=family, scale=0.1) if kind == "lora" else tiny_model(family)
     for seed in range(3):
@@ -259,7 +257,10 @@ def test_layers_that_hand_nothing_on_are_not_asked_to(monkeypatch: pytest.Monkey
     layer = type(model.model.layers[0])
     usual = layer.forward
 
-    def forward(self, x, attention_mask=None, position_ids=None, position_embeddings=None, use_cache=False):
+    def forward(
+        self, x, attention_mask=None, position_ids=None, past_key_values=None, position_embeddings=None,
+        use_cache=False,
+    ):  # fmt: skip
         return usual(self, x, attention_mask, position_ids, position_embeddings=position_embeddings)
 
     monkeypatch.setattr(layer, "forward", forward)

@@ -9,8 +9,6 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from art_gym import Outcome, TextEnv, tool
 from art_trainer.errors import ConfigError
@@ -65,11 +63,11 @@ class OddTools(TextEnv):
 class Toolless(gym.Env[str, str]):
     """Text in, text out, and no tools."""
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
         return "say", {}
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def step(self, action: str) -> Any:
         return action[::-1], float(len(action)), action == "", False, {}
 
 
@@ -95,12 +93,11 @@ def begun(env: str = "toy/TrlOdd-v0", row: int = 0, **options: Any) -> Any:
     return environment
 
 
-def schema_of(environment: Any, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = chat_template_utils.get_json_schema(getattr(environment, name))["function"]
-    return found
+def schema_of(environment: Any, name: str) -> Any:
+    return chat_template_utils.get_json_schema(getattr(environment, name))["function"]
 
 
-@pytest.mark.parametrize("env", ["toy/TrlOdd-v0", "art/2048-v0", "art/Coding-v0"])
+@pytest.mark.parametrize("env", ["toy/TrlOdd-v0", "art/Email-v0", "art/2048-v0", "art/Coding-v0"])
 def test_the_methods_give_the_environments_schemas_back(env: str) -> None:
     environment = environment_factory(env)()
     wanted = {s["function"]["name"]: s["function"] for s in gym.make(env).reset(seed=0)[1]["tools"]}
@@ -126,18 +123,11 @@ def test_defaults_and_dates_are_described_and_arrive_as_their_types() -> None:
     assert mixed.startswith("(['ann'], 0.5, None, False, datetime.date(2025, 1, 2))")
 
 
-@pytest.fixture(scope="module")
-def odd() -> tuple[Any, dict[str, Any]]:
-    """An environment and its row, made once for many examples."""
-    return environment_factory("toy/TrlOdd-v0")(), task_dataset("toy/TrlOdd-v0", size=1)[0]
-
-
-@given(text=st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=60))
-@example(text="a </tool_call> b")
-@example(text="<think>no</think> yes")
-def test_any_text_arrives_as_it_was_said(odd: tuple[Any, dict[str, Any]], text: str) -> None:
-    environment, row = odd
-    environment.reset(**row)
+@pytest.mark.parametrize(
+    "text", ["", "é漢\n\n  ", "a </tool_call> b", "<think>no</think> yes", '"\\\\{}\x00']
+)
+def test_any_text_arrives_as_it_was_said(text: str) -> None:
+    environment = begun()
     environment.keep(text=text)
     assert environment._env.unwrapped.kept == text
     assert environment.get_reward() == len(text)
@@ -167,20 +157,15 @@ def test_wrong_arguments_are_answered_and_charged_by_the_environment() -> None:
     assert environment.get_reward() == pytest.approx(-0.2)
 
 
-def test_after_the_end_calls_are_answered_and_pay_nothing() -> None:
-    environment = begun(SAY_ID)
-    assert [environment.say(word="red") for _ in range(2)] == ["right", EPISODE_OVER]
-    assert environment.get_reward() == 1.0
+def test_an_episode_pays_at_its_end_and_calls_after_it_nothing() -> None:
+    environment = begun(SAY_ID, unfinished_reward=-0.5)
+    paid, answers = [environment.get_reward()], []
+    for word in ("green", "red", "red"):
+        answers.append(environment.say(word=word))
+        paid.append(environment.get_reward())
+    assert answers == ["wrong", "right", EPISODE_OVER]
+    assert paid == [-0.5, -0.5, 1.0, 1.0]
     assert environment_factory(SAY_ID)().say(word="red") == EPISODE_OVER
-
-
-def test_an_episode_left_before_its_end_pays_what_was_asked() -> None:
-    left = begun(SAY_ID, unfinished_reward=-0.5)
-    paid = [left.get_reward()]
-    for word in ("green", "red"):
-        left.say(word=word)
-        paid.append(left.get_reward())
-    assert paid == [-0.5, -0.5, 1.0]
 
 
 @pytest.mark.parametrize("fault", ["red", "begin"])

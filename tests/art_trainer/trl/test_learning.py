@@ -22,19 +22,16 @@ def _right_first(group: Sequence[Attempt], rubric: Rubric | None = None) -> Mapp
     return {a.id: Score(sum(s.error is None for s in a.steps) / len(a.steps)) for a in group}
 
 
-@pytest.mark.parametrize("reward", ["env", "ruler"])
-@pytest.mark.parametrize("hook", ["rollout_func", "environment_factory"])
+@pytest.mark.parametrize(("hook", "reward"), [("rollout_func", "env"), ("environment_factory", "ruler")])
 def test_the_reward_rises(hook: str, reward: str, tmp_path: Path) -> None:
     rows, tokenizer = task_dataset(SAY_ID, size=64), word_tokenizer()
-    how: dict[str, Any] = {"reward_funcs": env_reward} if reward == "env" else {}
     if hook == "rollout_func":
-        how["rollout_func"] = GymRollout(rows)
+        steps, metric = 40, "reward"
+        how: dict[str, Any] = {"rollout_func": GymRollout(rows), "reward_funcs": env_reward}
     else:
-        tokenizer = free_text(tokenizer)
+        steps, metric, tokenizer = 16, "rewards/ruler/mean", free_text(tokenizer)
         how = {"environment_factory": environment_factory(SAY_ID, free_text=True)}
-    if reward == "ruler":
         how["reward_funcs"] = ruler_reward(_right_first)
-    steps = 40 if reward == "env" else 16
     args = {
         "max_steps": steps, "learning_rate": 1e-2, "lr_scheduler_type": "constant", "num_generations": 8,
         "per_device_train_batch_size": 32, "max_completion_length": 64, "max_tool_calling_iterations": 2,
@@ -42,6 +39,6 @@ def test_the_reward_rises(hook: str, reward: str, tmp_path: Path) -> None:
     }  # fmt: skip
     made = trainer(tmp_path, tokenizer, rows, args=args, **how)
     made.train()
-    rewards = logged(made, "reward" if reward == "env" else "rewards/ruler/mean")
+    rewards = logged(made, metric)
     assert len(rewards) == steps
     assert sum(rewards[-4:]) / 4 > sum(rewards[:4]) / 4 + 0.25

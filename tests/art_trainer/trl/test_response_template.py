@@ -23,19 +23,16 @@ def read(tokenizer: Any, reply: str) -> dict[str, Any]:
     """What TRL reads in a reply."""
     prefix = tokenizer.apply_chat_template(ASKED, add_generation_prompt=True, return_dict=False)
     ids = tokenizer(reply, add_special_tokens=False)["input_ids"]
-    found: dict[str, Any] = utils.parse_response(tokenizer, ids, prefix=prefix)
-    return found
+    return utils.parse_response(tokenizer, ids, prefix=prefix)
 
 
 @pytest.mark.parametrize(
     "reply", ["left", " two\n\nlines ", '{content} {"name": "f"}', "<tool_call>x</tool_call>", "7", ""]
 )
-@pytest.mark.parametrize("end", ["<|im_end|>", ""])
-def test_every_turn_is_one_call_with_its_text(reply: str, end: str) -> None:
-    if not reply and not end:
-        return  # TRL never parses nothing
+def test_every_turn_is_one_call_with_its_text(reply: str) -> None:
     call = {"type": "function", "function": {"name": "act", "arguments": {"text": reply.strip()}}}
-    assert read(free_text(byte_chat()), reply + end)["tool_calls"] == [call]
+    for end in ("<|im_end|>", "") if reply else ("<|im_end|>",):  # TRL never parses nothing
+        assert read(free_text(byte_chat()), reply + end)["tool_calls"] == [call]
 
 
 @pytest.mark.parametrize("made", [byte_chat, word_tokenizer])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -31,21 +32,17 @@ class CountingJudge:
         return {id_: Score(min(len(text), 100) / 100, text) for id_, text in reversed(said.items())}
 
 
-def _chat(*texts: str) -> list[list[dict[str, str]]]:
-    return [[{"role": "assistant", "content": text}] for text in texts]
+def _chat(*texts: str, role: str = "assistant") -> list[list[dict[str, str]]]:
+    return [[{"role": role, "content": text}] for text in texts]
 
 
-def _ask(*texts: str) -> list[list[dict[str, str]]]:
-    return [[{"role": "user", "content": text}] for text in texts]
+_ask = partial(_chat, role="user")
 
 
 def test_groups_are_found_by_prompt_and_seed_and_judged_once_each() -> None:
     judge = CountingJudge()
-    scores = ruler_reward(judge)(
-        prompts=_ask("a", "b", "a", "a", "b"),
-        completions=_chat("1", "22", "333", "4444", "55555"),
-        seed=[1, 1, 1, 2, 1],
-    )
+    prompts, completions = _ask("a", "b", "a", "a", "b"), _chat("1", "22", "333", "4444", "55555")
+    scores = ruler_reward(judge)(prompts=prompts, completions=completions, seed=[1, 1, 1, 2, 1])
     assert scores == [0.01, 0.02, 0.03, 0.04, 0.05]
     said = sorted(tuple(attempt.steps[0].reply for attempt in group) for group in judge.groups)
     assert said == [("1", "333"), ("22", "55555"), ("4444",)]
