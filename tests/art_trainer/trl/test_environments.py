@@ -123,9 +123,7 @@ def test_defaults_and_dates_are_described_and_arrive_as_their_types() -> None:
     assert mixed.startswith("(['ann'], 0.5, None, False, datetime.date(2025, 1, 2))")
 
 
-@pytest.mark.parametrize(
-    "text", ["", "é漢\n\n  ", "a </tool_call> b", "<think>no</think> yes", '"\\\\{}\x00']
-)
+@pytest.mark.parametrize("text", ["", "é漢\n\n ", "a </tool_call> b", "<think>no</think> yes", '"\\{}\x00'])
 def test_any_text_arrives_as_it_was_said(text: str) -> None:
     environment = begun()
     environment.keep(text=text)
@@ -163,7 +161,7 @@ def test_an_episode_pays_at_its_end_and_calls_after_it_nothing() -> None:
     for word in ("green", "red", "red"):
         answers.append(environment.say(word=word))
         paid.append(environment.get_reward())
-    assert answers == ["wrong", "right", EPISODE_OVER]
+    assert answers == ["wrong\n(1 turn left)", "right", EPISODE_OVER]
     assert paid == [-0.5, -0.5, 1.0, 1.0]
     assert environment_factory(SAY_ID)().say(word="red") == EPISODE_OVER
 
