@@ -192,16 +192,6 @@ def test_equal_rewards_have_advantages_of_exactly_zero(
     assert of_single_turns([[value] * size, [0.0, 1.0]], **settings)[0] == [0.0] * size
 
 
-def test_a_config_chooses_the_estimator_and_all_its_settings() -> None:
-    settings = GRPOConfig(
-        advantage_estimator="gigpo", gamma=0.5, step_advantage_weight=3.0, scale_rewards="group"
-    )
-    (found,) = estimate([group_of([0.0, 1.0], [0.0, 0.0])], settings)
-    states = [["door", "room 0"]] * 2
-    wanted = gigpo_advantages([[0.0, 1.0], [0.0, 0.0]], states, gamma=0.5, step_weight=3.0, scale=True)
-    assert [values.tolist() for values in found] == [values.tolist() for values in wanted]
-
-
 def test_gae_needs_values_and_is_whitened_over_the_batch_if_scaled() -> None:
     groups = [group_of([0.0, 1.0], [2.0]), group_of([0.0, 0.0, 3.0])]
     values = [[np.array([0.5, 0.5]), np.array([1.0])], [np.array([0.1, 0.2, 0.3])]]
@@ -214,9 +204,3 @@ def test_gae_needs_values_and_is_whitened_over_the_batch_if_scaled() -> None:
     assert after == pytest.approx((before - before.mean()) / (before.std(ddof=1) + STD_FLOOR))
     with pytest.raises(ValueError, match="pass values"):
         estimate(groups, GRPOConfig(**settings))
-
-
-@pytest.mark.parametrize("estimator", get_args(AdvantageEstimator))
-def test_a_batch_without_groups_is_empty(estimator: str) -> None:
-    settings: dict[str, Any] = {"advantage_estimator": estimator}
-    assert estimate([], GRPOConfig(**settings), []) == []

@@ -1,9 +1,11 @@
 """``art-trainer`` in process: settings, ``train`` from start to report, ``eval``, ``play``, wrong input."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from importlib import metadata
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from art_trainer.errors import CheckpointError, ConfigError
 from art_trainer.tracking.episode_store import iter_steps
 from art_trainer.tracking.run_dir import RunFolder
 from art_trainer.training.run_settings import DEFAULT, SETTINGS, Layer, merge_settings
-from tests.art_trainer.chat_servers import serving_words
+from tests.wrappers.judging.judge_server import JudgeServer, says
 
 ROOT = Path(__file__).resolve().parents[3]
 ENV = "tests.art_trainer.toy_envs:toy/Echo-v0"
@@ -62,8 +64,10 @@ def test_eval_of_environment_arguments_models_servers_and_faults(invoke, model):
     assert "train split, 3 episodes" in invoke(*EVAL, "scripted", *small).output
     of_folder = invoke(*EVAL, model, "--episodes", "3", "--max-completion-length", "4")
     assert "0 to 56" in of_folder.output
-    with serving_words(lambda asked, number: asked.rpartition("Say ")[2].strip().split("!")[0]) as url:
-        assert "61 to 100" in invoke(*EVAL, f"openai:org/m@v2@{url}").output
+    last_word = re.compile(r".*Say (\w+)!", re.DOTALL)
+    answer = lambda n, request: says(last_word.match(request["messages"][-1]["content"])[1])  # noqa: E731
+    with closing(JudgeServer(answer)) as server:
+        assert "61 to 100" in invoke(*EVAL, f"openai:org/m@v2@{server.url}").output
     fragile = invoke(*EVAL, "scripted", "--env-args", "fragile=true")
     assert "first fault of scripted: RuntimeError: out of paint" in fragile.output
     assert "57 to 100" in fragile.output

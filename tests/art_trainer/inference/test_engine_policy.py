@@ -191,22 +191,6 @@ def test_training_over_an_engine_is_training_in_this_process(serve, tmp_path, ki
     assert torch.equal(weights_of(ours), weights_of(theirs))
 
 
-def test_a_run_stopped_and_resumed_over_an_engine_goes_on_with_its_weights(serve, tmp_path):
-    found = []
-    for seed in (0, 9):
-        with policy_on(serve(), lora(seed)) as policy:
-            trainer = GRPOTrainer(policy, lambda: EchoEnv(2), settings(tmp_path / "a"))
-            if found:
-                trainer.load_checkpoint(tmp_path / "saved")
-            else:
-                for _ in range(2):
-                    trainer.update_policy(trainer.collect_episodes())
-                trainer.save_checkpoint(tmp_path / "saved")
-            found.append(trainer.collect_episodes())
-            trainer.close()
-    assert found[0] == found[1]
-
-
 # Faults.
 
 

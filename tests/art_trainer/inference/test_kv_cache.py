@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
 from art_trainer.inference import generation as slot_decoder
-from art_trainer.inference.kv_cache import SharedPrefixes, SlotCache, Window
+from art_trainer.inference.kv_cache import SharedPrefixes, SlotCache
 from tests.art_trainer.inference.test_transformers_policy import (
     VOCABULARY,
     largest_error,
@@ -82,18 +81,3 @@ def test_other_attentions_keep_a_copy_in_each_row():
     policy = make_policy(model=model)
     assert not policy._decoder.shares
     assert largest_error(policy, played(policy, seeds=2)) < 1e-5
-
-
-def test_a_table_grows_and_keeps_what_it_holds():
-    cache = SlotCache(1)
-    cache.reserve(2, 3)
-    generator = torch.Generator().manual_seed(0)
-    new = states(generator, 2, 2, 3, 4)
-    window = Window(torch.arange(2), slice(0, 2), torch.arange(3).expand(2, 3), 3)
-    cache.window = window
-    cache.slots[0].update(new, -new)
-    cache.reserve(9, 500)
-    keys, values = cache.slots[0].own.read(window.rows, None, 3)
-    np.testing.assert_array_equal(keys.numpy(), new.numpy())
-    np.testing.assert_array_equal(values.numpy(), -new.numpy())
-    assert cache.capacity.rows == 9

@@ -83,14 +83,6 @@ def test_a_restored_learner_goes_on_to_the_same_numbers(case: str, tmp_path: Pat
         assert torch.equal(a, b) or not a.requires_grad, name
 
 
-def test_the_model_folder_loads_as_any_hugging_face_model(checkpoint: Path) -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    model = AutoModelForCausalLM.from_pretrained(checkpoint / "model")
-    assert torch.equal(model.lm_head.weight, tiny_model().lm_head.weight)
-    assert AutoTokenizer.from_pretrained(checkpoint / "model").chat_template == byte_tokenizer().chat_template
-
-
 @pytest.mark.parametrize("name", ["optimizer.safetensors", "state.json", "model/model.safetensors"])
 def test_a_damaged_file_is_named_and_nothing_is_loaded(name: str, checkpoint: Path) -> None:
     damage(checkpoint / name)

@@ -50,21 +50,6 @@ def estimates_of(learner: Learner, groups: list[Group]) -> ValueEstimates:
     return found
 
 
-@pytest.mark.parametrize("family", ["qwen2", "qwen3", "deepseek-v3", "mistral-sliding"])
-def test_a_value_is_read_where_the_turns_first_token_is_predicted(family: str) -> None:
-    model = tiny_model(family)
-    groups = made_groups(model, groups=2)
-    learner, critic = ppo_learner(model)
-    for group, found in zip(groups, estimates_of(learner, groups).values, strict=True):
-        for episode, values_T in zip(group.episodes, found, strict=True):
-            (history,) = episode.histories
-            hidden = model(input_ids=torch.tensor([history.token_ids]), output_hidden_states=True)
-            turns = [span.turn for span in history.spans for _ in span.token_ids]
-            places = [i for i, turn in enumerate(turns) if turn is not None and turns[i - 1] != turn]
-            wanted = critic.head(hidden.hidden_states[-1][0, torch.tensor(places) - 1])
-            assert values_T == pytest.approx(critic.head.unscaled(wanted.detach().double().numpy()), abs=1e-5)
-
-
 def test_a_value_should_be_the_lambda_return() -> None:
     groups = made_groups(tiny_model())
     one_step, whole = (

@@ -143,19 +143,3 @@ def test_gigpo_adds_to_each_state_the_gradient_of_the_choice_made_there(omega: f
         choice = true[1 + room] / comes  # the gradient of what one gets who is there
         share = comes - (1 - (1 - comes) ** G) / G
         assert torch.allclose(found[1 + room], omega * share * choice, atol=1e-12)
-
-
-@pytest.mark.parametrize("loss_type", ["grpo", "cispo"])
-def test_old_samples_weighed_by_their_ratio_have_the_gradient_of_the_new_policy(loss_type: str) -> None:
-    logits, _ = bandit()
-    logprobs = logits.log_softmax(0)
-    old = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64).log()
-    rewards = torch.tensor(REWARDS, dtype=torch.float64)
-    total = torch.zeros((), dtype=torch.float64)
-    for arm in range(3):
-        given = logprobs[arm][None, None], old[arm][None, None], rewards[arm : arm + 1], torch.ones(1, 1)
-        loss = padded_policy_loss(*given, loss_type=loss_type, epsilon=0.99, epsilon_high=9.0)
-        total = total + old[arm].exp() * loss
-    (found,) = torch.autograd.grad(-total, logits, retain_graph=True)
-    probabilities = logits.detach().softmax(0)
-    assert torch.allclose(found, probabilities * (rewards - probabilities @ rewards), atol=1e-12)
