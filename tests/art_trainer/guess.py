@@ -6,12 +6,11 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.inference.transformers_policy import TransformersPolicy
-from tests.art_trainer.tiny_models import tiny_model
+from tests.art_trainer.tiny_models import tiny_model, word_tokenizer
 
 NUMBERS = 16
 TURNS = 5
@@ -71,12 +70,7 @@ def _bisect() -> Any:
 
 
 def guess_tokenizer() -> PreTrainedTokenizerFast:
-    words = ["<unk>", "<end>", "GUESS", "LOW", "HIGH", "BAD", "RIGHT", *map(str, range(NUMBERS))]
-    core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
-    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>", eos_token="<end>")
-    tokenizer.chat_template = TEMPLATE
-    return tokenizer
+    return word_tokenizer(["GUESS", "LOW", "HIGH", "BAD", "RIGHT", *map(str, range(NUMBERS))], TEMPLATE)
 
 
 def guess_policy(

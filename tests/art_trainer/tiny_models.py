@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import gymnasium as gym
@@ -41,6 +42,17 @@ def byte_tokenizer(template: str | None = CHATML) -> PreTrainedTokenizerFast:
     core.decoder = token_decoders.ByteLevel()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|endoftext|>")
     tokenizer.add_special_tokens({"additional_special_tokens": SPECIAL})
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def word_tokenizer(words: Iterable[str], template: str, **options: Any) -> PreTrainedTokenizerFast:
+    """One token a word, after ``<unk>`` and ``<end>``, which ends a turn."""
+    vocabulary = {word: i for i, word in enumerate(["<unk>", "<end>", *words])}
+    core = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    names = {"unk_token": "<unk>", "eos_token": "<end>"}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, **names, **options)
     tokenizer.chat_template = template
     return tokenizer
 

@@ -55,11 +55,13 @@ def test_the_last_layer_is_computed_where_it_is_looked_at_and_changes_nothing(
     model = tiny_model(family)
     rows = rows_of(made_groups(model))
     assert Scorer(model).prunes
-    fed: list[int] = []
+    fed, headed = list[int](), list[int]()
     hook = model.model.layers[-1].mlp.register_forward_hook(lambda *call: fed.append(call[2].shape[1]))
+    head_hook = model.lm_head.register_forward_hook(lambda *call: headed.append(call[2].shape[0]))
     found = numbers_of(model, rows, share=True)
     hook.remove()
-    assert fed[-1] == predicting_positions(rows)
+    head_hook.remove()
+    assert fed[-1] == headed[-1] == predicting_positions(rows) < sum(row.targets.size for row in rows)
     monkeypatch.setattr(scoring, "can_prune", lambda decoder: False)
     same(found, numbers_of(model, rows, share=True))
 
@@ -88,18 +90,6 @@ def test_logits_in_chunks_give_the_same_and_remember_none(monkeypatch: pytest.Mo
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
         same(numbers_of(model, rows, share=False), whole)
     assert sum(size == 300 * 7 for size in kept) <= 2 * len(rows) * 3  # only while one chunk is recomputed
-
-
-def test_the_head_runs_only_where_a_sampled_token_is_predicted() -> None:
-    model = tiny_model()
-    rows = rows_of(made_groups(model))
-    scorer = Scorer(model)
-    seen: list[int] = []
-    hook = model.lm_head.register_forward_hook(lambda *call: seen.append(call[2].shape[0]))
-    for batch in pack(rows, 10_000, share=True, device=CPU):
-        scorer.score(batch)
-    hook.remove()
-    assert sum(seen) == predicting_positions(rows) < sum(row.targets.size for row in rows)
 
 
 def test_a_head_with_scaled_logits_is_noticed() -> None:

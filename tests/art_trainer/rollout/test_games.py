@@ -151,15 +151,6 @@ def test_whatever_ends_the_games_conversations_are_released(fault: type[BaseExce
     policy.version += 1  # refused while conversations are live
 
 
-def test_groups_hold_one_seat_s_attempts_at_one_start() -> None:
-    games = play_games(both(ScriptedPolicy("any")), Race, starts(8, 4))
-    groups = seat_groups(games, 4, [FIRST, SECOND])
-    assert [seat_of(group) for group in groups] == [FIRST, SECOND, FIRST, SECOND]
-    assert [{episode.seed for episode in group.episodes} for group in groups] == [{0}, {0}, {1}, {1}]
-    assert [len(group.episodes) for group in groups] == [4, 4, 4, 4]
-    assert [seat_of(group) for group in seat_groups(games, 4, [SECOND])] == [SECOND, SECOND]
-
-
 def test_attempts_in_which_a_seat_never_moved_are_left_out() -> None:
     def short() -> Race:
         return Race(goal=4, lowest=2, highest=2)

@@ -88,11 +88,8 @@ def test_the_card_has_environment_settings_curve_and_evaluations(adapter: Path, 
     assert [row.endswith("| 6 |") for row in rows] == [True, True]
     assert "output\\_dir" not in card
     # Every table has as many cells in each row as its heading has.
-    blocks = [block.splitlines() for block in card.split("\n\n")]
-    tables = [lines for lines in blocks if len(lines) > 1 and lines[1].startswith("|---")]
-    assert len(tables) == 3
-    for lines in tables:
-        assert {line.replace("\\|", "").count("|") for line in lines} == {lines[0].count("|")}
+    for table in card.split("\n\n"):
+        assert len({line.replace("\\|", "").count("|") for line in table.splitlines() if line[0] == "|"}) <= 1
 
 
 def test_the_example_of_the_card_runs(

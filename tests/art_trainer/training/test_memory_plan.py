@@ -123,21 +123,12 @@ def test_sizes_of_4_and_8_bits() -> None:
     assert optimizer_bytes(torch.nn.Linear(64, 63, bias=False), "adamw_8bit") == 8 * 64 * 63
 
 
-@pytest.mark.parametrize(
-    ("shape", "limit", "wanted"),
-    [
-        (EpisodeShape(10, 5, 4), None, 10 + 4 * 8 + 3 * 5),
-        (EpisodeShape(10, 5, 4), 50, 50),
-        (EpisodeShape(10, 5, 4, windowed=True), None, 18),
-    ],
-)
-def test_a_context_is_as_long_as_its_turns(shape: EpisodeShape, limit: int | None, wanted: int) -> None:
-    assert shape.context(8, limit) == wanted
-
-
 def test_a_step_is_counted_in_episodes_and_tokens_and_logits_are_held_in_chunks() -> None:
     plan = planned(settings={"groups_per_step": 3, "num_generations": 4})
     assert (plan.episodes, plan.sampled_tokens, plan.context_tokens) == (12, 12 * 3 * 8, 12 * 104)
+    shape = EpisodeShape(10, 5, 4)
+    assert (shape.context(8, None), shape.context(8, 50)) == (10 + 4 * 8 + 3 * 5, 50)
+    assert EpisodeShape(10, 5, 4, windowed=True).context(8, None) == 18
     assert plan.total == sum(sizes(plan).values())
     assert sizes(planned(settings={"tokens_per_microbatch": 200}))["logits"] == 12 * 200 * 300
     many = sizes(planned(settings={"tokens_per_microbatch": 10**6}))["logits"]

@@ -129,15 +129,6 @@ def test_the_numbers_are_those_logged(kind: str, tmp_path: Path) -> None:
     assert late.weights == weights_digest(trainer.policy.model)
 
 
-def test_replaced_groups_are_recorded_and_count_in_the_metrics(tmp_path: Path) -> None:
-    record_run(tmp_path, 1, **KINDS["dynamic sampling"])
-    first = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])
-    assert first["resampled_groups"] > 0
-    rewrite(tmp_path / FILE, 1, lambda line: line.update(replaced=True, group=9))
-    names = [number.name for number in replay(tmp_path, 1, build=builder()).steps[0].differences]
-    assert "loss" in names
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("finished")

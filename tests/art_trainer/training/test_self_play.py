@@ -3,8 +3,6 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from art_trainer.config import GRPOConfig
 from art_trainer.errors import ConfigError
@@ -15,6 +13,7 @@ from art_trainer.tracking.run_dir import list_checkpoints
 from art_trainer.training.self_play import SelfPlayTrainer, game_maker, play_matches
 from tests.art_gym.toy_games import FIRST, SECOND, Pennies, Race
 from tests.art_trainer.guess import TEMPLATE, guess_policy
+from tests.art_trainer.tiny_models import word_tokenizer
 from tests.art_trainer.updates import logged_metrics, weights_of
 
 DUEL = "art/2048Duel-v0"
@@ -23,13 +22,8 @@ SCRIPT = ScriptedPolicy("any")
 
 def race_policy(seed: int = 0, max_new_tokens: int = 1) -> TransformersPolicy:
     """A two-layer model of random weights that reads and writes whole words of the race."""
-    words = ["<unk>", "<end>", "count", "+1", "+2", "wait", *map(str, range(12))]
-    core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
-    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=core, unk_token="<unk>", eos_token="<end>", omit_system=True
-    )
-    tokenizer.chat_template = TEMPLATE
+    words = ["count", "+1", "+2", "wait", *map(str, range(12))]
+    tokenizer = word_tokenizer(words, TEMPLATE, omit_system=True)
     return guess_policy(seed, hidden=48, tokenizer=tokenizer, max_new_tokens=max_new_tokens)
 
 

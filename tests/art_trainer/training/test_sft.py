@@ -36,14 +36,6 @@ def test_demonstrations_are_what_the_policy_would_have_read_and_sampled() -> Non
         assert sampled == [(n, policy.format.reply(turn.reply)) for n, turn in enumerate(episode.turns)]
 
 
-def test_with_a_window_each_demonstrated_turn_is_a_history_of_its_own() -> None:
-    policy = guess_policy(history_window=1)
-    for episode in collect_demonstrations(policy, GuessEnv, "bisect", starts(6)):
-        assert [history.turns[0] for history in episode.histories] == list(range(len(episode.turns)))
-        for history, message in zip(episode.histories, talk(episode)[::2], strict=False):
-            assert list(history.spans[0].token_ids) == policy.format.prompt([message])
-
-
 def test_a_disturbed_player_is_still_written_down() -> None:
     policy = guess_policy(history_window=1)
     episodes = collect_demonstrations(policy, GuessEnv, "oracle", starts(40), noise=1.0)

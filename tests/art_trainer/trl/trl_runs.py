@@ -9,10 +9,10 @@ from typing import Any, Literal
 import gymnasium as gym
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from art_gym import Outcome, Task, TextEnv, tool
+from tests.art_trainer import tiny_models
 from tests.art_trainer.tiny_models import byte_tokenizer, tiny_model
 
 os.environ |= {"TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1"}
@@ -58,7 +58,6 @@ class SayOneOfFour(TextEnv):
 if SAY_ID not in gym.registry:
     gym.register(SAY_ID, entry_point=SayOneOfFour, order_enforce=False, disable_env_checker=True)
 
-SPECIAL = ("<pad>", "<ask>", "<say>", "<end>", "<unknown>")
 TEMPLATE = (
     "{% for m in messages %}{% if m['role'] == 'user' %}{{ '<ask>' + m['content'] }}"
     "{% elif m['role'] == 'assistant' %}{{ '<say>' + m['content'] + '<end>' }}{% endif %}{% endfor %}"
@@ -76,13 +75,9 @@ TOOLS_TEMPLATE = (
 
 def word_tokenizer() -> PreTrainedTokenizerFast:
     """One token a word of the toy environment."""
-    words = [*SPECIAL, *WORDS, "?", "right", "wrong", "over"]
-    core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unknown>"))
-    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    names = {"pad_token": "<pad>", "eos_token": "<end>", "unk_token": "<unknown>"}
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, **names, omit_system=True)
+    words = ["<pad>", "<ask>", "<say>", *WORDS, "?", "right", "wrong", "over"]
+    tokenizer = tiny_models.word_tokenizer(words, TEMPLATE, pad_token="<pad>", omit_system=True)
     tokenizer.add_special_tokens({"additional_special_tokens": ["<ask>", "<say>"]})
-    tokenizer.chat_template = TEMPLATE
     return tokenizer
 
 
