@@ -23,6 +23,17 @@ _ARGUMENTS = [
 
 
 @pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a tiny model with a byte tokenizer; only for reading."""
+    from tests.art_trainer.tiny_models import byte_tokenizer, tiny_model
+
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    tiny_model("qwen2").save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
 def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run folder of ``art-trainer train``: 6 steps of 8 groups of 4 episodes of guess-the-number.
 

@@ -22,6 +22,7 @@ from transformers import (
 )
 
 from art_trainer.models.loading import add_lora_adapter
+from art_trainer.types import Episode
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -152,3 +153,14 @@ def full_logprobs(model: torch.nn.Module, tokens: tuple[int, ...], temperature: 
         logits = model(input_ids=torch.tensor([tokens])).logits[0, :-1].float() / temperature
         logprobs = logits.log_softmax(-1).gather(-1, torch.tensor(tokens[1:])[:, None])[:, 0]
     return logprobs.numpy()
+
+
+def largest_error(model: torch.nn.Module, episodes: Iterable[Episode], temperature: float = 1.0) -> float:
+    """Between the log-probs that episodes recorded and those of plain forward passes."""
+    errors = []
+    for episode in episodes:
+        assert episode.error is None
+        for history in episode.histories:
+            full = full_logprobs(model, history.token_ids, temperature)[np.array(history.action_mask[1:])]
+            errors.append(float(np.abs(full - np.array(history.logprobs)).max()))
+    return max(errors)

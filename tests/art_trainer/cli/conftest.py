@@ -8,16 +8,6 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from art_trainer.cli.main import app, main
-from tests.art_trainer.tiny_models import byte_tokenizer, tiny_model
-
-
-@pytest.fixture(scope="session")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The folder of a tiny model with a byte tokenizer."""
-    folder = tmp_path_factory.mktemp("models") / "tiny"
-    tiny_model("qwen2").save_pretrained(folder)
-    byte_tokenizer().save_pretrained(folder)
-    return str(folder)
 
 
 @pytest.fixture

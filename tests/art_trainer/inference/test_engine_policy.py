@@ -1,6 +1,5 @@
 """Playing and training through an engine: a real server on loopback, with a tiny model behind it."""
 
-import contextlib
 import gc
 import itertools
 import threading
@@ -28,8 +27,8 @@ from art_trainer.training.run_settings import Layer, merge_settings
 from art_trainer.training.run_setup import with_engine
 from art_trainer.training.trainer import GRPOTrainer
 from art_trainer.types import Ending, EpisodeSpec
-from tests.art_trainer.engine_server import HANG, EngineServer
-from tests.art_trainer.tiny_models import EchoEnv, byte_tokenizer, full_logprobs, tiny_model
+from tests.art_trainer.engine_server import HANG
+from tests.art_trainer.tiny_models import EchoEnv, byte_tokenizer, largest_error, tiny_model
 from tests.art_trainer.tiny_models import lora_model as lora
 from tests.art_trainer.updates import weights_of
 from tests.art_trainer.waiting import interrupted, until
@@ -44,33 +43,9 @@ STOPS = SamplingParams(max_new_tokens=6, stop_token_ids=tuple(range(60)))
 STARTS = [EpisodeSpec(seed, group=seed, rng_seed=seed) for seed in range(4)]
 
 
-@pytest.fixture
-def serve():
-    with contextlib.ExitStack() as servers:
-        yield lambda base=None, **options: servers.enter_context(
-            contextlib.closing(EngineServer(base or tiny_model(), **options))
-        )
-
-
-@pytest.fixture(params=[VLLMEngine, SGLangEngine])
-def kind(request):
-    return request.param
-
-
 def policy_on(server, model=None, *, kind=VLLMEngine, sampling=SAMPLING, **options):
     engine = kind(server.url, max_retries=2, backoff=0.001)
     return EnginePolicy(engine, model, byte_tokenizer(), sampling=sampling, **options)
-
-
-def worst_difference(model, episodes):
-    """Between log-probs that the engine sent and those of the model here."""
-    worst = 0.0
-    for episode in episodes:
-        assert episode.error is None
-        for history in episode.histories:
-            wanted = full_logprobs(model, history.token_ids)[np.array(history.action_mask)[1:]]
-            worst = max(worst, float(np.abs(wanted - np.array(history.logprobs)).max()))
-    return worst
 
 
 # Tokens.
@@ -104,9 +79,7 @@ def test_a_context_that_is_full_ends_the_episode_before_the_engine_refuses(serve
         episodes = rollout_episodes(policy, lambda: EchoEnv(30), STARTS)
     assert {episode.ending for episode in episodes} == {Ending.CONTEXT_FULL}
     assert all(episode.turns for episode in episodes)
-
-
-def test_the_limit_is_the_smaller_of_engine_and_model(serve):
+    # The limit is the smaller of the engine's and the model's.
     with policy_on(serve(limit=4096), lora()) as trained, policy_on(serve(limit=None)) as unknown:
         assert trained.max_context == context_limit(tiny_model()) == 1024
         assert unknown.max_context is None
@@ -121,7 +94,7 @@ def test_log_probs_are_the_learners_after_each_of_three_reloads(serve, kind):
         names = []
         for version in range(4):
             episodes = rollout_episodes(policy, lambda: EchoEnv(2), STARTS[:2])
-            assert worst_difference(model, episodes) < 1e-4
+            assert largest_error(model, episodes) < 1e-4
             assert {s.policy_version for e in episodes for h in e.histories for s in h.spans} == {version}
             names += list(server.adapters)
             model.load_state_dict(lora(version, scale=0.1).state_dict())
@@ -136,7 +109,7 @@ def test_a_push_that_fails_for_good_ends_the_rollout_and_can_be_done_again(serve
     with policy_on(server, model, kind=kind) as policy:
         with pytest.raises(EngineError, match=r"rank too high.*--enable-lora"):
             rollout_episodes(policy, EchoEnv, STARTS)
-        assert worst_difference(model, rollout_episodes(policy, EchoEnv, STARTS)) < 1e-4
+        assert largest_error(model, rollout_episodes(policy, EchoEnv, STARTS)) < 1e-4
 
 
 def test_weights_that_the_engine_cannot_take_are_refused_at_once(serve):
@@ -180,7 +153,7 @@ def test_training_over_an_engine_is_training_in_this_process(serve, tmp_path, ki
         local = GRPOTrainer(here, lambda: EchoEnv(2), settings(tmp_path / "b", **more))
         for step in range(3):
             groups = remote.collect_episodes()
-            assert worst_difference(ours, [e for group in groups for e in group.episodes]) < 1e-4
+            assert largest_error(ours, [e for group in groups for e in group.episodes]) < 1e-4
             found, wanted = remote.update_policy(groups), local.update_policy(groups)
             assert found["policy_loss"] == pytest.approx(wanted["policy_loss"], abs=1e-7)
             assert found["grad_norm"] == pytest.approx(wanted["grad_norm"], rel=1e-6)
@@ -210,7 +183,7 @@ def test_an_engine_started_anew_gets_its_weights_with_the_next_version(serve):
         assert lost.ending is Ending.POLICY_ERROR
         assert "does not exist" in lost.error
         policy.version += 1
-        assert worst_difference(model, rollout_episodes(policy, EchoEnv, STARTS[:1])) < 1e-4
+        assert largest_error(model, rollout_episodes(policy, EchoEnv, STARTS[:1])) < 1e-4
 
 
 def test_ctrl_c_cancels_slow_replies_also_in_the_engine(serve):
@@ -252,17 +225,9 @@ def test_a_released_conversation_gets_no_reply(serve):
 # Command line.
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("models") / "tiny"
-    tiny_model().save_pretrained(path)
-    byte_tokenizer().save_pretrained(path)
-    return str(path)
-
-
 @pytest.mark.parametrize("words", ["vllm:tiny@{url}", "sglang:tiny@{url}", "vllm:{url}/v1"])
-def test_a_served_model_plays_by_its_name_and_address(serve, folder, words):
-    server = serve(root=folder)
+def test_a_served_model_plays_by_its_name_and_address(serve, model, words):
+    server = serve(root=model)
     words = words.format(url=server.url)
     policy = load_policy(words, lambda: gym.make(ENV), temperature=1.0, max_tokens=3)
     assert isinstance(policy, EnginePolicy)
@@ -304,12 +269,12 @@ def test_wrong_settings_for_an_engine_are_explained(serve, values, reason):
 
 
 def test_art_trainer_train_trains_over_an_engine_and_evaluates_alike_before_and_after(
-    serve, folder, tmp_path, monkeypatch
+    serve, model, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    server = serve(root=folder)
+    server = serve(root=model)
     settings = {
-        "env": ENV, "model": folder, "lora": 2, "max_steps": 1, "groups_per_step": 2, "num_generations": 2,
+        "env": ENV, "model": model, "lora": 2, "max_steps": 1, "groups_per_step": 2, "num_generations": 2,
         "eval_episodes": 2, "engine": f"vllm@{server.url}", "engine_weights_dir": "weights",
         "max_completion_length": 4, "importance_sampling_correction": True, "output_dir": "out",
         "temperature": 0.7, "eval_temperature": 0.3,

@@ -1,7 +1,6 @@
 """The wire: what is sent to vLLM and SGLang, what is made of their answers, and of their faults."""
 
 import asyncio
-import contextlib
 import dataclasses
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -13,32 +12,15 @@ from art_trainer.inference.engines.clients import Completion, CompletionRequest,
 from art_trainer.inference.engines.http import BackgroundLoop
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.models.weights_io import save_weights
-from tests.art_trainer.engine_server import HANG, EngineServer
+from tests.art_trainer.engine_server import HANG
 from tests.art_trainer.tiny_models import full_logprobs, lora_model, tiny_model
 
 # Raised between two libraries: PEFT reads a property that Transformers has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
 
-ENGINES = [VLLMEngine, SGLangEngine]
 PATHS = {VLLMEngine: "/v1/completions", SGLangEngine: "/generate"}
 REQUEST = CompletionRequest((5, 6, 7, 8), SamplingParams(max_new_tokens=6), (3, 4), seed=11)
 LONG = dataclasses.replace(REQUEST, stop_token_ids=())
-
-
-@pytest.fixture(scope="module")
-def base():
-    return tiny_model()
-
-
-@pytest.fixture
-def serve(base):
-    with contextlib.ExitStack() as servers:
-        yield lambda **options: servers.enter_context(contextlib.closing(EngineServer(base, **options)))
-
-
-@pytest.fixture(params=ENGINES)
-def kind(request):
-    return request.param
 
 
 def run(engine, work):
@@ -205,7 +187,7 @@ def test_an_adapter_that_is_loaded_already_or_lost_does_not_matter(serve, kind, 
     assert list(server.adapters) == [other.name]
 
 
-def test_whole_models_go_to_sglang_and_not_to_vllm(serve, base, tmp_path):
+def test_whole_models_go_to_sglang_and_not_to_vllm(serve, tmp_path):
     server = serve()
     saved = save_weights(tiny_model(seed=3), tmp_path, 1)
     found = loaded(SGLangEngine(server.url), saved)

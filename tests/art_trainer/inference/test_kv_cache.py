@@ -10,11 +10,10 @@ from art_trainer.inference import generation as slot_decoder
 from art_trainer.inference.kv_cache import SharedPrefixes, SlotCache
 from tests.art_trainer.inference.test_transformers_policy import (
     VOCABULARY,
-    largest_error,
     make_policy,
     played,
 )
-from tests.art_trainer.tiny_models import tiny_model
+from tests.art_trainer.tiny_models import largest_error, tiny_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
 
@@ -80,4 +79,4 @@ def test_other_attentions_keep_a_copy_in_each_row():
     model.set_attn_implementation("eager")
     policy = make_policy(model=model)
     assert not policy._decoder.shares
-    assert largest_error(policy, played(policy, seeds=2)) < 1e-5
+    assert largest_error(policy.model, played(policy, seeds=2)) < 1e-5

@@ -14,8 +14,8 @@ from art_trainer.inference.policy import Conversation
 from art_trainer.inference.sampling import StopStrings
 from art_trainer.models.chat_template import TokenHistoryBuilder
 from art_trainer.rollout.episodes import group_specs, rollout_groups
-from tests.art_trainer.inference.test_transformers_policy import largest_error, make_policy
-from tests.art_trainer.tiny_models import EchoEnv
+from tests.art_trainer.inference.test_transformers_policy import make_policy
+from tests.art_trainer.tiny_models import EchoEnv, largest_error
 
 
 def first_end(strings: Sequence[str], pieces: Sequence[bytes]) -> int | None:
@@ -121,7 +121,7 @@ def test_replies_end_with_the_string_and_keep_their_tokens(family: str) -> None:
         for span, before in zip(read[1:], said, strict=False):
             closed = before.token_ids[-1] == policy.format.end_of_turn
             assert (span.token_ids[0] == policy.format.end_of_turn) != closed
-    assert largest_error(policy, [e for group in groups for e in group.episodes]) < 1e-5
+    assert largest_error(policy.model, [e for group in groups for e in group.episodes]) < 1e-5
     assert True in ends
 
 

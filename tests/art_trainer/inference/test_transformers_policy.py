@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig
 
 from art_trainer.inference import generation as slot_decoder
 from art_trainer.inference.generation import RecomputeDecoder, SlotDecoder
@@ -13,7 +13,7 @@ from art_trainer.inference.transformers_policy import BATCH_LIMITS, Transformers
 from art_trainer.rollout.episodes import group_specs, rollout_episodes, rollout_groups
 from art_trainer.types import Ending, EpisodeSpec
 from tests.art_trainer.models.test_chat_template import DEEPSEEK
-from tests.art_trainer.tiny_models import EchoEnv, byte_tokenizer, full_logprobs, tiny_model
+from tests.art_trainer.tiny_models import EchoEnv, byte_tokenizer, largest_error, lora_model, tiny_model
 
 TOKENIZER = byte_tokenizer()
 VOCABULARY = len(TOKENIZER)
@@ -35,17 +35,6 @@ def played(policy, seeds=5, group_size=4, turns=4, **options):
     return episodes
 
 
-def largest_error(policy, episodes) -> float:
-    """Between the recorded log-probs and those of a plain forward pass over the finished context."""
-    errors = []
-    for episode in episodes:
-        for history in episode.histories:
-            full = full_logprobs(policy.model, history.token_ids, policy.sampling.temperature)
-            sampled = np.array(history.action_mask[1:])
-            errors.append(np.abs(full[sampled] - np.array(history.logprobs)).max())
-    return max(errors)
-
-
 # Raised between two libraries: PEFT reads a property that Transformers has renamed.
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama", "lora", "deepseek-v3", "mistral-sliding"])
@@ -53,15 +42,14 @@ def largest_error(policy, episodes) -> float:
 @pytest.mark.parametrize("share_from", [1, 10**9])
 def test_logprobs_are_those_of_a_plain_forward_pass(family, max_batch, temperature, share_from, monkeypatch):
     monkeypatch.setattr(slot_decoder, "_SHARE_FROM", share_from)
-    model = tiny_model("qwen2" if family == "lora" else family, vocab_size=VOCABULARY)
-    if family == "lora":
-        model = get_peft_model(model, LoraConfig(r=4, init_lora_weights=False)).eval()
+    sizes = {"vocab_size": VOCABULARY}
+    model = lora_model(scale=0.1, **sizes) if family == "lora" else tiny_model(family, **sizes)
     policy = make_policy(model=model, max_batch=max_batch, sampling={"temperature": temperature})
     assert isinstance(policy._decoder, RecomputeDecoder if family == "mistral-sliding" else SlotDecoder)
     episodes = played(policy)
     assert len({len(h.token_ids) for e in episodes for h in e.histories}) > 5
     assert sum(e.sampled_tokens for e in episodes) > 200
-    assert largest_error(policy, episodes) < 1e-5
+    assert largest_error(policy.model, episodes, temperature) < 1e-5
     if family not in ("mistral-sliding", "deepseek-v3"):
         assert policy._decoder.shares
         assert (0 < policy._decoder._cache.shared_capacity.rows <= 8) == (share_from == 1)
@@ -79,7 +67,7 @@ def test_every_turn_of_a_rewritten_past_is_a_history_of_its_own(options, share_f
     episodes = played(policy, turns=4)
     for episode in episodes:
         assert [set(history.turns) for history in episode.histories] == [{turn} for turn in range(4)]
-    assert largest_error(policy, episodes) < 1e-5
+    assert largest_error(policy.model, episodes) < 1e-5
     assert all(prompt is None for prompt in policy._decoder._prompts)
 
 
@@ -89,7 +77,7 @@ def test_rows_that_move_keep_their_keys_and_values(monkeypatch):
     monkeypatch.setattr(slot_decoder, "_COMPACT_AT", 1.0)
     monkeypatch.setattr(SlotDecoder, "_compact", lambda self, s: moves.append(len(s)) or compact(self, s))
     policy = make_policy()
-    assert largest_error(policy, played(policy)) < 1e-5
+    assert largest_error(policy.model, played(policy)) < 1e-5
     assert len(moves) > 5
 
 
@@ -181,7 +169,7 @@ def test_weights_and_sampling_change_only_between_rollouts():
     policy.version = 3
     episodes = played(policy, 1, 2)
     assert {s.policy_version for e in episodes for h in e.histories for s in h.spans} == {3}
-    assert largest_error(policy, episodes) < 1e-5
+    assert largest_error(policy.model, episodes) < 1e-5
 
 
 def test_the_models_mode_is_left_as_it_was():
@@ -217,9 +205,9 @@ def test_from_pretrained_reads_a_folder_and_adds_an_adapter(tmp_path):
     assert policy.name == str(tmp_path)
     assert isinstance(policy._decoder, SlotDecoder)
     episodes = played(policy, 2, 2)
-    assert largest_error(policy, episodes) < 1e-5
+    assert largest_error(policy.model, episodes) < 1e-5
     plain = TransformersPolicy.from_pretrained(str(tmp_path), **options)
-    assert largest_error(plain, episodes) > 1e-3
+    assert largest_error(plain.model, episodes) > 1e-3
 
 
 def test_a_batch_of_none_is_refused():

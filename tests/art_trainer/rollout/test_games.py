@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pettingzoo
 import pytest
 
@@ -14,7 +13,7 @@ from art_trainer.rollout.episodes import rollout_episodes
 from art_trainer.rollout.games import PlayedGame, play_games, seat_groups, seat_of
 from art_trainer.types import Ending, Episode, EpisodeSpec
 from tests.art_gym.toy_games import FIRST, SECOND, Race
-from tests.art_trainer.tiny_models import full_logprobs
+from tests.art_trainer.tiny_models import largest_error
 from tests.art_trainer.training.test_self_play import race_policy
 
 
@@ -30,13 +29,12 @@ def test_tokens_and_logprobs_are_exactly_what_each_seat_saw_and_sampled() -> Non
     policy = race_policy(max_new_tokens=2)
     policy.max_context = 400
     sampled = 0
-    for game in play_games(both(policy), Race, starts()):
+    games = play_games(both(policy), Race, starts())
+    for game in games:
         for name, episode in game.items():
             assert episode.env_id == f"toy_race_v0:{name}"
             assert len(episode.histories) == bool(episode.turns)
             for history in episode.histories:
-                expected = full_logprobs(policy.model, history.token_ids)[np.array(history.action_mask)[1:]]
-                np.testing.assert_allclose(history.logprobs, expected, atol=2e-5)
                 assert sorted(set(history.turns)) == list(range(len(episode.turns)))
                 replies = [span for span in history.spans if span.turn is not None]
                 for span, turn in zip(replies, episode.turns, strict=True):
@@ -45,6 +43,8 @@ def test_tokens_and_logprobs_are_exactly_what_each_seat_saw_and_sampled() -> Non
                     assert policy.format.decode(said) == turn.reply
                 sampled += len(history.logprobs)
     assert sampled > 100
+    played = [episode for game in games for episode in game.values() if episode.turns]
+    assert largest_error(policy.model, played) < 2e-5
 
 
 def test_a_game_is_the_same_whatever_is_played_beside_it() -> None:

@@ -17,7 +17,7 @@ from art_trainer.cli.main import app
 from art_trainer.errors import CheckpointError
 from art_trainer.tracking.run_dir import list_checkpoints
 from art_trainer.training.export import ExportError, cell, export_model, push_model
-from tests.art_trainer.tiny_models import CHATML, byte_tokenizer, tiny_model
+from tests.art_trainer.tiny_models import CHATML, tiny_model
 
 ENV = "tests.art_trainer.toy_envs:toy/Echo-v0"
 TRAIN = ["--env", ENV, "--max-steps", "2", "--groups-per-step", "2", "--num-generations", "2"]
@@ -35,13 +35,11 @@ def invoke(*arguments: object) -> str:
 
 
 @pytest.fixture(scope="module")
-def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that trained an adapter on a model that lies beside it, in ``tiny``."""
-    folder = tmp_path_factory.mktemp("runs")
-    tiny_model().save_pretrained(folder / "tiny")
-    byte_tokenizer().save_pretrained(folder / "tiny")
-    invoke("train", *TRAIN, "--model", folder / "tiny", "--output-dir", folder / "adapter")
-    return folder / "adapter"
+def adapter(model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that trained an adapter."""
+    folder = tmp_path_factory.mktemp("runs") / "adapter"
+    invoke("train", *TRAIN, "--model", model, "--output-dir", folder)
+    return folder
 
 
 def logits(model: Any) -> torch.Tensor:
@@ -49,12 +47,14 @@ def logits(model: Any) -> torch.Tensor:
         return model.eval()(input_ids=torch.arange(3, 20)[None]).logits
 
 
-def test_the_folder_gives_the_trained_models_logits(adapter: Path, trained_run: Path, tmp_path: Path) -> None:
+def test_the_folder_gives_the_trained_models_logits(
+    adapter: Path, model: str, trained_run: Path, tmp_path: Path
+) -> None:
     full = list_checkpoints(trained_run / "checkpoints")[-1] / "model"
     adapted = list_checkpoints(adapter / "checkpoints")[-1] / "model"
     for run, wanted, before in (
         (trained_run, AutoModelForCausalLM.from_pretrained(full), trained_run.parent / "model"),
-        (adapter, PeftModel.from_pretrained(tiny_model(), adapted), adapter.parent / "tiny"),
+        (adapter, PeftModel.from_pretrained(tiny_model(), adapted), model),
     ):
         target = tmp_path / run.name
         assert f"Model: {target}" in invoke("export", run, target)
@@ -89,7 +89,10 @@ def test_the_card_has_environment_settings_curve_and_evaluations(adapter: Path, 
     assert "output\\_dir" not in card
     # Every table has as many cells in each row as its heading has.
     for table in card.split("\n\n"):
-        assert len({line.replace("\\|", "").count("|") for line in table.splitlines() if line[0] == "|"}) <= 1
+        assert (
+            len({line.replace("\\|", "").count("|") for line in table.splitlines() if line.startswith("|")})
+            <= 1
+        )
 
 
 def test_the_example_of_the_card_runs(
@@ -103,10 +106,10 @@ def test_the_example_of_the_card_runs(
 
 
 def test_what_cannot_be_exported_is_named_and_nothing_is_written(
-    adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    adapter: Path, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(adapter, tmp_path / "run")
-    model = list_checkpoints(tmp_path / "run" / "checkpoints")[-1] / "model"
+    saved = list_checkpoints(tmp_path / "run" / "checkpoints")[-1] / "model"
 
     def refused(source: Path, error: type[Exception], message: str, target: str = "out") -> None:
         before = sorted(tmp_path.rglob("*"))
@@ -118,15 +121,15 @@ def test_what_cannot_be_exported_is_named_and_nothing_is_written(
         patch.setattr(Path, "write_text", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
         refused(adapter, OSError, "No space left")
     refused(tmp_path / "gone", ExportError, "there is no such folder")
-    refused(adapter.parent / "tiny", ExportError, "holds no checkpoint")
+    refused(Path(model), ExportError, "holds no checkpoint")
     refused(adapter, ExportError, "not empty", target="run")
-    described, manifest = model / "adapter_config.json", model.parent / "manifest.json"
-    described.write_text(described.read_text().replace(str(adapter.parent / "tiny"), str(tmp_path / "moved")))
+    described, manifest = saved / "adapter_config.json", saved.parent / "manifest.json"
+    described.write_text(described.read_text().replace(model, str(tmp_path / "moved")))
     listed = json.loads(manifest.read_text())
     del listed["model/adapter_config.json"]
     manifest.write_text(json.dumps(listed))
     refused(tmp_path / "run", ExportError, r"is an adapter on .*moved', which cannot be loaded")
-    weights = model / "adapter_model.safetensors"
+    weights = saved / "adapter_model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
     refused(tmp_path / "run", CheckpointError, r"safetensors is damaged")
 

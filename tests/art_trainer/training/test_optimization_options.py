@@ -80,20 +80,12 @@ def test_layers_that_are_not_attention_or_were_replaced_are_refused() -> None:
             enable_gradient_checkpointing(model)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("models") / "tiny"
-    tiny_model().save_pretrained(path)
-    byte_tokenizer().save_pretrained(path)
-    return str(path)
-
-
-def test_weights_come_in_the_dtype_that_was_asked_for(folder: str) -> None:
+def test_weights_come_in_the_dtype_that_was_asked_for(model: str) -> None:
     def dtypes(model: torch.nn.Module, adapter: bool = False) -> set[torch.dtype]:
         return {p.dtype for name, p in model.named_parameters() if ("lora_" in name) == adapter}
 
     def loaded(**options: Any) -> torch.nn.Module:
-        return load_model(folder, ModelOptions(device="cpu", **options))
+        return load_model(model, ModelOptions(device="cpu", **options))
 
     assert dtypes(loaded()) == {torch.float32}
     # A sum of small steps needs the precision; the frozen weights do not.
@@ -104,9 +96,9 @@ def test_weights_come_in_the_dtype_that_was_asked_for(folder: str) -> None:
     assert dtypes(apply_model_options(made, ModelOptions(device="cpu"))) == {torch.bfloat16}
 
 
-def test_a_bfloat16_model_with_recomputed_layers_plays_and_scores(folder: str) -> None:
+def test_a_bfloat16_model_with_recomputed_layers_plays_and_scores(model: str) -> None:
     policy = local_policy(
-        folder,
+        model,
         ModelOptions("bfloat16", 2, gradient_checkpointing=True, device="cpu"),
         sampling=SamplingParams(max_new_tokens=4),
     )
@@ -126,7 +118,7 @@ def test_the_settings_of_a_run_are_the_models_options() -> None:
     assert found == ModelOptions(**values)
 
 
-def test_what_makes_no_sense_or_is_not_there_is_named(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_makes_no_sense_or_is_not_there_is_named(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="did you mean"):
         ModelOptions(dtype="bfloat61")
     with pytest.raises(ConfigError, match="set lora too"):
@@ -134,12 +126,12 @@ def test_what_makes_no_sense_or_is_not_there_is_named(folder: str, monkeypatch: 
     options = ModelOptions(lora=2, load_in_4bit=True, device="cpu")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="load_in_4bit needs the package bitsandbytes"):
-        load_model(folder, options)
+        load_model(model, options)
     with pytest.raises(ConfigError, match="optim='adamw_8bit' needs the package bitsandbytes"):
         make_optimizer(tiny_model(), learning_rate=1e-3, optim="adamw_8bit")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     with pytest.raises(ConfigError, match="needs a CUDA GPU"):
-        load_model(folder, options)
+        load_model(model, options)
 
 
 def test_a_reference_in_low_precision_is_nearly_as_good() -> None:
