@@ -6,14 +6,9 @@ a stale adapter, a lost token or a wrong log-probability would be seen.
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import json
-import select
-import socket
 import threading
 from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import numpy as np
@@ -24,10 +19,9 @@ from transformers import AutoModelForCausalLM
 from art_trainer.inference.generation import RecomputeDecoder, TokenSequence
 from art_trainer.inference.sampling import SamplingParams
 from tests.art_trainer.tiny_models import full_logprobs
+from tests.wrappers.judging.judge_server import JudgeServer, Reply
 
-HANG = "hang"
-Fault = tuple[int, Mapping[str, str], Any] | str
-"""A status, headers and a body (text, bytes, or anything JSON-able); or the word for no answer."""
+HANG = Reply(hang=True)
 
 
 class Refusal(Exception):
@@ -38,7 +32,7 @@ class Refusal(Exception):
         self.status, self.body = status, body
 
 
-class EngineServer:
+class EngineServer(JudgeServer):
     """Serves one base model and its adapters.
 
     Args:
@@ -48,10 +42,8 @@ class EngineServer:
         raw_logprobs: Whether log-probs are reported before temperature and filters, vLLM's default.
 
     Attributes:
-        requests: Path and body of every POST, in order.
-        faults: By path, what the next requests are answered with instead.
+        failures: By path, what the next requests are answered with instead.
         edit: Changes answers on their way out.
-        dropped: Requests whose clients left before there was an answer.
     """
 
     def __init__(
@@ -65,47 +57,24 @@ class EngineServer:
         self.base, self.name, self.root, self.limit, self.raw = base, "tiny", root, limit, raw_logprobs
         self.adapters: dict[str, torch.nn.Module] = {}
         self.weight_version = "default"
-        self.requests: list[tuple[str, Any]] = []
-        self.headers: list[Mapping[str, str]] = []
-        self.faults: dict[str, list[Fault]] = {}
+        self.failures: dict[str, list[Reply]] = {}
         self.edit: Callable[[str, Any], Any] = lambda path, answer: answer
-        self.connections: set[socket.socket] = set()
-        self.busy = self.most_busy = self.dropped = 0
-        self._lock, self._computing, self.free = threading.Lock(), threading.Lock(), threading.Event()
-        self._http = _Http(("127.0.0.1", 0), _handler(self))
-        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
-        threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True).start()
+        self._computing = threading.Lock()
+        super().__init__(self._reply)
+        self.url = self.url.removesuffix("/v1")
 
-    def close(self) -> None:
-        self.free.set()
-        self._http.shutdown()
-        self._http.server_close()
-        for connection in list(self.connections):
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-
-    def paths(self, path: str) -> list[Any]:
+    def bodies(self, path: str) -> list[Any]:
         """The bodies of all requests to a path."""
-        return [body for where, body in self.requests if where == path]
+        return [body for other, body in zip(self.paths, self.requests, strict=True) if other == path]
 
-    def fault(self, path: str, body: Any) -> Fault | None:
-        with self._lock:
-            self.requests.append((path, body))
-            waiting = self.faults.get(path)
-            return waiting.pop(0) if waiting else None
-
-    def hang(self, connection: socket.socket) -> None:
-        """Answer nothing until the test is over or the client has given up."""
-        while not self.free.wait(0.02):
-            readable, _, _ = select.select([connection], [], [], 0)
-            if readable and connection.recv(1, socket.MSG_PEEK) == b"":
-                self.dropped += 1
-                return
-
-    def count(self, change: int) -> None:
-        with self._lock:
-            self.busy += change
-            self.most_busy = max(self.most_busy, self.busy)
+    def _reply(self, number: int, body: Any) -> Reply:
+        path = self.paths[number]
+        if self.failures.get(path):
+            return self.failures[path].pop(0)
+        try:
+            return Reply(self.answer(path, body))
+        except Refusal as refusal:
+            return Reply(refusal.body, refusal.status)
 
     def answer(self, path: str, body: Any) -> Any:
         routes: dict[str, Callable[[Any], Any]] = {
@@ -208,57 +177,3 @@ class EngineServer:
         if self.raw:
             logprobs = full_logprobs(model, tuple(sequence.tokens))[len(prompt) - 1 :].tolist()
         return sequence.tokens[len(prompt) :], logprobs, "stop" if ended else "length"
-
-
-class _Http(ThreadingHTTPServer):
-    request_queue_size = 128
-
-
-def _handler(server: EngineServer) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def setup(self) -> None:
-            super().setup()
-            server.connections.add(self.connection)
-
-        def finish(self) -> None:
-            server.connections.discard(self.connection)
-            super().finish()
-
-        def do_GET(self) -> None:
-            self._serve(None)
-
-        def do_POST(self) -> None:
-            self._serve(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-
-        def _serve(self, body: Any) -> None:
-            server.headers.append(dict(self.headers))
-            server.count(1)
-            fault = server.fault(self.path, body)
-            status, headers, answer = 200, {}, None
-            try:
-                if fault == HANG:
-                    server.hang(self.connection)
-                elif isinstance(fault, tuple):
-                    status, headers, answer = fault
-                else:
-                    answer = server.answer(self.path, body)
-            except Refusal as refusal:
-                status, answer = refusal.status, refusal.body
-            server.count(-1)
-            text = answer if isinstance(answer, str | bytes) else json.dumps(answer)
-            data = text if isinstance(text, bytes) else text.encode()
-            try:
-                self.send_response(status)
-                for name, value in {"Content-Length": str(len(data)), **headers}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(data)
-            except (BrokenPipeError, ConnectionResetError):
-                pass  # the client had its timeout
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    return Handler

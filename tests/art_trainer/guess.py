@@ -12,6 +12,14 @@ from art_trainer.inference.sampling import SamplingParams
 from art_trainer.inference.transformers_policy import TransformersPolicy
 from tests.art_trainer.tiny_models import tiny_model, word_tokenizer
 
+SETTINGS: dict[str, Any] = {
+    "learning_rate": 2e-3,
+    "groups_per_step": 4,
+    "num_generations": 4,
+    "max_completion_length": 1,
+    "max_steps": 3,
+}
+"""Of a short training run."""
 NUMBERS = 16
 TURNS = 5
 TEMPLATE = (

@@ -29,17 +29,14 @@ from art_trainer.training.distributed import ProcessGroup, init_distributed
 from art_trainer.training.learner import Learner
 from art_trainer.training.trainer import GRPOTrainer
 from art_trainer.types import Episode
-from tests.art_trainer.guess import GuessEnv, guess_policy
+from tests.art_trainer.guess import SETTINGS, GuessEnv, guess_policy
 from tests.art_trainer.made_episodes import made_groups
 from tests.art_trainer.tiny_models import lora_model, tiny_model
 from tests.art_trainer.updates import config, untimed, weights_of, with_rewards
 
-TRAINER: dict[str, Any] = {
-    "learning_rate": 2e-3,
+TRAINER: dict[str, Any] = {**SETTINGS, "groups_per_step": 3, "eval_episodes": 4, "adam_epsilon": 1e-4}
+    **SETTINGS,
     "groups_per_step": 3,
-    "num_generations": 4,
-    "max_completion_length": 1,
-    "max_steps": 3,
     "eval_episodes": 4,
     "adam_epsilon": 1e-4,
     "seed": 3,

@@ -32,6 +32,7 @@ from tests.art_trainer.tiny_models import EchoEnv, byte_tokenizer, largest_error
 from tests.art_trainer.tiny_models import lora_model as lora
 from tests.art_trainer.updates import weights_of
 from tests.art_trainer.waiting import interrupted, until
+from tests.wrappers.judging.judge_server import Reply
 
 # Raised between two libraries: PEFT reads a property that Transformers has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
@@ -105,7 +106,7 @@ def test_log_probs_are_the_learners_after_each_of_three_reloads(serve, kind):
 def test_a_push_that_fails_for_good_ends_the_rollout_and_can_be_done_again(serve, kind):
     server, model = serve(), lora()
     path = "/v1/load_lora_adapter" if kind is VLLMEngine else "/load_lora_adapter"
-    server.faults[path] = [(400, {}, {"message": "rank too high"})]
+    server.failures[path] = [Reply({"message": "rank too high"}, 400)]
     with policy_on(server, model, kind=kind) as policy:
         with pytest.raises(EngineError, match=r"rank too high.*--enable-lora"):
             rollout_episodes(policy, EchoEnv, STARTS)
@@ -188,9 +189,9 @@ def test_an_engine_started_anew_gets_its_weights_with_the_next_version(serve):
 
 def test_ctrl_c_cancels_slow_replies_also_in_the_engine(serve):
     server = serve()
-    server.faults["/v1/completions"] = [HANG] * len(STARTS)
+    server.failures["/v1/completions"] = [HANG] * len(STARTS)
     with policy_on(server) as policy:
-        with pytest.raises(KeyboardInterrupt), interrupted(lambda: not server.faults["/v1/completions"]):
+        with pytest.raises(KeyboardInterrupt), interrupted(lambda: not server.failures["/v1/completions"]):
             rollout_episodes(policy, EchoEnv, STARTS)
         until(lambda: server.dropped == len(STARTS))
         assert policy.collect() == []
@@ -282,9 +283,9 @@ def test_art_trainer_train_trains_over_an_engine_and_evaluates_alike_before_and_
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(settings))
     result = CliRunner().invoke(app, ["train", "--config", "run.yaml"])
     assert result.exit_code == 0, result.output
-    loads = server.paths("/v1/load_lora_adapter")
+    loads = server.bodies("/v1/load_lora_adapter")
     assert [load["lora_name"].split("-")[1] for load in loads] == ["v0", "v1"]
     assert [str(path) for path in (tmp_path / "weights").iterdir()] == [loads[-1]["lora_path"]]
-    temperatures = [request["temperature"] for request in server.paths("/v1/completions")]
+    temperatures = [request["temperature"] for request in server.bodies("/v1/completions")]
     assert [each for each, _ in itertools.groupby(temperatures)] == [1.0, 0.3, 0.7, 0.3]  # one to check it
     assert RunFolder(tmp_path / "out").evaluation("after") is not None

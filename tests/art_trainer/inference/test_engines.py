@@ -14,6 +14,7 @@ from art_trainer.inference.sampling import SamplingParams
 from art_trainer.models.weights_io import save_weights
 from tests.art_trainer.engine_server import HANG
 from tests.art_trainer.tiny_models import full_logprobs, lora_model, tiny_model
+from tests.wrappers.judging.judge_server import Reply
 
 # Raised between two libraries: PEFT reads a property that Transformers has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
@@ -66,10 +67,10 @@ def test_every_number_that_changes_the_distribution_is_sent(serve, kind):
             "sampling_seed": 9,
         }  # fmt: skip
         wanted = {"input_ids": [1, 2], "sampling_params": params, "return_logprob": True}
-    assert server.paths(PATHS[kind]) == [wanted]
+    assert server.bodies(PATHS[kind]) == [wanted]
     assert {headers["Authorization"] for headers in server.headers} == {"Bearer a-key"}
     ask(SGLangEngine(server.url))
-    assert server.paths("/generate")[-1]["sampling_params"]["top_k"] == -1
+    assert server.bodies("/generate")[-1]["sampling_params"]["top_k"] == -1
 
 
 # Faults of the moment: asked again, a bounded number of times.
@@ -78,8 +79,8 @@ def test_every_number_that_changes_the_distribution_is_sent(serve, kind):
 def test_retry_after_is_waited_for_in_seconds_or_until_a_date(serve, kind, monkeypatch):
     server = serve()
     past = format_datetime(datetime.now(UTC) + timedelta(seconds=-5), usegmt=True)
-    faults = [(429, {"Retry-After": "0.15"}, "wait"), (503, {"Retry-After": past}, "wait")]
-    server.faults[PATHS[kind]] = faults
+    answers = ((429, "0.15"), (503, past))
+    server.failures[PATHS[kind]] = [Reply("wait", status, {"Retry-After": at}) for status, at in answers]
     sleep, pauses = asyncio.sleep, []
     monkeypatch.setattr("asyncio.sleep", lambda seconds: pauses.append(seconds) or sleep(0))
     ask(kind(server.url, backoff=600.0))
@@ -89,22 +90,24 @@ def test_retry_after_is_waited_for_in_seconds_or_until_a_date(serve, kind, monke
 @pytest.mark.parametrize(("status", "tries"), [(429, 3), (500, 3), (503, 3), (400, 1), (401, 1), (404, 1)])
 def test_what_may_pass_is_retried_within_the_limit_and_a_refusal_is_not(serve, kind, status, tries):
     server = serve()
-    server.faults[PATHS[kind]] = [(status, {"Retry-After": "soon"}, {"error": {"message": "no luck"}})] * 9
+    server.failures[PATHS[kind]] = [
+        Reply({"error": {"message": "no luck"}}, status, {"Retry-After": "soon"})
+    ] * 9
     with pytest.raises(EngineRequestError, match=f"answered {status}: no luck") as caught:
         ask(kind(server.url, backoff=0.001, max_retries=2))
     assert caught.value.status == status
-    assert len(server.paths(PATHS[kind])) == tries
-    server.faults[PATHS[kind]] = [(503, {}, {"message": "not now"})] * 2
+    assert len(server.bodies(PATHS[kind])) == tries
+    server.failures[PATHS[kind]] = [Reply({"message": "not now"}, 503)] * 2
     assert ask(kind(server.url, backoff=0.001, max_retries=2)).token_ids
 
 
-BODIES = ["{broken", "[]", "null", '"text"', b"\xff{}"]
+BODIES = [b"{broken", b"[]", b"null", b'"text"', b"\xff{}"]
 
 
-@pytest.mark.parametrize("fault", [HANG, *((200, {}, body) for body in BODIES)])
+@pytest.mark.parametrize("fault", [HANG, *map(Reply, BODIES)])
 def test_no_answer_or_one_that_is_no_json_object_is_said_in_words(serve, kind, fault):
     server = serve()
-    server.faults[PATHS[kind]] = [fault]
+    server.failures[PATHS[kind]] = [fault]
     with pytest.raises(EngineRequestError, match="Timeout" if fault is HANG else "answered with"):
         ask(kind(server.url, timeout=0.1 if fault is HANG else 60, max_retries=0))
 
@@ -154,7 +157,7 @@ def test_an_answer_without_what_training_needs_is_an_error_with_what_to_set(serv
 @pytest.mark.parametrize("body", [{}, {"choices": []}, {"meta_info": 3}, {"choices": [{}], "meta_info": {}}])
 def test_another_kind_of_server_is_found_out(serve, kind, body):
     server = serve()
-    server.faults[PATHS[kind]] = [(200, {}, body)]
+    server.failures[PATHS[kind]] = [Reply(body)]
     with pytest.raises(EngineError, match="is this server"):
         ask(kind(server.url))
 
@@ -213,7 +216,7 @@ def test_sglang_that_goes_back_to_other_weights_is_found_out(serve, tmp_path):
 
 def test_a_failed_update_of_whole_weights_says_why(serve, tmp_path):
     server = serve()
-    server.faults["/update_weights_from_disk"] = [(200, {}, {"success": False, "message": "other shapes"})]
+    server.failures["/update_weights_from_disk"] = [Reply({"success": False, "message": "other shapes"})]
     with pytest.raises(EngineError, match="other shapes"):
         loaded(SGLangEngine(server.url), save_weights(tiny_model(seed=3), tmp_path, 1))
 
@@ -237,7 +240,7 @@ def test_raw_log_probs_are_found_out_if_they_matter(serve, kind):
     check(kind(server.url), 1.0, 0.0)
     processing = serve()
     check(kind(processing.url), 0.5, 2.0)
-    assert len(processing.paths(PATHS[kind])) == (1 if kind is VLLMEngine else 2)
+    assert len(processing.bodies(PATHS[kind])) == (1 if kind is VLLMEngine else 2)
 
 
 # Parts.

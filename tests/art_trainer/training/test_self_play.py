@@ -12,7 +12,7 @@ from art_trainer.rollout.games import seat_of
 from art_trainer.tracking.run_dir import list_checkpoints
 from art_trainer.training.self_play import SelfPlayTrainer, game_maker, play_matches
 from tests.art_gym.toy_games import FIRST, SECOND, Pennies, Race
-from tests.art_trainer.guess import TEMPLATE, guess_policy
+from tests.art_trainer.guess import SETTINGS, TEMPLATE, guess_policy
 from tests.art_trainer.tiny_models import word_tokenizer
 from tests.art_trainer.updates import logged_metrics, weights_of
 
@@ -27,22 +27,10 @@ def race_policy(seed: int = 0, max_new_tokens: int = 1) -> TransformersPolicy:
     return guess_policy(seed, hidden=48, tokenizer=tokenizer, max_new_tokens=max_new_tokens)
 
 
-SETTINGS: dict[str, Any] = {
-    "learning_rate": 3e-3,
-    "lr_final_ratio": 0.1,
-    "groups_per_step": 4,
-    "num_generations": 4,
-    "max_completion_length": 1,
-    "max_steps": 2,
-    "eval_episodes": 10,
-    "eval_temperature": 1.0,
-    "advantage_estimator": "reward_to_go",
-    "seed": 0,
-}
-
-
 def settings(folder: Path, **changes: Any) -> GRPOConfig:
-    return GRPOConfig(output_dir=str(folder), **{**SETTINGS, **changes})
+    own = {"learning_rate": 3e-3, "lr_final_ratio": 0.1, "advantage_estimator": "reward_to_go", "seed": 0}
+    evaluation = {"eval_episodes": 10, "eval_temperature": 1.0}
+    return GRPOConfig(output_dir=str(folder), **{**SETTINGS, **own, **evaluation, **changes})
 
 
 @pytest.mark.e2e

@@ -15,18 +15,9 @@ from art_trainer.tracking.run_dir import RunFolder, list_checkpoints
 from art_trainer.training.replay import replay
 from art_trainer.training.trainer import GRPOTrainer
 from art_trainer.types import Episode
-from tests.art_trainer.guess import GuessEnv, guess_policy
+from tests.art_trainer.guess import SETTINGS, GuessEnv, guess_policy
 from tests.art_trainer.updates import logged_metrics, untimed, weights_of
 
-SETTINGS: dict[str, Any] = {
-    "learning_rate": 2e-3,
-    "lr_final_ratio": 0.1,
-    "groups_per_step": 4,
-    "num_generations": 4,
-    "max_completion_length": 1,
-    "eval_episodes": 8,
-    "max_steps": 3,
-}
 Make = Callable[..., GRPOTrainer]
 
 
@@ -68,7 +59,7 @@ def make_trainer(tmp_path: Path) -> Iterator[Make]:
     def make(
         folder: str, *callbacks: Watcher, policy_seed: int = 0, env: Any = GuessEnv, **settings: Any
     ) -> GRPOTrainer:
-        config = GRPOConfig(output_dir=str(tmp_path / folder), **{**SETTINGS, **settings})
+        config = GRPOConfig(output_dir=str(tmp_path / folder), **{**SETTINGS, "eval_episodes": 8, **settings})
         made.append(GRPOTrainer(guess_policy(policy_seed, hidden=16), env, config, callbacks=callbacks))
         return made[-1]
 

@@ -2,6 +2,8 @@
 
 import json
 import re
+import select
+import socket
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -38,33 +40,42 @@ class JudgeServer:
     def __init__(self, answer: Callable[[int, Request], Reply]) -> None:
         self.requests: list[Request] = []
         self.paths: list[str] = []
+        self.headers: list[Mapping[str, str]] = []
         self.faults: list[Exception] = []
-        self.busy = self.most_busy = 0
+        self.busy = self.most_busy = self.dropped = 0
         self._lock, self._free = threading.Lock(), threading.Event()
         server = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                request = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or "null")
                 with server._lock:
                     number = len(server.requests)
                     server.requests.append(request)
                     server.paths.append(self.path)
+                    server.headers.append(dict(self.headers))
                     server.busy += 1
                     server.most_busy = max(server.most_busy, server.busy)
                 try:
-                    self.reply(answer(number, request))
+                    try:
+                        found = answer(number, request)
+                    finally:
+                        with server._lock:
+                            server.busy -= 1  # before its client can ask again
+                    self.reply(found)
                 except (BrokenPipeError, ConnectionResetError):
                     pass  # the client had its timeout
                 except Exception as fault:
                     server.faults.append(fault)  # of the test itself; its client sees a drop
-                finally:
-                    with server._lock:
-                        server.busy -= 1
+
+            do_GET = do_POST
 
             def reply(self, reply: Reply) -> None:
-                if reply.hang:
-                    server._free.wait(60)
+                while reply.hang and not server._free.wait(0.02):
+                    readable, _, _ = select.select([self.connection], [], [], 0)
+                    if readable and self.connection.recv(1, socket.MSG_PEEK) == b"":
+                        server.dropped += 1  # the client has given up
+                        return
                 data = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body).encode()
                 self.send_response(reply.status)
                 for name, value in {"Content-Type": "application/json", **reply.headers}.items():
