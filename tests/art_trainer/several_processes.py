@@ -35,12 +35,6 @@ from tests.art_trainer.tiny_models import lora_model, tiny_model
 from tests.art_trainer.updates import config, untimed, weights_of, with_rewards
 
 TRAINER: dict[str, Any] = {**SETTINGS, "groups_per_step": 3, "eval_episodes": 4, "adam_epsilon": 1e-4}
-    **SETTINGS,
-    "groups_per_step": 3,
-    "eval_episodes": 4,
-    "adam_epsilon": 1e-4,
-    "seed": 3,
-}
 
 
 def learn(options: Mapping[str, Any], processes: ProcessGroup) -> tuple[torch.Tensor, list[dict[str, float]]]:
