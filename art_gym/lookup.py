@@ -50,8 +50,7 @@ def find_env(name: str) -> FoundEnv:
             ``guess.py`` for the only environment of a file; or ``guess.py:mine/Guess-v0``.
 
     Raises:
-        EnvLookupError: If there is no such file, it cannot be imported, or it has no such environment.
-        ModuleNotFoundError: If there is no such module.
+        EnvLookupError: If the file or module is missing, cannot be imported, or has no such environment.
     """
     head, _, env_id = name.rpartition(":")
     if env_id.endswith(".py"):
@@ -60,7 +59,7 @@ def find_env(name: str) -> FoundEnv:
         return FoundEnv(env_id, name)
     file = Path(head) if head.endswith(".py") else _file_here(head)
     if file is None:
-        importlib.import_module(head)
+        _import_module(name, head)
         return FoundEnv(env_id, name)
     path = file.expanduser().resolve()
     known = _ids_of(path)
@@ -82,6 +81,15 @@ def make_env(name: str, arguments: Mapping[str, Any]) -> gym.Env[Any, Any]:
     if (spec := gym.registry.get(env_id)) is not None:  # otherwise Gymnasium says what is wrong
         check_arguments(env_id, spec.entry_point, arguments)
     return gym.make(env_id, **arguments)
+
+
+def _import_module(name: str, module: str) -> None:
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise EnvLookupError(
+            f"{name} needs a module that is neither in {Path.cwd()} nor installed: {error}"
+        ) from error
 
 
 def _file_here(module: str) -> Path | None:

@@ -1,5 +1,6 @@
 """The ``art-gym`` command."""
 
+import logging
 import sys
 
 
@@ -11,4 +12,6 @@ def main() -> None:
         if error.name not in ("typer", "rich", "click"):
             raise
         sys.exit(f'art-gym needs {error.name}, which is not installed; run: pip install "art-gym[cli]"')
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("art_gym").setLevel(logging.INFO)
     app()

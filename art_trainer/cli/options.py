@@ -97,7 +97,7 @@ EnvId = Annotated[
     str,
     Flag(
         help="Environment with text observations and actions: its id, MODULE:ID, or a Python file. "
-        f"[default: that of the recipe {DEFAULT_RECIPE}]"
+        f"[default: that of a policy's run, or of the recipe {DEFAULT_RECIPE}]"
     ),
 ]
 EnvArgs = Annotated[Mapping[str, Any], Flag(help="Argument of the environment: a JSON value or text.")]

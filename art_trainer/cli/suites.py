@@ -71,7 +71,6 @@ def make_suite(
             (success if the environment reports it, else reward).
         about: One line that describes the suite.
     """
-    from art_trainer.analysis.suites import task_list_sha256, write_suite
     from art_trainer.rollout.envs import env_maker
     from art_trainer.tracking.run_dir import require_writable
 
@@ -79,6 +78,8 @@ def make_suite(
         raise ConfigError(f"{file}: the name of a suite's file ends in .yaml")
     require_writable(file)
     plain = evaluating.make_suite(env, env_args, split=split, episodes=episodes, seed=seed)
+    from art_trainer.analysis.suites import task_list_sha256, write_suite
+
     suite = dataclasses.replace(
         plain,
         name=file.stem,

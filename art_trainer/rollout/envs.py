@@ -8,7 +8,6 @@ import io
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -158,10 +157,6 @@ def find_env(name: str) -> FoundEnv:
         return lookup.find_env(name)
     except EnvLookupError as error:
         raise ConfigError(str(error)) from error
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"environment {name!r} needs a module that is neither in {Path.cwd()} nor installed: {error}"
-        ) from error
 
 
 def check_env_arguments(name: str, arguments: Mapping[str, Any]) -> None:

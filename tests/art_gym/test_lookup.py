@@ -116,6 +116,7 @@ def test_a_file_registers_a_game(write: Write) -> None:
         ("calendar.py", HEADS, "calendar.py", "as `calendar`, which is .*calendar.py; rename"),
         ("my.own.py", HEADS, "my.own.py", "use letters"),
         ("here.py", HEADS, "absent.py", "no file .*absent.py on this machine"),
+        ("here.py", HEADS, "absent:mine/Heads-v0", "a module that is neither in .* nor installed"),
     ],
 )  # fmt: skip
 def test_the_error_says_what_is_wrong(write: Write, file: str, text: str, name: str, message: str) -> None:

@@ -68,10 +68,11 @@ def test_a_worker_plays_its_own_file_of_that_name_if_it_is_allowed(file):
 
 def test_wrong_arguments_are_named_before_pytorch_is_imported(tmp_path):
     script = """if True:
+        SUITE = "make-suite own.yaml --env art/Email-v0"
         import sys
         from art_trainer.cli.main import main
         judge = "judge eval --judge rubric"
-        for command in ("train", "serve", "self-play", "eval --policy random", "play", judge):
+        for command in ("train", "serve", "self-play", "eval --policy a", "play", judge, SUITE):
             try:
                 main([*command.split(), "--env-args", "max_turn=1"])
             except SystemExit as ended:
@@ -80,8 +81,8 @@ def test_wrong_arguments_are_named_before_pytorch_is_imported(tmp_path):
     """
     options = {"env": {**os.environ, "PYTHONPATH": str(ROOT)}, "cwd": tmp_path, "timeout": 100, "check": True}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, **options)
-    assert done.stderr.count("no argument `max_turn`") == 6
-    assert done.stderr.count("did you mean `max_turns`") == 5
+    assert done.stderr.count("no argument `max_turn`") == 7
+    assert done.stderr.count("did you mean `max_turns`") == 6
 
 
 @pytest.mark.e2e
