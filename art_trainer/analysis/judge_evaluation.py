@@ -151,8 +151,9 @@ def evaluate_judge(
         answers = []
         for answer in pool.map(ask, attempts):
             answers.append(answer)
-            if len(answers) == min(_MOST_FAULTS, len(attempts)):
-                _require_answers(rated.name, answers)
+            first = min(_MOST_FAULTS, len(attempts))
+            if len(answers) == first and all(isinstance(one, JudgeFailedError) for one in answers):
+                raise EvaluationFailedError(f"{rated.name}: it failed for the first {first} groups: {answer}")
         after = _usage(rated.judge)
         checked = list(pool.map(check, range(min(checks, len(groups)))))
     finally:
@@ -188,12 +189,6 @@ def _ask(judge: Judge, group: Sequence[Attempt]) -> dict[str, Score] | JudgeFail
         return judge_group(judge, group)
     except JudgeFailedError as failure:
         return failure
-
-
-def _require_answers(name: str, answers: Sequence[object]) -> None:
-    failures = [answer for answer in answers if isinstance(answer, JudgeFailedError)]
-    if len(failures) == len(answers):
-        raise EvaluationFailedError(f"{name}: it failed for the first {len(answers)} groups: {failures[0]}")
 
 
 def _judged(played: LabelledGroup, answer: Mapping[str, Score]) -> JudgedGroup:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import shlex
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -210,7 +209,9 @@ def play_suite(
         device=device,
     )
     files = files_of(words, policy)
-    with episode_bar(console, policy.name, suite.episodes) as on_episode, closing_policy(policy):
+    with episode_bar(console, policy.name, suite.episodes) as on_episode, ExitStack() as stack:
+        if close := getattr(policy, "close", None):
+            stack.callback(close)
         evaluation = evaluate_starts(
             policy,
             make_env,
@@ -219,46 +220,25 @@ def play_suite(
             seed=suite.seed,
             samples=suite.samples,
             settings={"env_args": dict(suite.env_args), "temperature": suite.temperature},
-            on_episode=FaultLimit(policy.name, suite.episodes, on_episode),
+            on_episode=stop_at_faults(policy.name, suite.episodes, on_episode),
         )
     return PolicyRecord(name=words, command="", evaluation=evaluation, files=files)
 
 
-@contextmanager
-def closing_policy(policy: Policy) -> Iterator[None]:
-    """Close a policy that has requests in flight at the end of the context."""
-    try:
-        yield
-    finally:
-        if close := getattr(policy, "close", None):
-            close()
+def stop_at_faults(
+    name: str, episodes: int, on_episode: Callable[[Episode], None]
+) -> Callable[[Episode], None]:
+    """Return what is called with each episode; it raises if a fault ended the first ones, or all."""
+    faults: list[bool] = []
 
+    def count(episode: Episode) -> None:
+        on_episode(episode)
+        faults.append(episode.failed)
+        if len(faults) == min(_MOST_FAULTS, episodes) and all(faults):
+            words = f"{name}: nothing was evaluated, a fault ended its first episodes: {episode.error}"
+            raise EvaluationFailedError(words)
 
-class FaultLimit:
-    """Called with each episode that ended; stops if the first ones, or all, ended with a fault.
-
-    Args:
-        name: The policy's name.
-        episodes: How many are played.
-        on_episode: Called with each episode.
-    """
-
-    def __init__(self, name: str, episodes: int, on_episode: Callable[[Episode], None]) -> None:
-        self._name, self._on_episode = name, on_episode
-        self._left = min(_MOST_FAULTS, episodes)
-
-    def __call__(self, episode: Episode) -> None:
-        """Count an episode.
-
-        Raises:
-            EvaluationFailedError: If too many ended with a fault, and none without.
-        """
-        self._on_episode(episode)
-        self._left = self._left - 1 if episode.failed else sys.maxsize
-        if self._left == 0:
-            raise EvaluationFailedError(
-                f"{self._name}: nothing was evaluated, a fault ended its first episodes: {episode.error}"
-            )
+    return count
 
 
 def files_of(words: str, policy: Policy) -> dict[str, str]:

@@ -67,30 +67,22 @@ class _Cause:
     remedy: str
 
 
+def _all(holds: Callable[[Numbers], bool]) -> Callable[[Sequence[Numbers]], bool]:
+    return lambda steps: all(map(holds, steps))
+
+
 def _nearly_all(name: str) -> Callable[[Sequence[Numbers]], bool]:
-    return lambda steps: all(step.get(name, 0.0) >= _NEARLY_ALL for step in steps)
+    return _all(lambda step: step.get(name, 0.0) >= _NEARLY_ALL)
 
 
-def _all_failed(steps: Sequence[Numbers]) -> bool:
-    """No group was whole: then nothing is known of how rewards vary."""
-    return all(
-        step.get("failed_groups") and not step.get("reward_std") and not step.get("frac_reward_zero_std")
-        for step in steps
-    )
+def _no_group(step: Numbers) -> bool:
+    """Whether no group was whole: then nothing is known of how rewards vary."""
+    varied = step.get("reward_std") or step.get("frac_reward_zero_std")
+    return bool(step.get("failed_groups")) and not varied
 
 
-def _no_differences(steps: Sequence[Numbers]) -> bool:
-    return all(step.get("frac_reward_zero_std") == 1 for step in steps)
-
-
-def _same_reward(steps: Sequence[Numbers]) -> bool:
-    return _no_differences(steps) and len({step.get("reward") for step in steps}) == 1
-
-
-def _solved(steps: Sequence[Numbers]) -> bool:
-    return all(step.get("success", 0.0) >= SOLVED for step in steps)
-
-
+_no_differences = _all(lambda step: step.get("frac_reward_zero_std") == 1)
+_solved = _all(lambda step: step.get("success", 0.0) >= SOLVED)
 _SCRATCH_REMEDY = (
     "A model of random weights writes no calls until it has imitated some: set --warm-start to a scripted "
     "player of the environment, or imitate for longer, --set warm_start_epochs=8. In the environment, "
@@ -103,7 +95,7 @@ _NO_CALL_REMEDY = (
 _CAUSES: Mapping[str, _Cause] = {
     "all_groups_failed": _Cause(
         "every group failed",
-        _all_failed,
+        _all(_no_group),
         "a fault ended an attempt of every group (failed_groups {failed_groups:.0f})",
         "The environment, the judge or a server failed: art-trainer analyze shows the errors",
     ),
@@ -136,7 +128,7 @@ _CAUSES: Mapping[str, _Cause] = {
     ),
     "reward_never_moves": _Cause(
         "the reward never moves",
-        _same_reward,
+        lambda steps: _no_differences(steps) and len({step.get("reward") for step in steps}) == 1,
         "all attempts at a task get the same reward, and its mean is {reward:.3g} in every step",
         "The reward does not depend on what the model does, or needs a success that never happens: look at "
         "the rewards of the `Outcome` that the environment's tools return, pay for progress, or take easier "

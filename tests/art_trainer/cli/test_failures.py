@@ -12,7 +12,7 @@ import torch
 from openai import OpenAI
 from safetensors import SafetensorError
 
-from art_trainer.cli.eval import FaultLimit
+from art_trainer.cli.eval import stop_at_faults
 from art_trainer.cli.main import user_error
 from art_trainer.errors import ConfigError, EvaluationFailedError, StalledError
 from art_trainer.tracking.run_dir import require_writable
@@ -108,7 +108,7 @@ def test_faults_are_too_many_if_they_come_first_or_are_all():
     played = []
 
     def feed(endings, episodes):
-        limit = FaultLimit("it", episodes, played.append)
+        limit = stop_at_faults("it", episodes, played.append)
         for number, failed in enumerate(endings):
             try:
                 limit(Mock(failed=failed, error="no room"))

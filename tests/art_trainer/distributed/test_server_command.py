@@ -23,7 +23,7 @@ from art_trainer.cli.run_config import gather_settings
 from art_trainer.cli.serve import DEFAULTS, serve
 from art_trainer.distributed.worker.connection import UnreachableError
 from art_trainer.distributed.worker.worker import Worker
-from art_trainer.errors import CheckpointError, ConfigError
+from art_trainer.errors import CheckpointError, ConfigError, StalledError
 from art_trainer.rollout.envs import env_maker
 from art_trainer.serving.dashboard.router import page
 from art_trainer.signals import StopRequest
@@ -185,6 +185,17 @@ def test_workers_wait_for_a_server_that_broke_down(serving: Serving, monkeypatch
     monkeypatch.setattr(GRPOTrainer, "update_policy", break_down)
     with pytest.raises(CheckpointError, match="the disk is full"):
         serving.run(work, no_api=True, no_dashboard=True)
+
+
+def test_workers_of_a_run_that_cannot_learn_are_dismissed(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stall(trainer: GRPOTrainer, groups: Any) -> dict[str, float]:
+        raise StalledError("no gradient")
+
+    monkeypatch.setattr(GRPOTrainer, "update_policy", stall)
+    with pytest.raises(StalledError, match="no gradient The checkpoint is"):
+        serving.run(serving.work, no_api=True, no_dashboard=True)
 
 
 def test_results_after_the_step_to_resume_at_are_dropped(serving: Serving) -> None:
