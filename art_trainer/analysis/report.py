@@ -46,8 +46,6 @@ def write_report(run_dir: Path | str) -> Path:
         ValueError: If one of its files is malformed.
     """
     folder = RunFolder(Path(run_dir))
-    if not folder.path.is_dir():
-        raise FileNotFoundError(f"no run folder at {folder.path}")
     page = render(folder)
     # Lone surrogates of episodes are already replaced; this is for one in a setting.
     folder.report_file.write_text(page, encoding="utf-8", errors="replace")

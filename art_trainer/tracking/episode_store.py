@@ -185,17 +185,6 @@ def iter_episodes(run: Path | str, steps: Container[int] | None = None) -> Itera
         yield from _episodes(frame)
 
 
-def read_step(run: Path | str, step: int) -> StepRecord:
-    """Return the record of one step.
-
-    Raises:
-        RecordError: If that step is not recorded, or damaged.
-    """
-    for record in iter_steps(run, (step,)):
-        return record
-    raise RecordError(f"{run} has no recorded episodes of step {step}")
-
-
 def recorded_settings(run: Path | str) -> list[RecordedSettings]:
     """Return the settings of a run in the order they came into force; raises as :func:`iter_steps`."""
     return [_settings(frame) for frame in read_frames(Path(run) / FILE) if frame.header["kind"] == SETTINGS]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from art_trainer.errors import ConfigError
-from art_trainer.tracking.episode_store import read_step
+from art_trainer.tracking.episode_store import iter_steps
 from art_trainer.tracking.run_dir import RunFolder
 from art_trainer.training.run_settings import RunSettings
 from art_trainer.training.run_setup import reward_model
@@ -48,7 +48,8 @@ def test_training_is_paid_by_a_judge_model_behind_http(
         assert line["independent_reward"] != line["reward"]
     # One question a group, and each group of two steps was asked about.
     assert len(server.requests) == 6
-    assert read_step(tmp_path / "run", 1).groups[0].episodes[0].judgements["ruler"].explanation
+    first = next(iter_steps(tmp_path / "run"))
+    assert first.groups[0].episodes[0].judgements["ruler"].explanation
 
 
 def test_a_server_that_is_gone_masks_every_group_and_then_stops_the_run(

@@ -14,7 +14,7 @@ from art_trainer.errors import ConfigError
 from art_trainer.inference.scripted_policy import ScriptedPolicy
 from art_trainer.rollout.episodes import group_specs, rollout_groups
 from art_trainer.rollout.judge_rewards import JudgeRewards, RewardMix, attempt_of, with_scores
-from art_trainer.tracking.episode_store import read_step
+from art_trainer.tracking.episode_store import iter_steps
 from art_trainer.training.metrics import batch_metrics
 from art_trainer.training.trainer import GRPOTrainer
 from art_trainer.types import Ending, Episode, Group, Turn
@@ -160,5 +160,5 @@ def test_a_trainer_learns_from_what_the_judge_says(tmp_path: Path) -> None:
     assert last["turns"] > first["turns"] + 0.5
     assert last["reward"] == pytest.approx(last["score/ruler"])
     assert last["independent_reward"] != pytest.approx(last["reward"])
-    shown = read_step(tmp_path, 12).groups[0].episodes[0]
+    shown = next(iter_steps(tmp_path, (12,))).groups[0].episodes[0]
     assert shown.judgements["ruler"].score == shown.turns[-1].score_terms["ruler"]

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from art_trainer.config import GRPOConfig
-from art_trainer.tracking.episode_store import iter_episodes, read_step
+from art_trainer.tracking.episode_store import iter_episodes, iter_steps
 from art_trainer.tracking.sinks import backfill
 from art_trainer.tracking.sinks.backfill import SinkProgress, describe_run, events_after
 from art_trainer.tracking.sinks.base import (
@@ -310,7 +310,7 @@ def test_ctrl_c_at_any_instruction_loses_no_event_and_blocks_no_sink(
     tmp_path: Path, save: bool, every: int
 ) -> None:
     run = MadeRun(tmp_path / "run", steps=3).played()
-    steps = [(line, read_step(run.folder, int(line["step"])).groups) for line in run.metrics()]
+    steps = [(line, step.groups) for line, step in zip(run.metrics(), iter_steps(run.folder), strict=True)]
     for instruction in itertools.count(1, every):
         sink = MemorySink()
         dispatcher = SinkDispatcher(run.info, [sink], close_seconds=60.0, **QUICK)
