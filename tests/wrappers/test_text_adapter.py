@@ -193,31 +193,25 @@ def test_texts_go_through_out_of_and_into_dictionaries(observations: Any, action
     assert env.step("<think>end</think>\n\ngo on")[0] == "go on", "thoughts are no part of the action"
 
 
-def test_instructions_stand_before_free_text() -> None:
-    env = TextAdapter(Echo(UnicodeText(), UnicodeText()), instructions="Answer.", render_mode="ansi")
+def test_an_exception_that_refuses_becomes_a_message_and_any_other_is_raised() -> None:
+    text = UnicodeText()
+    env = TextAdapter(Echo(text, text), refusals=(LookupError,), instructions="Answer.", render_mode="ansi")
     observation, info = env.reset(seed=0)
     assert (observation, info["system"]) == ("Answer.\n\nhello", "Answer.")
-    env.step("well")
-    assert env.render() == "> well\nwell"
-    for wrong in (env, cliff()):
-        wrong.reset(seed=0)
-        with pytest.raises(TypeError, match="not int"):
-            wrong.step(1)  # type: ignore[arg-type]
-
-
-def test_an_exception_that_refuses_becomes_a_message_and_any_other_stays_a_fault() -> None:
-    env = TextAdapter(Echo(UnicodeText(), UnicodeText()), refusals=(LookupError,))
-    env.reset(seed=0)
     observation, reward, *_ = env.step("crash")
     assert observation == "the environment refused this: no such word\nhello"
     assert reward == -0.1
-    env = TextAdapter(Echo(UnicodeText(), UnicodeText()))
+    env.step("well")
+    assert env.render() == "> well\nwell"
+    with pytest.raises(TypeError, match="not int"):
+        env.step(1)  # type: ignore[arg-type]
+    env = TextAdapter(Echo(text, text))
     env.reset(seed=0)
     with pytest.raises(LookupError, match="no such word"):
         env.step("crash")
 
 
-def test_the_environments_time_limit_truncates() -> None:
+def test_the_environments_time_limit_and_the_turn_limit_truncate() -> None:
     env = corridor(masks="ignore", max_turns=50)
     env.reset(seed=0)
     for _ in range(5):
@@ -228,15 +222,12 @@ def test_the_environments_time_limit_truncates() -> None:
     assert info["metrics"]["env_return"] == 3.0
     with pytest.raises(ResetNeededError):
         env.step("on")
-
-
-def test_the_turn_limit_counts_bad_replies_and_is_the_time_limit_by_default() -> None:
     assert cliff().max_turns == 100
     assert TextAdapter(gym.make("CartPole-v1"), observe=str).max_turns == 500
     env = cliff(max_turns=2)
     env.reset(seed=0)
     env.step("nonsense")
-    assert env.step("up")[2:4] == (False, True)
+    assert env.step("up")[2:4] == (False, True), "bad replies count"
 
 
 def test_success_is_given_by_the_environment_or_the_caller_or_not_at_all() -> None:

@@ -11,35 +11,11 @@ from art_gym.baselines import play
 from art_gym.catalog import documented_class, entries, env_spec, sections, summary
 from art_gym.cli.envs import parse_env_args
 from art_gym.testing import CHECKS, Rule, check_results
+from tests.art_gym.toys import CounterEnv
 
 
 class CoinEnv(TextEnv):
-    """Call a coin, see :class:`art_gym.TextEnv`.
-
-    ## Description
-    Heads or tails.
-
-    Twice as much text.
-    ## Action Space
-    Text.
-    ## Observation Space
-    Text.
-    ## Starting State
-    The seed flips.
-    ## Rewards
-    `right`: 1.
-    ## Episode End
-    At once.
-    ## Information
-    The standard keys.
-    ## Arguments
-    * ``bias``: how often it is heads.
-    ## References
-    None.
-    ## Version History
-    * v0: first version.
-    """
-
+    __doc__ = CounterEnv.__doc__
     baselines: ClassVar[Any] = {"heads": lambda env, rng: lambda text: "call(True)"}
     teachers: ClassVar[Any] = {"seer": lambda env, rng: lambda text: f"call({env.heads})"}
 
@@ -64,7 +40,7 @@ class CoinEnv(TextEnv):
 
 
 class ForgetfulEnv(CoinEnv):
-    __doc__ = CoinEnv.__doc__
+    __doc__ = CounterEnv.__doc__
 
     def begin(self, task: Task) -> str:
         return f"{super().begin(task)} {next(NUMBERS)}"
@@ -77,15 +53,15 @@ def make_coin(**options: Any) -> CoinEnv:
     return CoinEnv(**options)
 
 
+MADE = {"Coin": CoinEnv, "Made": make_coin, "Forgetful": ForgetfulEnv, "Gone": "no_such_module:Env"}
+
+
 @pytest.fixture(autouse=True)
 def coins() -> Iterator[None]:
-    plain: dict[str, Any] = {"order_enforce": False, "disable_env_checker": True}
-    gym.register("toy/Coin-v0", entry_point=CoinEnv, **plain)
-    gym.register("toy/Made-v0", entry_point=make_coin, **plain)
-    gym.register("toy/Forgetful-v0", entry_point=ForgetfulEnv, **plain)
-    gym.register("toy/Gone-v0", entry_point="no_such_module:Env")
+    for name, entry_point in MADE.items():
+        gym.register(f"toy/{name}-v0", entry_point, order_enforce=False, disable_env_checker=True)
     yield
-    for name in ("Coin", "Made", "Forgetful", "Gone"):
+    for name in MADE:
         del gym.registry[f"toy/{name}-v0"]
 
 
@@ -95,46 +71,44 @@ def test_list_has_every_id_with_a_line(command):
     lines = dict(line.strip().split(maxsplit=1) for line in out.splitlines())
     assert lines["art/Coding-v0"] == "Solve a programming task in Python."
     assert lines["art/2048Duel-v0"].startswith("2048 as a duel")
-    assert lines["toy/Coin-v0"] == lines["toy/Made-v0"] == "Call a coin, see ``TextEnv``."
+    assert lines["toy/Coin-v0"] == lines["toy/Made-v0"] == summary(CoinEnv)
     assert lines["toy/Gone-v0"] == "(cannot be loaded: No module named 'no_such_module')"
     assert "CartPole-v1" not in lines
     ids = list(lines)
     assert ids.index("art/CodingDuel-v0") < ids.index("toy/Coin-v0")
 
 
-def test_info_tells_what_an_environment_is(command):
-    code, out, _ = command("info", "toy/Coin-v0", "--env-args", "max_turns=4")
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (
+            ("toy/Coin-v0", "--env-args", "max_turns=4"),
+            (
+                "toy/Coin-v0: Add numbers until",
+                "Description\n  A counter.\n",
+                "observations: UnicodeText(16384)",
+                "- call(heads: bool): Call the coin.",
+                "Tasks\n  train: 3\n  test: 3\n",
+                "4 turns; a reply that is not a valid call costs 0.1",
+                "Scripted players\n  random\n  heads\n  seer (may look at the answer)\n",
+            ),
+        ),
+        (
+            ("toy/Coin-v0", "--env-args", "bias=1", "--play", 6, "--split", "test"),
+            (
+                "Scripted players, 6 episodes each",
+                "heads: reward 1.000 ± 0.000, success 100.0%, 1.0 turns",
+                "random: reward ",
+            ),
+        ),
+        (("art/2048Duel-v0",), ("Seat placer_1", "- place(cell: int)", "scripted players: random, worst")),
+        (("art/2048Array-v0",), ("actions: Discrete(4)", "Scripted players\n  none")),
+    ],
+)
+def test_info_shows_what_an_environment_is_and_what_players_get(command, arguments, shown):
+    code, out, _ = command("info", *arguments)
     assert code == 0
-    for text in (
-        "toy/Coin-v0: Call a coin, see ``TextEnv``.",
-        "Description\n  Heads or tails.\n\n  Twice as much text.\n",
-        "Arguments\n  * ``bias``: how often it is heads.\n",
-        "observations: UnicodeText(16384)",
-        "- call(heads: bool): Call the coin.",
-        "Tasks\n  train: 3\n  test: 3\n",
-        "4 turns; a reply that is not a valid call costs 0.1",
-        "Scripted players\n  random\n  heads\n  seer (may look at the answer)\n",
-    ):
-        assert text in out
-
-
-def test_info_shows_what_players_get(command):
-    arguments = ("info", "toy/Coin-v0", "--env-args", "bias=1", "--play", 6, "--split", "test")
-    code, out, _ = command(*arguments)
-    assert code == 0
-    assert "Scripted players, 6 episodes each" in out
-    assert "heads: reward 1.000 ± 0.000, success 100.0%, 1.0 turns" in out
-    assert "random: reward " in out
-
-
-def test_info_of_a_game_and_of_an_array_environment(command):
-    _, out, _ = command("info", "art/2048Duel-v0")
-    assert "Seat placer_1" in out
-    assert "- place(cell: int)" in out
-    assert "scripted players: random, worst" in out
-    _, out, _ = command("info", "art/2048Array-v0")
-    assert "actions: Discrete(4)" in out
-    assert "Scripted players\n  none" in out
+    assert [text for text in shown if text not in out] == []
 
 
 @pytest.mark.parametrize(
@@ -153,19 +127,15 @@ def test_wrong_arguments_are_one_line_and_exit_code_2(rejected, arguments, reaso
     assert reason in rejected(*arguments)
 
 
-def test_check_says_each_sentence(command):
+def test_check_names_each_rule_and_what_is_broken(command):
     code, out, _ = command("check", "toy/Coin-v0")
     assert code == 0
     assert out.count("ok       ") == len(CHECKS)
     assert out.endswith(f"toy/Coin-v0 keeps {len(CHECKS)} of the contract's {len(CHECKS)} rules\n")
-
-
-def test_check_names_what_is_broken_and_goes_on(command):
     code, out, _ = command("check", "toy/Forgetful-v0")
     assert code == 1
-    assert (
-        "BROKEN   The same seed and the same replies must give the same episode.\n         At turn 0" in out
-    )
+    broken = "BROKEN   The same seed and the same replies must give the same episode.\n         At turn 0"
+    assert broken in out
     assert "ok       step before reset and after the end must raise ResetNeededError." in out
     code, out, _ = command("check", "art/2048Array-v0")
     assert code == 1
@@ -201,27 +171,18 @@ def test_players_play_the_same_games_for_the_same_seed() -> None:
     assert math.isnan(play(env, "heads", episodes=1).error)
 
 
-def test_arguments_are_json_where_they_can_be() -> None:
-    assert parse_env_args(["a=1", "b=[1, 2]", "c=shaped", "d=null", "e=x=y", "f="]) == {
-        "a": 1,
-        "b": [1, 2],
-        "c": "shaped",
-        "d": None,
-        "e": "x=y",
-        "f": "",
-    }
+def test_arguments_are_json_if_they_can_be() -> None:
+    written = ["a=1", "b=[1, 2]", "c=shaped", "d=null", "e=x=y", "f="]
+    read = {"a": 1, "b": [1, 2], "c": "shaped", "d": None, "e": "x=y", "f": ""}
+    assert parse_env_args(written) == read
 
 
-def test_docstrings_are_read_by_their_headings() -> None:
-    assert summary(CoinEnv) == "Call a coin, see ``TextEnv``."
-    found = sections(CoinEnv)
+def test_docstrings_are_read_by_their_headings_behind_any_entry_point() -> None:
+    assert summary(CounterEnv).startswith("Add numbers until")
+    found = sections(CounterEnv)
     assert list(found)[:2] == ["Description", "Action Space"]
-    assert found["Rewards"] == "`right`: 1."
-    assert summary(lambda: None) == ""
-    assert sections(lambda: None) == {}
-
-
-def test_what_has_the_docstring_behind_an_entry_point() -> None:
+    assert found["Rewards"] == "1 for stopping on the target."
+    assert (summary(lambda: None), sections(lambda: None)) == ("", {})
     assert documented_class(make_coin) is CoinEnv
     assert documented_class("art_gym.envs.coding.env:CodingEnv").__name__ == "CodingEnv"
     assert env_spec("toy/Coin-v0").entry_point is CoinEnv

@@ -41,11 +41,14 @@ def test_search_shows_hits(box, command, rejected):
     lines = command("mail", "search", box, "budget", "bridge").out.splitlines()
     assert lines[1].split() == ["2024-01-05", "Ann", "Budget", "bridge", "2/2"]
     assert "[/b] x" in lines[2]
-    assert (
-        "Ann" not in command("mail", "search", box, "budget", "--after", "2024-02-01", "--sender", "bob").out
-    )
+    narrowed = command("mail", "search", box, "budget", "--after", "2024-02-01", "--sender", "bob")
+    assert "Ann" not in narrowed.out
     assert "no mail found among 2" in command("mail", "search", box, "zebra").out
     assert "write it as 2024-01-31" in rejected("mail", "search", box, "x", "--after", "May")
+    questions = box.with_name("questions.jsonl")
+    assert "0 questions made" in command("mail", "questions", box, "--out", questions).out
+    assert questions.read_text() == ""
+    assert "Example: art-gym mail import" in command("mail", "import", "--help").out
 
 
 @pytest.mark.parametrize(
@@ -73,16 +76,6 @@ def test_an_interrupt_leaves_nothing(jsonl, monkeypatch, command):
     assert result.code == 130
     assert "interrupted: nothing was written" in result.err
     assert [path.name for path in jsonl.parent.iterdir()] == ["mail.jsonl"]
-
-
-def test_questions_are_made(box, command):
-    out = box.with_name("questions.jsonl")
-    assert "0 questions made" in command("mail", "questions", box, "--out", out).out
-    assert out.read_text() == ""
-
-
-def test_help_has_an_example(command):
-    assert "Example: art-gym mail import" in command("mail", "import", "--help").out
 
 
 def test_a_missing_extra_is_named(monkeypatch, command):

@@ -39,24 +39,16 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.e2e
 def test_its_own_tests_pass(installed: Path) -> None:
-    package = installed / "mine-word-ladder"
     # From the installed copy: the folder of the sources is not where Python looks.
     command = (sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider")
-    shown = run(package, *command, site=installed / "site")
-    assert "6 passed" in shown
+    assert "6 passed" in run(installed / "mine-word-ladder", *command, site=installed / "site")
 
 
 @pytest.mark.e2e
-def test_it_is_known_where_it_is_installed(installed: Path) -> None:
-    code = "import art_gym, gymnasium as gym; print(gym.make('mine/WordLadder-v0').reset(seed=0)[0])"
-    shown = run(installed, sys.executable, "-c", code, site=installed / "site")
-    assert "Numbers: " in shown
-
-
-@pytest.mark.e2e
-def test_it_is_registered_by_its_own_import(installed: Path) -> None:
-    code = "import mine_word_ladder, gymnasium as gym; gym.make('mine/WordLadder-v0')"
-    run(installed, sys.executable, "-c", code, site=installed / "site")
+@pytest.mark.parametrize("package", ["art_gym", "mine_word_ladder"])
+def test_it_is_known_if_it_is_installed_and_registered_by_its_own_import(installed, package) -> None:
+    code = f"import {package}, gymnasium as gym; print(gym.make('mine/WordLadder-v0').reset(seed=0)[0])"
+    assert "Numbers: " in run(installed, sys.executable, "-c", code, site=installed / "site")
 
 
 @pytest.mark.e2e
@@ -75,19 +67,15 @@ def test_it_trains_at_once(installed: Path) -> None:
     assert (installed / "run" / "report.html").exists()
 
 
-def test_the_environment_is_one_short_file(tmp_path: Path) -> None:
-    write_package(EnvName.parse("word-ladder"), tmp_path)
-    text = (tmp_path / "mine-word-ladder" / "mine_word_ladder" / "env.py").read_text()
-    assert len(text.splitlines()) <= 60
-    assert "$" not in text
-
-
-def test_what_is_written_is_in_style(tmp_path: Path) -> None:
+def test_the_environment_is_one_short_file_in_style(tmp_path: Path) -> None:
     write_package(EnvName.parse("word-ladder"), tmp_path)
     package = tmp_path / "mine-word-ladder"
-    select = ("--isolated", "--line-length", "110", "--select", "E,F,W,UP,B,SIM,C4,PT,NPY")
-    run(package, "ruff", "check", "--no-cache", *select, ".")
-    run(package, "ruff", "format", "--no-cache", "--isolated", "--line-length", "110", "--check", ".")
+    text = (package / "mine_word_ladder" / "env.py").read_text()
+    assert len(text.splitlines()) <= 60
+    assert "$" not in text
+    style = ("--no-cache", "--isolated", "--line-length", "110")
+    run(package, "ruff", "check", *style, "--select", "E,F,W,UP,B,SIM,C4,PT,NPY", ".")
+    run(package, "ruff", "format", *style, "--check", ".")
 
 
 def test_the_command_says_what_to_do_next(tmp_path, command, rejected):
@@ -104,15 +92,12 @@ def test_the_command_says_what_to_do_next(tmp_path, command, rejected):
     [
         ("riddle", "mine/Riddle-v0", "mine_riddle", "RiddleEnv"),
         ("WordLadder", "mine/WordLadder-v0", "mine_word_ladder", "WordLadderEnv"),
-        ("word_ladder", "mine/WordLadder-v0", "mine_word_ladder", "WordLadderEnv"),
         ("Our-Lab/game2048", "our_lab/Game2048-v0", "our_lab_game2048", "Game2048Env"),
     ],
 )
 def test_names_in_all_their_forms(typed: str, env_id: str, module: str, class_name: str) -> None:
     name = EnvName.parse(typed)
     assert (name.env_id, name.module, name.class_name) == (env_id, module, class_name)
-    assert module.isidentifier()
-    assert class_name.isidentifier()
 
 
 @pytest.mark.parametrize(
@@ -135,13 +120,10 @@ def test_bad_names_are_rejected(tmp_path, rejected, typed, reason):
     assert not list(tmp_path.iterdir())
 
 
-def test_an_id_that_is_taken_is_refused(tmp_path: Path) -> None:
-    gym.register("taken/Riddle-v0", entry_point="nowhere:Riddle")
-    try:
-        with pytest.raises(ValueError, match="already; choose another"):
-            write_package(EnvName.parse("taken/riddle"), tmp_path)
-    finally:
-        del gym.registry["taken/Riddle-v0"]
+def test_an_id_that_is_taken_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(gym.registry, "taken/Riddle-v0", gym.spec("CartPole-v1"))
+    with pytest.raises(ValueError, match="already; choose another"):
+        write_package(EnvName.parse("taken/riddle"), tmp_path)
 
 
 def test_a_broken_package_is_named_and_takes_nothing_away(tmp_path: Path) -> None:
