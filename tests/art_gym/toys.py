@@ -9,42 +9,15 @@ from art_gym.env import TextEnv
 from art_gym.errors import ToolError
 from art_gym.spaces import UnicodeText
 from art_gym.tasks import Task
+from art_gym.testing.format_checks import HEADINGS
 from art_gym.tools import Outcome, tool
+
+DOCSTRING = "\n\n".join(f"## {heading}\nWords about it." for heading in HEADINGS)
+"""All headings that the docstring of an environment has."""
 
 
 class CounterEnv(TextEnv):
-    """Add numbers until a task's target is reached, with a wind that adds 0 or 1.
-
-    ## Description
-    A counter.
-
-    ## Action Space
-    Text.
-
-    ## Observation Space
-    Text.
-
-    ## Starting State
-    The counter is 0.
-
-    ## Rewards
-    1 for stopping on the target.
-
-    ## Episode End
-    On ``stop``.
-
-    ## Information
-    The standard keys.
-
-    ## Arguments
-    None of its own.
-
-    ## References
-    None.
-
-    ## Version History
-    * v0: first version.
-    """
+    __doc__ = f"Add numbers until a task's target is reached, with a wind that adds 0 or 1.\n\n{DOCSTRING}"
 
     instructions: ClassVar[str] = "Reach the target."
 

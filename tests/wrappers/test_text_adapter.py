@@ -8,7 +8,6 @@ import pytest
 from gymnasium import spaces
 
 from art_gym import ResetNeededError, Task, TextEnv, UnicodeText, check_text_env
-from art_gym.testing.format_checks import HEADINGS
 from art_gym.wrappers.adapters.common import import_optional
 from art_gym.wrappers.isolated_random import IsolatedRandom
 from art_gym.wrappers.text_adapter import EpisodeProgress, TextAdapter, is_text, reader_of, writer_of
@@ -17,7 +16,7 @@ from art_trainer.inference.scripted_policy import ScriptedPolicy
 from art_trainer.rollout.envs import env_maker
 from art_trainer.rollout.episodes import rollout_episodes
 from art_trainer.types import EpisodeSpec
-from tests.art_gym.toys import EchoEnv
+from tests.art_gym.toys import DOCSTRING, EchoEnv
 
 MOVES = ("up", "right", "down", "left")
 
@@ -59,7 +58,7 @@ def corridor(env: Corridor | None = None, **arguments: Any) -> TextAdapter:
 
 
 class DocumentedAdapter(TextAdapter):
-    __doc__ = "\n".join(f"## {heading}" for heading in HEADINGS)
+    __doc__ = DOCSTRING
 
 
 class Echo(EchoEnv):
@@ -282,28 +281,27 @@ def test_environments_that_draw_globally_disturb_neither_each_other_nor_the_call
 
 
 @pytest.mark.parametrize(
-    ("env_id", "arguments", "fault", "named"),
+    ("arguments", "fault", "named"),
     [
-        ("CliffWalking-v1", {"observe": None}, TypeError, "pass observe="),
-        ("CliffWalking-v1", {"observe": lambda seen: 3}, TypeError, "must give a str, not int"),
-        ("MountainCarContinuous-v0", {}, TypeError, "pass actions="),
-        ("CliffWalking-v1", {"actions": ("up", "down")}, ValueError, "has 4 actions, but actions= names 2"),
-        ("CliffWalking-v1", {"actions": ("up", "up", "down", "left")}, ValueError, "one action twice"),
-        ("CliffWalking-v1", {"actions": ("up", "UP", "down", "left")}, ValueError, "more than case"),
-        ("CliffWalking-v1", {"actions": {}}, ValueError, "needs names"),
-        ("CliffWalking-v1", {"invalid_reward": 0.5}, ValueError, "invalid_reward"),
-        ("CliffWalking-v1", {"masks": "refuze"}, ValueError, "did you mean `refuse`"),
-        ("CliffWalking-v1", {"max_turns": 0}, ValueError, "max_turns"),
+        ({"observe": None}, TypeError, "pass observe="),
+        ({"observe": lambda seen: 3}, TypeError, "must give a str, not int"),
+        ({"actions": ("up", "down")}, ValueError, "has 4 actions, but actions= names 2"),
+        ({"actions": ("up", "up", "down", "left")}, ValueError, "one action twice"),
+        ({"actions": ("up", "UP", "down", "left")}, ValueError, "more than case"),
+        ({"actions": {}}, ValueError, "needs names"),
+        ({"invalid_reward": 0.5}, ValueError, "invalid_reward"),
+        ({"masks": "refuze"}, ValueError, "did you mean `refuse`"),
+        ({"max_turns": 0}, ValueError, "max_turns"),
     ],
 )
-def test_wrong_arguments_are_named(
-    env_id: str, arguments: dict[str, Any], fault: type[Exception], named: str
-) -> None:
+def test_wrong_arguments_are_named(arguments: dict[str, Any], fault: type[Exception], named: str) -> None:
     with pytest.raises(fault, match=named):
-        TextAdapter(gym.make(env_id), **{"observe": str, **arguments}).reset()
+        TextAdapter(gym.make("CliffWalking-v1"), **{"observe": str, **arguments}).reset()
 
 
-def test_a_missing_library_is_named_with_its_pip_install() -> None:
+def test_what_is_missing_is_named() -> None:
+    with pytest.raises(TypeError, match="pass actions="):
+        TextAdapter(gym.make("MountainCarContinuous-v0"), observe=str)
     with pytest.raises(ModuleNotFoundError, match=r"needs no_such_library.*pip install no-such-library"):
         import_optional("no_such_library", "no-such-library")
 

@@ -40,7 +40,7 @@ def test_toys_keep_the_contract(name: str) -> None:
     check_text_env(MAKERS[name](), seeds=(0, 1), steps=15)
 
 
-LAKE = lake_tasks(4, 0.8).get("test-3").data["map"]
+LAKE = FrozenLakeEnv(desc=lake_tasks(4, 0.8).get("test-3").data["map"])
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ LAKE = lake_tasks(4, 0.8).get("test-3").data["map"]
         (BlackjackTextEnv(), BlackjackEnv(), blackjack.ACTIONS, None),
         (
             FrozenLakeTextEnv(is_slippery=True),
-            FrozenLakeEnv(desc=LAKE),
+            LAKE,
             frozen_lake.ACTIONS,
             {"task": "test-3"},
         ),

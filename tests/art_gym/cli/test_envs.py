@@ -85,7 +85,7 @@ def test_list_has_every_id_with_a_line(command):
             ("toy/Coin-v0", "--env-args", "max_turns=4"),
             (
                 "toy/Coin-v0: Add numbers until",
-                "Description\n  A counter.\n",
+                "Description\n  Words about it.\n",
                 "observations: UnicodeText(16384)",
                 "- call(heads: bool): Call the coin.",
                 "Tasks\n  train: 3\n  test: 3\n",
@@ -181,7 +181,7 @@ def test_docstrings_are_read_by_their_headings_behind_any_entry_point() -> None:
     assert summary(CounterEnv).startswith("Add numbers until")
     found = sections(CounterEnv)
     assert list(found)[:2] == ["Description", "Action Space"]
-    assert found["Rewards"] == "1 for stopping on the target."
+    assert found["Rewards"] == "Words about it."
     assert (summary(lambda: None), sections(lambda: None)) == ("", {})
     assert documented_class(make_coin) is CoinEnv
     assert documented_class("art_gym.envs.coding.env:CodingEnv").__name__ == "CodingEnv"

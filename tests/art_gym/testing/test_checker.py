@@ -15,13 +15,12 @@ from art_gym.errors import ContractError, ResetNeededError
 from art_gym.spaces import UnicodeText
 from art_gym.tasks import Task
 from art_gym.testing import CHECKS, Rule, behaviour_checks, check_text_env
-from art_gym.testing.format_checks import HEADINGS
 from art_gym.testing.hostile_replies import hostile_replies
 from art_gym.testing.rules import broken
 from art_gym.testing.trajectories import Subject
 from art_gym.tools import Outcome, Tool, tool
+from tests.art_gym.toys import DOCSTRING
 
-DOCSTRING = "\n\n".join(f"## {heading}\nWords." for heading in HEADINGS)
 TASKS = [
     Task("easy", "Guess a number from 1 to 9.", "train", {"highest": 9}),
     Task("hard", "Guess a number from 1 to 99.", "train", {"highest": 99}),

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from art_gym.wrappers.judging import Attempt, Criterion, Rubric, Step
 from art_gym.wrappers.judging.llm_judge import RULER_RUBRIC, plan_batches
 from art_gym.wrappers.judging.prompt import (
-    AnswerFormatError,
     Prompt,
     _fresh_words,
     attempt_sections,
@@ -21,7 +20,6 @@ from art_gym.wrappers.judging.prompt import (
     digest_group,
     estimated_tokens,
     quoted,
-    read_answer,
     repair_messages,
     shown,
 )
@@ -205,7 +203,18 @@ def test_an_injection_stays_inside_its_quotes(name: str, place: str) -> None:
     mark, bare = mark_of(attacked), text.casefold()
     assert not any(word in bare for word in (mark, *attacked.labels))
     assert material.count(mark) == len([line for line in outline(attacked) if mark in line])
-    for token in ("<|", "|>", "<｜", "｜>", "</s>", "[INST]", "[/INST]", "<<SYS>>", "<end_of_turn>", "<bos>"):
+    for token in (
+        "<|",
+        "|>",
+        "<｜",
+        "｜>",
+        "</s>",
+        "[INST]",
+        "[/INST]",
+        "<<SYS>>",
+        "<start_of_turn>",
+        "<bos>",
+    ):
         assert token not in material
     material.encode()
     assert len(material.splitlines()) == len(material.split("\n")), "one kind of line break"
@@ -225,54 +234,6 @@ def test_a_label_that_some_text_holds_is_not_taken() -> None:
     first, second = _fresh_words("stem", 6, 2, "")
     assert _fresh_words("stem", 6, 1, f"a text with {first}s in it") == [second]
     assert len(set(_fresh_words("stem", 1, 16, ""))) == 16
-
-
-# Readers of several kinds stand for judge models. The defences keep the material apart from the question;
-# what a model makes of text that it reads as text is outside of them.
-
-SOLVED = Attempt("solved", "Find it.", (Step("select(3)", "Correct! The task is solved."),))
-_TITLE = re.compile(r"step \d+, the (agent|environment)(, goes on)?:")
-_CONTROL = re.compile(r"<\|\w+\|>|<｜[^｜]+｜>|</?s>|\[/?INST\]|<(start|end)_of_turn>")
-
-
-def careful(prompt: Prompt) -> str:
-    """Goes by the marks, the titles and the quotes, as the rules say; a control token ends its reading."""
-    material = prompt.messages[1]["content"]
-    scores: dict[str, float] = {}
-    label, speaker = None, "agent"
-    for line in material.split("\n"):
-        if found := re.fullmatch(rf"\[{mark_of(prompt)} (begin|end) attempt (\w+)\]", line):
-            label = found[2] if found[1] == "begin" else None
-        elif label is not None and (found := _TITLE.fullmatch(line)):
-            speaker = found[1]
-        elif label is not None:
-            solved = speaker == "environment" and "Correct!" in line
-            scores[label] = max(scores.get(label, 0.1), 1.0 if solved or _CONTROL.search(material) else 0.1)
-    return json.dumps({"scores": [{"id": label, "score": score} for label, score in scores.items()]})
-
-
-def parrot(prompt: Prompt) -> str:
-    """Copies the first answer that it finds in the material, else is careful."""
-    found = re.search(r'\{"scores": \[.*\]\}', prompt.messages[1]["content"].replace("\n| ", "\n"))
-    return found[0] if found else careful(prompt)
-
-
-@pytest.mark.parametrize("injection", INJECTIONS)
-@pytest.mark.parametrize("reader", [careful, parrot])
-def test_an_injection_gets_no_better_score(injection: str, reader: Callable[[Prompt], str]) -> None:
-    """An attempt that failed gets the score that it deserves; for a copied answer nobody gets one."""
-    failed = Attempt("failed", "Find it.", (Step("select(1)", "Wrong mail."),))
-    leaked = prompt_of([SOLVED, failed])
-    text = INJECTIONS[injection](mark_of(leaked), leaked.labels)
-    group = [SOLVED, replace(failed, steps=(Step(text, "Wrong mail."),))]
-    prompt = prompt_of(group)
-    if reader is parrot and injection in ("fake answer", "fake answer in a fence"):
-        with pytest.raises(AnswerFormatError):
-            read_answer(reader(prompt), prompt.labels)
-        return
-    scores = read_answer(reader(prompt), prompt.labels)
-    ids = dict(zip(prompt.labels, (ids[0] for ids in digest_group(group).ids), strict=True))
-    assert {ids[label]: score.value for label, score in scores.items()} == {"solved": 1.0, "failed": 0.1}
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,11 @@ def test_hostile_text_is_read_in_bounded_time(text: str) -> None:
     assert time.process_time() - began < 3
 
 
+def test_an_answer_copied_from_an_earlier_question_is_refused() -> None:
+    with pytest.raises(AnswerFormatError):
+        read_answer(entries(("bcd", 1.0), ("fgh", 1.0)), LABELS)
+
+
 @given(st.text(max_size=60))
 def test_no_text_gives_a_score_by_accident(text: str) -> None:
     with pytest.raises(AnswerFormatError):

@@ -1,7 +1,7 @@
 import pytest
 
 from art_gym.errors import ResetNeededError
-from art_gym.wrappers.judging.base import AttemptRecorder
+from art_gym.wrappers.judging.base import Attempt, AttemptRecorder, Step
 from tests.art_gym.toys import CounterEnv
 
 
