@@ -20,21 +20,25 @@ from art_trainer.distributed.server import RunProgress, ServerOptions, TrainingS
 from art_trainer.distributed.task_queue import TaskQueue
 from art_trainer.distributed.weights import WeightStore
 from art_trainer.distributed.worker_connections import WorkerConnection
-from art_trainer.inference.sampling import SamplingParams
+from art_trainer.inference.transformers_policy import TransformersPolicy
 from tests.art_trainer.distributed.played import episode, task
 from tests.art_trainer.guess import guess_policy
 from tests.art_trainer.waiting import until
 
 TOKEN = "a-token-that-nobody-guesses"
-RUN = RunSpec(
-    env="toy/Echo-v0",
-    env_args={},
-    sampling=SamplingParams(max_new_tokens=4),
-    record_states=False,
-    history_window=None,
-    max_context=None,
-    dtype="float32",
-)
+
+
+def described(policy: TransformersPolicy, env: str = "toy") -> RunSpec:
+    """What a worker needs to play with a policy."""
+    return RunSpec(
+        env=env,
+        env_args={},
+        sampling=policy.sampling,
+        record_states=False,
+        history_window=None,
+        max_context=policy.max_context,
+        dtype="float32",
+    )
 
 
 @dataclass
@@ -43,6 +47,8 @@ class Served:
 
     server: TrainingServer
     queue: TaskQueue
+    policy: TransformersPolicy
+    weights: WeightStore
     folder: Path
 
     def http(self, token: str | None = TOKEN, **headers: str) -> httpx.Client:
@@ -87,8 +93,7 @@ class Wire:
         self.socket.send(json.dumps(message))
 
     def hear(self, timeout: float = 30) -> dict[str, Any]:
-        heard: dict[str, Any] = json.loads(self.socket.recv(timeout))
-        return heard
+        return dict(json.loads(self.socket.recv(timeout)))
 
     def ask(self, **message: Any) -> dict[str, Any]:
         self.say(**message)
@@ -97,8 +102,7 @@ class Wire:
     def lease(self, count: int = 1) -> list[dict[str, Any]]:
         answer = self.ask(type="lease_request", count=count)
         assert answer["type"] == "train_episodes"
-        leases: list[dict[str, Any]] = answer["leases"]
-        return leases
+        return list(answer["leases"])
 
     def play(self, lease: dict[str, Any], **changes: Any) -> dict[str, Any]:
         return self.ask(**played(lease, **changes))
@@ -116,20 +120,25 @@ def served(folder: Path, *, token: str | None = TOKEN, **options: Any) -> Iterat
     """A server that has published version 0."""
     log = ResultLog(folder / "journal")
     leases = LeaseOptions(options.pop("lease_seconds", 60.0))
-    clock = options.pop("clock", time.monotonic)
-    queue = TaskQueue(log, options=leases, clock=clock, on_work=lambda: server.connections.wake())
-    progress = options.pop("progress", RunProgress("run", 3))
-    weights = WeightStore(folder / "weights", guess_policy(hidden=16))
+    queue = TaskQueue(
+        log,
+        options=leases,
+        max_staleness=options.pop("max_staleness", 0),
+        clock=options.pop("clock", time.monotonic),
+        on_work=lambda: server.connections.wake(),
+    )
+    policy = options.pop("policy", None) or guess_policy(hidden=16)
+    weights = WeightStore(folder / "weights", policy)
     weights.publish(0)
     server = TrainingServer(
         queue,
         weights,
-        RUN,
-        progress=progress,
+        described(policy, options.pop("env", "toy/Echo-v0")),
+        progress=options.pop("progress", RunProgress("run", 3)),
         options=ServerOptions(token=token, leases=leases, **options),
     )
     queue.publish(0)
     with closing(server):
-        yield Served(server, queue, folder)
+        yield Served(server, queue, policy, weights, folder)
     queue.close()
     log.close()

@@ -110,8 +110,7 @@ def test_a_run_in_use_by_another_server_is_not_changed(tmp_path: Path) -> None:
 
 
 def test_a_server_does_not_begin_with_another_runs_results(tmp_path: Path) -> None:
-    policy = guess_policy(0, hidden=16)
-    config = GRPOConfig(output_dir=str(tmp_path))
+    policy, config = guess_policy(0, hidden=16), GRPOConfig(output_dir=str(tmp_path))
     with closing(ResultLog(tmp_path / "journal")) as log:
         log.bind_to_run(run_spec(policy, "guess", {}, config))
         log.append([Entry(task(), 0, 0, episode(task()), TIMING)])

@@ -21,7 +21,8 @@ import pytest
 from art_trainer.distributed.result_log import FILE, Entry, ResultLog, ResultLogError, discard, require_unused
 from art_trainer.types import Ending, Episode, Span, TokenHistory, Turn
 from tests.art_trainer.distributed.played import TIMING, episode, task
-from tests.art_trainer.distributed.server_helpers import RUN
+from tests.art_trainer.distributed.server_helpers import described
+from tests.art_trainer.guess import guess_policy
 from tests.art_trainer.tracking.full_disk import full_disk
 from tests.art_trainer.waiting import until
 
@@ -207,11 +208,12 @@ def test_kill_9_keeps_what_was_acknowledged(folder: Path, tmp_path: Path) -> Non
 
 
 def test_a_log_belongs_to_one_run(log: ResultLog) -> None:
-    log.bind_to_run(RUN.model_copy(update={"env": "other/Env-v0"}))
-    log.bind_to_run(RUN)
+    run = described(guess_policy(hidden=16))
+    log.bind_to_run(run.model_copy(update={"env": "other/Env-v0"}))
+    log.bind_to_run(run)
     log.append([entry()])
-    log.bind_to_run(RUN)
-    hot = dataclasses.replace(RUN.sampling, temperature=0.5)
+    log.bind_to_run(run)
+    hot = dataclasses.replace(run.sampling, temperature=0.5)
     for changes, name in (({"env": "x"}, "env"), ({"sampling": hot}, r"sampling\.temperature")):
         with pytest.raises(ResultLogError, match=rf"results of another run: there {name} is"):
-            log.bind_to_run(RUN.model_copy(update=changes))
+            log.bind_to_run(run.model_copy(update=changes))

@@ -32,7 +32,7 @@ from art_trainer.training.run_settings import Settings
 from art_trainer.training.trainer import GRPOTrainer
 from tests.art_trainer import toy_envs
 from tests.art_trainer.distributed.server_helpers import TOKEN
-from tests.art_trainer.waiting import until
+from tests.art_trainer.waiting import interrupted, until
 
 SETTINGS: Mapping[str, Any] = {
     "env": "toy/Echo-v0",
@@ -55,7 +55,6 @@ class Serving:
         monkeypatch.setenv("ART_SERVER_TOKEN", TOKEN)
         self.folder = folder
         self.words = io.StringIO()
-        self.ended = threading.Event()
 
     @property
     def url(self) -> str:
@@ -66,30 +65,19 @@ class Serving:
         headers = {"authorization": f"Bearer {token}"} if token else {}
         return httpx.request(method, self.url + path, headers=headers, trust_env=False, timeout=30)
 
-    def state(self) -> str:
-        return str(self.ask("/status").json()["state"])
-
-    def stop(self, number: int) -> None:
-        """Send this process a signal; again if it goes on for long after it."""
-        self.wait_for_work()
-        while not self.ended.is_set():
-            os.kill(os.getpid(), number)
-            self.ended.wait(20)
-
-    def wait_for_work(self) -> None:
-        """Wait until there are leases, but no worker."""
-        until(lambda: self.state() == "starved")
+    def starved(self) -> bool:
+        """Whether there are leases, but no worker."""
+        return self.url != "" and self.ask("/status").json()["state"] == "starved"
 
     def work(self, patience: float = 60) -> None:
         # Not while this process loads a checkpoint: Transformers makes one model at a time.
-        self.wait_for_work()
+        until(self.starved)
         options: dict[str, Any] = {"token": TOKEN, "capacity": 4, "device": "cpu", "patience": patience}
         Worker(self.url, env_maker, self.folder / "cache", **options).run()
 
     def run(self, meanwhile: Callable[[], None], *, resume: bool = False, **options: Any) -> RunFolder:
         """Serve; meanwhile do something in another thread, once the server is up."""
         self.words.truncate(0)
-        self.ended.clear()
 
         def follow() -> None:
             try:
@@ -111,7 +99,6 @@ class Serving:
                     serve(settings, port=0, drain_seconds=3, **options)
                 return settings.folder
             finally:
-                self.ended.set()
                 following.result(60)
 
 
@@ -124,7 +111,7 @@ def test_it_trains_with_workers_and_answers_everything_else_meanwhile(serving: S
     seen: dict[str, httpx.Response] = {}
 
     def look_and_work() -> None:
-        serving.wait_for_work()
+        until(serving.starved)
         seen.update({path: serving.ask(path) for path in ("/v1/models", "/", "/api/runs")})
         seen.update({f"closed {path}": serving.ask(path, None) for path in ("/status", "/v1/models", "/")})
         serving.work()
@@ -144,19 +131,20 @@ def test_it_trains_with_workers_and_answers_everything_else_meanwhile(serving: S
 
 
 def test_sigterm_and_a_request_save_a_checkpoint_and_exit_with_0(serving: Serving) -> None:
-    def terminate() -> None:
-        serving.stop(signal.SIGTERM)
-
     def request() -> None:
-        serving.wait_for_work()
+        until(serving.starved)
         assert serving.ask("/shutdown", method="POST").status_code == 202
 
-    for meanwhile, resume in ((terminate, False), (request, True)):
+    def stopped(meanwhile: Callable[[], None], resume: bool) -> None:
         with pytest.raises(typer.Exit) as ended:
             serving.run(meanwhile, resume=resume, no_api=True, no_dashboard=True)
         assert ended.value.exit_code == 0
         assert len(list_checkpoints(serving.folder / "run" / "checkpoints")) == 1
         assert "art-trainer serve --resume" in serving.words.getvalue()
+
+    with interrupted(serving.starved, signal.SIGTERM):
+        stopped(lambda: None, resume=False)
+    stopped(request, resume=True)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     folder = serving.run(serving.work, resume=True)
     assert len(folder.metrics().records) == 2
@@ -165,8 +153,8 @@ def test_sigterm_and_a_request_save_a_checkpoint_and_exit_with_0(serving: Servin
 def test_ctrl_c_exits_with_130(serving: Serving) -> None:
     file = serving.folder / "token"
     file.write_text(f"{TOKEN}\n")
-    with pytest.raises(typer.Exit) as ended:
-        serving.run(lambda: serving.stop(signal.SIGINT), no_api=True, token_file=file, host="127.0.0.1")
+    with pytest.raises(typer.Exit) as ended, interrupted(serving.starved):
+        serving.run(lambda: None, no_api=True, token_file=file, host="127.0.0.1")
     assert ended.value.exit_code == 130
     words = serving.words.getvalue()
     assert f"--server {serving.url} --token-file {file}\n" in words

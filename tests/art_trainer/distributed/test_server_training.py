@@ -12,16 +12,11 @@ import torch
 from art_trainer.config import GRPOConfig
 from art_trainer.distributed.backend import RemoteBackend
 from art_trainer.distributed.result_log import ResultLog
-from art_trainer.distributed.server import ServerOptions
 from art_trainer.distributed.task_queue import BackendClosedError
 from art_trainer.distributed.weights import WeightError
-from art_trainer.distributed.worker.connection import RefusedError
 from art_trainer.distributed.worker.worker import Worker
 from art_trainer.errors import EngineError
-from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.rollout.backend import NonMainRankBackend
-from art_trainer.serving.openai import ServedPolicy
-from art_trainer.serving.openai.router import openai_router
 from art_trainer.tracking.episode_store import iter_steps
 from art_trainer.tracking.run_dir import list_checkpoints
 from art_trainer.training.trainer import GRPOTrainer
@@ -42,27 +37,10 @@ STALE = {"max_staleness": 1, "importance_sampling_correction": True}
 class Run:
     """A trainer, a server and its workers."""
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        callbacks: tuple[Any, ...] = (),
-        policy: TransformersPolicy | None = None,
-        served: ServedPolicy | None = None,
-        env: type[GuessEnv] = GuessEnv,
-        **settings: Any,
-    ) -> None:
+    def __init__(self, folder: Path, *, callbacks: tuple[Any, ...] = (), **settings: Any) -> None:
         self.config = GRPOConfig(output_dir=str(folder), **{**SETTINGS, **settings})
-        self.env = env
-        self.policy = policy or guess_policy(0, hidden=16)
-        self.samples = served is not None
-        """Whether the server samples for its workers."""
-        self.backend = RemoteBackend(
-            self.policy, "guess", {}, self.config, folder,
-            options=ServerOptions(routers=[openai_router(served)] if served else []),
-            on_publish=[served.update] if served else [],
-            drain_seconds=5,
-        )  # fmt: skip
+        self.policy = guess_policy(0, hidden=16)
+        self.backend = RemoteBackend(self.policy, "guess", {}, self.config, folder, drain_seconds=5)
         parts: dict[str, Any] = {"backend": self.backend, "callbacks": callbacks}
         self.trainer = GRPOTrainer(self.policy, GuessEnv, self.config, **parts)
         self.workers: list[tuple[Worker, threading.Thread]] = []
@@ -70,8 +48,7 @@ class Run:
     def add_worker(self) -> Worker:
         cache = Path(self.config.output_dir) / "cache"
         options: dict[str, Any] = {"capacity": 8, "device": "cpu", "patience": 60}
-        options["inference"] = "server" if self.samples else "own"
-        worker = Worker(self.backend.url, lambda env, args: self.env, cache, **options)
+        worker = Worker(self.backend.url, lambda env, args: GuessEnv, cache, **options)
         thread = threading.Thread(target=worker.run, daemon=True)
         thread.start()
         self.workers.append((worker, thread))
@@ -245,77 +222,6 @@ def test_a_request_to_end_ends_the_run_without_workers_and_so_does_closing(tmp_p
         run.backend.close()
         with pytest.raises(BackendClosedError):
             run.trainer.collect_episodes()
-
-
-def learn(policy: TransformersPolicy) -> None:
-    """Make other weights of a policy's, which say other things."""
-    with torch.no_grad():
-        for parameter in policy.model.parameters():
-            parameter.add_(0.05 * torch.sign(parameter))
-    policy.version += 1
-
-
-def test_a_server_that_samples_for_its_workers_names_the_version_of_each_token(tmp_path: Path) -> None:
-    policy = guess_policy(hidden=16)
-    with ServedPolicy(policy) as served, running(tmp_path, policy=policy, served=served) as run:
-        for version in (0, 1):
-            run.backend.publish(version)
-            tasks = [GroupSpec(n, 4, (version, n), batch=version) for n in range(2)]
-            groups = run.backend.collect(tasks, on_episode=lambda episode: None)
-            assert all(group.whole for group in groups)
-            assert sampling_versions(groups) == {version}
-            learn(policy)
-    kept = {file.stat().st_size for file in (tmp_path / "cache" / "files").iterdir()}
-    assert max(kept) < 10_000, "no weights were fetched"
-
-
-class HeldEnv(GuessEnv):
-    """Three turns, whatever is said; the first waits until it may go on."""
-
-    begun = threading.Event()
-    go_on = threading.Event()
-
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        self.turn += 1
-        HeldEnv.begun.set()
-        assert HeldEnv.go_on.wait(60)
-        return "LOW", 0.0, self.turn == 3, False, {}
-
-
-@pytest.mark.parametrize("past", [0, 1])
-def test_an_episode_ends_with_the_weights_it_began_with_if_it_may(tmp_path: Path, past: int) -> None:
-    HeldEnv.begun.clear()
-    HeldEnv.go_on.clear()
-    policy, tasks = guess_policy(hidden=16), [GroupSpec(seed, 4, (0, seed)) for seed in range(2)]
-    with (
-        ServedPolicy(policy, past_versions=past) as served,
-        running(tmp_path, policy=policy, served=served, env=HeldEnv, **STALE) as run,
-    ):
-        run.backend.publish(0)
-        run.backend.prefetch(tasks)
-        assert HeldEnv.begun.wait(60)
-        learn(policy)
-        run.backend.publish(1)
-        HeldEnv.go_on.set()
-        groups = run.backend.collect(tasks, on_episode=lambda episode: None)
-        results = run.backend.status().results
-    assert [len(episode.turns) for group in groups for episode in group.episodes] == [3] * 8
-    given_back = results.get("released", 0) + results.get("failed", 0)
-    if past:
-        assert sampling_versions(groups) == {0}
-        assert (results["leased"], results["accepted"], given_back) == (8, 8, 0)
-    else:  # all of it is played again
-        assert sampling_versions(groups) == {1}
-        assert (results["leased"], results["accepted"], given_back) == (16, 8, 8)
-
-
-def test_a_worker_without_a_model_is_refused_by_a_server_without_the_api(tmp_path: Path) -> None:
-    with running(tmp_path, workers=0) as run:
-        run.backend.publish(0)
-        run.backend.prefetch([GroupSpec(0, 1, (0, 0))])
-        worker = Worker(run.backend.url, lambda env, args: GuessEnv, tmp_path, inference="server")
-        with pytest.raises(RefusedError, match="samples for no workers"):
-            worker.run()
 
 
 def test_other_processes_have_nothing_to_ask_for() -> None:

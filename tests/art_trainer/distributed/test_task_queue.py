@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,16 +23,9 @@ from tests.art_trainer.distributed.played import TIMING, episode, member_of, tas
 from tests.art_trainer.waiting import until
 
 
-class Clock:
-    now = 50.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> SimpleNamespace:
+    return SimpleNamespace(now=50.0)
 
 
 @pytest.fixture
@@ -42,8 +36,8 @@ def log(tmp_path: Path) -> Iterator[ResultLog]:
 
 
 @pytest.fixture
-def queue(log: ResultLog, clock: Clock) -> TaskQueue:
-    made = TaskQueue(log, max_staleness=1, options=LeaseOptions(lease_seconds=10), clock=clock)
+def queue(log: ResultLog, clock: SimpleNamespace) -> TaskQueue:
+    made = TaskQueue(log, max_staleness=1, options=LeaseOptions(lease_seconds=10), clock=lambda: clock.now)
     made.publish(5)
     return made
 
@@ -93,7 +87,7 @@ def test_old_batches_go_first_and_groups_that_fit_whole(queue: TaskQueue) -> Non
     assert leased(9) == [(1, 0, member) for member in range(4)]
 
 
-def test_the_status_counts_results_and_shows_leases(queue: TaskQueue, clock: Clock) -> None:
+def test_the_status_counts_results_and_shows_leases(queue: TaskQueue, clock: Any) -> None:
     queue.submit([task(size=4)])
     first, second, third, fourth = queue.lease("ann", 4)
     clock.now += 1
@@ -111,8 +105,8 @@ def test_the_status_counts_results_and_shows_leases(queue: TaskQueue, clock: Clo
     }  # fmt: skip
 
 
-def test_a_lease_ends_after_its_longest_time_even_if_renewed(log: ResultLog, clock: Clock) -> None:
-    queue = TaskQueue(log, options=LeaseOptions(10, max_lease_seconds=25), clock=clock)
+def test_a_lease_ends_after_its_longest_time_even_if_renewed(log: ResultLog, clock: SimpleNamespace) -> None:
+    queue = TaskQueue(log, options=LeaseOptions(10, max_lease_seconds=25), clock=lambda: clock.now)
     queue.publish(5)
     queue.submit([task(size=1)])
     (hung,) = queue.lease("ann", 1)
@@ -128,7 +122,9 @@ def test_a_lease_ends_after_its_longest_time_even_if_renewed(log: ResultLog, clo
     assert send(queue, taken, "bob") == "accepted"
 
 
-def test_a_client_that_always_fails_does_not_use_up_all_tries(queue: TaskQueue, clock: Clock) -> None:
+def test_a_client_that_always_fails_does_not_use_up_all_tries(
+    queue: TaskQueue, clock: SimpleNamespace
+) -> None:
     queue.submit([task(place, size=4) for place in range(3)])
     queue.lease("ann", 1)
     for _ in range(20):
@@ -142,7 +138,7 @@ def test_a_client_that_always_fails_does_not_use_up_all_tries(queue: TaskQueue, 
 
 @pytest.mark.parametrize("works", [True, False])
 def test_a_second_result_waits_until_the_first_is_written(
-    queue: TaskQueue, log: ResultLog, clock: Clock, monkeypatch: pytest.MonkeyPatch, works: bool
+    queue: TaskQueue, log: ResultLog, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, works: bool
 ) -> None:
     queue.submit([task(size=1)])
     (lease,) = queue.lease("ann", 1)
@@ -198,7 +194,7 @@ def test_a_log_with_another_group_of_the_same_name_is_refused(log: ResultLog, ot
 
 
 def test_on_work_is_called_if_there_is_more_to_lease(
-    queue: TaskQueue, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    queue: TaskQueue, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting: list[int] = []
     monkeypatch.setattr(queue, "_on_work", lambda: waiting.append(queue.waiting))

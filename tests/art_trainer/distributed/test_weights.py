@@ -31,7 +31,7 @@ from art_trainer.distributed.worker.downloads import ArtifactCache
 from art_trainer.distributed.worker.model import files_to_fetch, load_tokenizer, make_model
 from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.models.loading import add_lora_adapter
-from tests.art_trainer.distributed.fake_server import described
+from tests.art_trainer.distributed.server_helpers import described
 from tests.art_trainer.guess import guess_policy
 from tests.art_trainer.tiny_models import byte_tokenizer, tiny_model
 

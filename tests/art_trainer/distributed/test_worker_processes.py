@@ -7,9 +7,8 @@ import os
 import re
 import signal
 import sys
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium as gym
 import pytest
@@ -18,18 +17,14 @@ from art_trainer.cli import worker as working
 from art_trainer.cli.access import read_token
 from art_trainer.cli.main import main
 from art_trainer.cli.worker import PARENT_VARIABLE, WorkerJob, allowed_environments, cache_folder, run_workers
-from art_trainer.config import GRPOConfig, LeaseOptions
-from art_trainer.distributed.backend import RemoteBackend
 from art_trainer.distributed.protocol import Limits
-from art_trainer.distributed.server import ServerOptions
-from art_trainer.distributed.task_queue import TaskQueue
 from art_trainer.distributed.worker.connection import RefusedError
 from art_trainer.errors import ConfigError
 from art_trainer.rollout.episodes import rollout_groups
 from art_trainer.types import GroupSpec
 from tests.art_trainer.distributed.guess_envs import GATE, MODULE
 from tests.art_trainer.distributed.server_helpers import TOKEN, served
-from tests.art_trainer.guess import GuessEnv, guess_policy
+from tests.art_trainer.guess import GuessEnv
 from tests.art_trainer.waiting import until
 
 
@@ -157,31 +152,22 @@ def run_command(arguments, log, environment):
 class Scene:
     """A training server whose leases expire when a test says so, and the processes of its workers."""
 
-    def __init__(self, tmp_path, monkeypatch) -> None:
-        self.now = 0.0
-        self.gate = tmp_path / "gate"
-        self.thread = ThreadPoolExecutor(1)
-        self._tmp_path = tmp_path
+    def __init__(self, here, folder, now) -> None:
+        self.here = here
+        self.now = now
+        self.gate = folder / "gate"
+        self._folder = folder
         self._children = []
-        self.policy = guess_policy(hidden=16)
-        config = GRPOConfig(num_generations=SIZE, groups_per_step=GROUPS, max_completion_length=2)
-        queue = partial(TaskQueue, clock=lambda: self.now)
-        monkeypatch.setattr("art_trainer.distributed.backend.TaskQueue", queue)
-        options = ServerOptions(
-            token=TOKEN, leases=LeaseOptions(LEASE_SECONDS), limits=Limits(ping_seconds=600)
-        )
-        self.backend = RemoteBackend(self.policy, ENV, {}, config, tmp_path / "run", options=options)
-        self.backend.publish(0)
 
     def worker(self, name, *, gated=False, **environment):
         arguments = [
-            *("worker", "--server", self.backend.url, "--id", name, "--capacity", str(ALL)),
-            *("--cache", str(self._tmp_path / "cache"), "--allow-module", MODULE),
+            *("worker", "--server", self.here.server.url, "--id", name, "--capacity", str(ALL)),
+            *("--cache", str(self._folder / "cache"), "--allow-module", MODULE),
         ]
         environment["ART_SERVER_TOKEN"] = TOKEN
         if gated:
             environment[GATE] = str(self.gate)
-        log = self._tmp_path / f"{name}.log"
+        log = self._folder / f"{name}.log"
         child = PROCESSES.Process(target=run_command, args=(arguments, log, environment))
         child.start()
         self._children.append(child)
@@ -190,29 +176,27 @@ class Scene:
     def ended(self, child, name):
         """Wait for the end of a worker; its exit code and output."""
         child.join(60)
-        return child.exitcode, (self._tmp_path / f"{name}.log").read_text()
+        return child.exitcode, (self._folder / f"{name}.log").read_text()
 
     def close(self):
         for child in self._children:
             child.kill()
             child.join()
-        self.backend.close()
-        self.thread.shutdown()
-        for log in self._tmp_path.glob("*.log"):
+        for log in self._folder.glob("*.log"):
             print(log.name, log.read_text(), sep="\n")  # shown if a test fails
             assert TOKEN not in log.read_text()
 
     def begin(self, batch=0):
-        """Ask for groups; what comes of it can be waited for."""
+        """Ask for groups."""
         tasks = [GroupSpec(7 * batch + n, SIZE, (batch, n), batch=batch) for n in range(GROUPS)]
-        groups = self.thread.submit(self.backend.collect, tasks, on_episode=lambda episode: None)
-        return tasks, groups
+        self.here.queue.submit(tasks)
+        return tasks
 
     def begun_by(self, name):
         """Groups are asked for, and a gated worker has leased all of them and begun to play."""
         asked = self.begin()
         child = self.worker(name, gated=True)
-        until(lambda: sum(c.leases for c in self.backend.status().clients if c.id == name) == ALL)
+        until(lambda: self.here.queue.status().held == {name: ALL})
         until(self.gate.with_name("reached").exists)
         return asked, child
 
@@ -220,30 +204,30 @@ class Scene:
         """Let time pass until all leases are over, also if a worker's last words were still on the way."""
 
         def over():
-            self.now += 2 * LEASE_SECONDS
+            self.now.seconds += 2 * LEASE_SECONDS
             return self.results.get("expired") == ALL
 
         until(over)
 
-    def check(self, tasks, groups):
+    def check(self, tasks):
         """Each attempt was played once, as the trainer itself would have played it."""
-        local = rollout_groups(self.policy, GuessEnv, tasks)
-        played = groups.result(60)
-        assert [len(group.episodes) for group in played] == [SIZE] * GROUPS
-        for group, expected in zip(played, local, strict=True):
-            assert group.whole
-            assert [e.turns for e in group.episodes] == [e.turns for e in expected.episodes]
+        for task, expected in zip(tasks, rollout_groups(self.here.policy, GuessEnv, tasks), strict=True):
+            (played,) = self.here.queue.wait([task.id], 60)
+            assert [one.turns for one in played.episodes] == [one.turns for one in expected.episodes]
 
     @property
     def results(self):
-        return {name: count for name, count in self.backend.status().results.items() if count}
+        return {name: count for name, count in self.here.queue.status().results.items() if count}
 
 
 @pytest.fixture
-def scene(tmp_path, monkeypatch):
-    found = Scene(tmp_path, monkeypatch)
-    yield found
-    found.close()
+def scene(tmp_path):
+    options = {"env": ENV, "lease_seconds": LEASE_SECONDS, "limits": Limits(ping_seconds=600)}
+    now = SimpleNamespace(seconds=0.0)
+    with served(tmp_path / "run", clock=lambda: now.seconds, **options) as here:
+        found = Scene(here, tmp_path, now)
+        yield found
+        found.close()
 
 
 @pytest.mark.e2e
@@ -253,7 +237,7 @@ def test_a_worker_that_is_killed_loses_nothing(scene):
     assert scene.ended(killed, "killed")[0] == -signal.SIGKILL
     scene.expire()
     scene.worker("next")
-    scene.check(*asked)
+    scene.check(asked)
     assert scene.results == PLAYED_AGAIN | {"expired": ALL}
 
 
@@ -263,12 +247,12 @@ def test_a_worker_that_is_stopped_comes_too_late_and_works_on(scene):
     os.kill(stopped.pid, signal.SIGSTOP)
     scene.expire()
     scene.worker("next")
-    scene.check(*asked)
+    scene.check(asked)
     scene.gate.touch()
     os.kill(stopped.pid, signal.SIGCONT)
     until(lambda: scene.results.get("late", 0) + scene.results.get("duplicate", 0) == ALL)
     assert (scene.results["expired"], scene.results["accepted"]) == (ALL, ALL)
-    scene.check(*scene.begin(batch=1))
+    scene.check(scene.begin(batch=1))
     assert scene.results["accepted"] == 2 * ALL
 
 
@@ -282,7 +266,7 @@ def test_sigterm_gives_the_leases_back_and_ends_well(scene):
     code, output = scene.ended(child, "asked")
     assert code == 0
     assert "done: it got SIGTERM" in output
-    scene.check(*asked)
+    scene.check(asked)
     assert scene.results == PLAYED_AGAIN | {"released": ALL}
 
 

@@ -1,10 +1,12 @@
-"""A worker in a thread, a server that a test scripts, real sockets between them."""
+"""A worker in a thread and a real server, whose faults a test chooses, with real sockets between them."""
 
 from __future__ import annotations
 
 import asyncio
 import stat
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
@@ -12,30 +14,30 @@ import pytest
 import torch
 
 from art_trainer.distributed.protocol import (
-    EpisodeResult,
     ErrorMessage,
+    Hello,
     Lease,
     LeaseRequest,
-    ReleaseLeases,
     ResultReceipt,
-    Shutdown,
-    StatusUpdate,
     TrainEpisodes,
     UpdateModel,
     Welcome,
     read_client_message,
 )
-from art_trainer.distributed.weights import WeightStore
+from art_trainer.distributed.result_log import ResultLog, ResultLogError
+from art_trainer.distributed.task_queue import Verdict
 from art_trainer.distributed.worker import executor, inference
-from art_trainer.distributed.worker.connection import Backoff, RefusedError, ServerChangedError
+from art_trainer.distributed.worker.connection import Backoff, RefusedError, ServerChangedError, _handshake
 from art_trainer.distributed.worker.worker import Worker
+from art_trainer.distributed.worker_connections import WorkerConnection
 from art_trainer.errors import ConfigError
-from art_trainer.rollout.episodes import rollout_episodes
-from art_trainer.types import EpisodeSpec, GroupSpec
-from tests.art_trainer.distributed.fake_server import FakeServer, described, eventually
+from art_trainer.rollout.episodes import rollout_episodes, rollout_groups
+from art_trainer.serving.openai import ServedPolicy
+from art_trainer.serving.openai.router import openai_router
+from art_trainer.types import GroupSpec
+from tests.art_trainer.distributed.server_helpers import TOKEN, described, served
 from tests.art_trainer.guess import GuessEnv, guess_policy
-
-pytestmark = pytest.mark.anyio
+from tests.art_trainer.waiting import until
 
 
 class GatedEnv(GuessEnv):
@@ -52,163 +54,183 @@ class GatedEnv(GuessEnv):
         return super().step(action)
 
 
+class ThreeTurns(GatedEnv):
+    """Three turns, whatever is said."""
+
+    def step(self, action):
+        super().step(action)
+        return "LOW", 0.0, self.turn == 3, False, {}
+
+
+def versions_of(group):
+    """Versions of the weights that sampled."""
+    histories = [history for episode in group.episodes for history in episode.histories]
+    return {s.policy_version for history in histories for s in history.spans if s.turn is not None}
+
+
 class Scene:
-    """A server that a test scripts, and a worker that runs in a thread."""
+    """A server, and a worker that runs in a thread."""
 
-    def __init__(self, tmp_path) -> None:
-        self.policy = guess_policy(hidden=16)
-        self.server = FakeServer(WeightStore(tmp_path / "weights", self.policy), described(self.policy))
-        self.server.store.publish(0)
-        self.gate = threading.Event()
+    def __init__(self, here) -> None:
+        self.here = here
+        self.connections = here.server.connections
+        self.gate, self.waiting = threading.Event(), threading.Event()
         self.gate.set()
-        self.waiting = threading.Event()
         self.make_env = partial(GatedEnv, self.gate, self.waiting)
-        self.options = {"capacity": 4}
-        self.cache = tmp_path / "cache"
-        self.worker: Worker
-        self.running: asyncio.Future[None]
-
-    async def begin(self):
-        """Start the worker; its first connection."""
-        self.start()
-        return await self.server.line()
+        self.options = {"capacity": 4, "token": TOKEN}
+        self.thread = ThreadPoolExecutor(1)
+        self.asked = []
+        self.fetched = []
+        """Versions of the weights, by each request for their manifest and their file."""
+        self.tasks = 0
 
     def start(self):
-        self.worker = Worker(self.server.url, lambda env, args: self.make_env, self.cache, **self.options)
-        self.running = asyncio.get_running_loop().run_in_executor(None, self.worker.run)
+        self.worker = Worker(
+            self.here.server.url, lambda env, args: self.make_env, self.here.folder / "cache", **self.options
+        )
+        self.running = self.thread.submit(self.worker.run)
+        return self
 
-    async def done(self, kind=None, words=""):
-        async with asyncio.timeout(60):
-            if kind is None:
-                return await asyncio.shield(self.running)
-            with pytest.raises(kind, match=words) as error:
-                await asyncio.shield(self.running)
-            assert "\n" not in str(error.value)
+    def ends(self, kind, words):
+        """The worker ends with an error of one line."""
+        with pytest.raises(kind, match=words) as error:
+            self.running.result(60)
+        assert "\n" not in str(error.value)
 
-    async def lease(self, line, count=1, **options):
-        """Wait for a request, and grant leases of one group."""
-        request = await line.hear(LeaseRequest)
-        granted = self.server.leases(count, **options)
-        await line.say(granted)
-        return request, [lease.lease for lease in granted.leases]
+    def submit(self, size, seed=3):
+        self.tasks += 1
+        task = GroupSpec(seed, size, (0, self.tasks))
+        self.here.queue.submit([task])
+        return task
 
-    async def hold(self, line, count):
-        """Grant leases, and wait until they are played as far as the gate."""
+    def play(self, size=1, seed=3):
+        """Have a group played as the trainer itself would; the versions that sampled it."""
+        task = self.submit(size, seed)
+        (found,) = self.here.queue.wait([task.id], 60)
+        (expected,) = rollout_groups(self.here.policy, GuessEnv, [task])
+        versions = versions_of(found)
+        if versions == {self.here.policy.version}:
+            assert [one.turns for one in found.episodes] == [one.turns for one in expected.episodes]
+            for mine, own in zip(found.episodes, expected.episodes, strict=True):
+                assert mine.histories[0].token_ids == own.histories[0].token_ids
+                np.testing.assert_allclose(mine.histories[0].logprobs, own.histories[0].logprobs, atol=1e-6)
+        assert all(len(t.turns) == len(e.turns) for t, e in zip(found.timings, found.episodes, strict=True))
+        return versions
+
+    def hold(self, size):
+        """Have a group leased and played as far as the gate."""
         self.gate.clear()
-        _, names = await self.lease(line, count)
-        await asyncio.to_thread(self.waiting.wait, 60)
-        return names
+        task = self.submit(size)
+        assert self.waiting.wait(60)
+        until(lambda: self.client.leases == size)
+        return task
 
     def learn(self, version):
+        """Make other weights, of which nobody knows yet."""
         with torch.no_grad():
-            for parameter in self.policy.model.parameters():
+            for parameter in self.here.policy.model.parameters():
                 parameter.add_(0.05 * torch.sign(parameter))
-        self.policy.version = version
-        return self.server.store.publish(version)
+        self.here.policy.version = version
+        self.here.weights.publish(version)
+
+    def announce(self, version):
+        self.here.queue.publish(version)
+        self.connections.announce(version)
+
+    def cut(self):
+        """Close the worker's connection, whatever it waits for."""
+        (line,) = self.connections._connections.values()
+        self.connections._call_soon(lambda: line.close(1011, "cut"))
+        until(lambda: line not in self.connections._connections.values())
+
+    @property
+    def client(self):
+        until(lambda: self.connections._clients != {})
+        return self.here.server.status().clients[0]
+
+    @property
+    def results(self):
+        return {name: count for name, count in self.here.server.status().results.items() if count}
 
 
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
+def counted(own, calls):
+    """A function that keeps its last argument of each call."""
+    return lambda *given: calls.append(given[-1]) or own(*given)
 
 
-@pytest.fixture
-async def scene(tmp_path, anyio_backend):
-    scene = Scene(tmp_path)
-    async with scene.server.running():
+@contextmanager
+def running(folder, **options):
+    """A server, and what starts its worker."""
+    with served(folder, max_staleness=1, lease_seconds=4, **options) as here:
+        scene = Scene(here)
         yield scene
         scene.gate.set()
         scene.worker.stop()
-        await asyncio.wait([scene.running])
+        scene.thread.shutdown()
 
 
-async def receipts(line, count, outcome="accepted"):
-    """Take results, and acknowledge each."""
-    results = []
-    for _ in range(count):
-        result = await line.hear(EpisodeResult)
-        await line.say(ResultReceipt(lease=result.lease, outcome=outcome))
-        results.append(result)
-    return results
+@pytest.fixture
+def scene(tmp_path, monkeypatch):
+    with running(tmp_path) as scene:
+        here = scene.here
+        monkeypatch.setattr(here.weights, "manifest", counted(here.weights.manifest, scene.asked))
+        monkeypatch.setattr(here.weights, "path", counted(here.weights.path, scene.fetched))
+        yield scene
 
 
-def versions(result):
-    return {span.version for history in result.episode.histories for span in history}
+def test_leases_are_played_as_the_trainer_would_and_sent_once(scene):
+    assert scene.start().play(4, seed=11) == {0}
+    until(lambda: list(scene.connections._pending_requests.values()) == [4])  # it asks for more
+    assert scene.results == {"leased": 4, "accepted": 4}
+    assert scene.fetched == [0]
 
 
-def same(scene, results, seed, rng_seed):
-    """Check that episodes were played as the trainer itself would have played them."""
-    starts = [EpisodeSpec(seed, None, 0, (*rng_seed, member)) for member in range(len(results))]
-    for result, expected in zip(results, rollout_episodes(scene.policy, GuessEnv, starts), strict=True):
-        found = result.episode.episode()
-        assert found.turns == expected.turns
-        assert len(result.timing.turns) == len(expected.turns)
-        for mine, theirs in zip(found.histories, expected.histories, strict=True):
-            assert mine.token_ids == theirs.token_ids
-            np.testing.assert_allclose(mine.logprobs, theirs.logprobs, atol=1e-6)
+@pytest.mark.parametrize("lost", ["receipt", "connection"])
+def test_a_result_without_receipt_is_sent_again(scene, monkeypatch, lost):
+    put, dropped = WorkerConnection.put, []
+
+    def lose(self, message):
+        if isinstance(message, ResultReceipt) and not dropped:
+            dropped.append(message)
+            if lost == "connection":
+                self.close(1011, "cut")
+        else:
+            put(self, message)
+
+    monkeypatch.setattr(WorkerConnection, "put", lose)
+    scene.start().play(2)
+    until(lambda: scene.results.get("duplicate", 0) > 0)
+    assert scene.results["accepted"] == 2
+    assert len(scene.here.server.status().clients) == 1, "by its secret it is the same one"
 
 
-async def test_leases_are_played_as_the_trainer_would_and_sent_once(scene):
-    line = await scene.begin()
-    assert line.hello.secret is None
-    request, names = await scene.lease(line, 4, seed=11)
-    assert request.count == 4
-    results = {result.lease: result for result in await receipts(line, 4)}
-    assert (await line.hear(LeaseRequest)).count == 4, "and it asks for more"
-    same(scene, [results[name] for name in names], 11, (0, 0))
-    assert [results[name].token for name in names] == [f"token-{member}" for member in range(4)]
-    assert [path for path in scene.server.asked if "/data" in path] == ["/weights/0/data"]
+def test_a_result_that_the_server_could_not_write_is_sent_again(scene, monkeypatch):
+    append = ResultLog.append
 
+    def full(self, entries):
+        monkeypatch.setattr(ResultLog, "append", append)
+        raise ResultLogError("the disk is full")
 
-async def test_a_result_without_receipt_is_sent_again_on_the_next_connection(scene):
-    scene.server.lease_seconds = 1000.0  # so long it would not be sent again on the same one
-    line = await scene.begin()
-    await scene.lease(line, 2)
-    first = await receipts(line, 1)
-    second = await line.hear(EpisodeResult)
-    scene.server.known = {second.lease}
-    line.cut()
-    again = await scene.server.line()
-    assert again.client_id == line.client_id
-    assert (again.hello.secret, again.hello.leases) == ("the-secret", [second.lease])
-    assert await again.hear(EpisodeResult) == second
-    await again.say(ResultReceipt(lease=second.lease, outcome="accepted"))
-    await again.hear(StatusUpdate, lambda status: status.leases == [])
-    sent = [m.lease for m in line.heard + again.heard if isinstance(m, EpisodeResult)]
-    assert sorted(sent) == sorted([first[0].lease, second.lease, second.lease])
-
-
-async def test_a_result_that_the_server_could_not_write_is_sent_again(scene):
-    scene.server.lease_seconds = 1.0
-    line = await scene.begin()
-    await scene.lease(line)
-    result = await line.hear(EpisodeResult)
-    await line.say(ErrorMessage(code="not_logged", message="the disk is full"))
-    assert await line.hear(EpisodeResult) == result, "on this connection, after a while"
-    await line.socket.close(1013)
-    again = await scene.server.line()
-    assert await again.hear(EpisodeResult) == result
-    await again.say(ResultReceipt(lease=result.lease, outcome="accepted"))
-    assert "not_logged" in (await again.hear(StatusUpdate)).last_error
+    monkeypatch.setattr(ResultLog, "append", full)
+    scene.start().play(2)
+    assert scene.results == {"leased": 2, "accepted": 2}
+    until(lambda: "not_logged" in (scene.client.last_error or ""))
 
 
 @pytest.mark.parametrize("asked", ["by a call", "by the server"])
-async def test_a_worker_that_is_asked_to_stop_returns_its_leases(scene, asked, caplog):
+def test_a_worker_that_is_asked_to_stop_returns_its_leases(scene, asked, caplog):
     caplog.set_level("INFO", "art_trainer")
-    line = await scene.begin()
-    names = await scene.hold(line, 3)
+    scene.start().hold(3)
     if asked == "by a call":
         scene.worker.stop("enough")
     else:
-        await line.say(Shutdown(reason="enough"))
-    release = await line.hear(ReleaseLeases)
-    assert sorted(release.leases) == sorted(names)
-    assert (release.failed, release.reason) == (False, "enough")
+        scene.connections.drain("enough")
+    until(lambda: scene.results == {"leased": 3, "released": 3})
     scene.gate.set()
-    await scene.done()
-    assert not any(isinstance(message, EpisodeResult) for message in line.heard)
+    scene.running.result(60)
+    assert scene.results == {"leased": 3, "released": 3}
     assert not scene.worker.stuck
-    assert caplog.messages[-1].endswith("done: enough")
+    assert any(message.endswith("done: enough") for message in caplog.messages)
 
 
 def test_leases_that_come_after_the_end_are_returned():
@@ -229,56 +251,47 @@ def test_a_worker_that_is_stopped_before_it_begins_ends_at_once(tmp_path):
     worker.run()
 
 
-async def test_new_weights_are_fetched_while_the_old_ones_play(scene):
-    line = await scene.begin()
-    await scene.hold(line, 2)
+def test_new_weights_are_fetched_while_the_old_ones_play(scene):
+    scene.start().hold(2)
     scene.learn(1)
-    scene.server.version = 1
-    await line.say(UpdateModel(policy_version=1))
-    await eventually(lambda: "/weights/1/data" in scene.server.asked)
-    status = await line.hear(StatusUpdate, lambda status: status.policy_version is not None)
-    assert (status.policy_version, len(status.leases)) == (0, 2)
+    scene.announce(1)
+    until(lambda: 1 in scene.fetched)
+    until(lambda: scene.client.policy_version == 0)
+    assert scene.client.leases == 2
     scene.gate.set()
-    assert [versions(result) for result in await receipts(line, 2)] == [{0}, {0}]
-    await scene.lease(line, 2, seed=8)
-    new = await receipts(line, 2)
-    assert [versions(result) for result in new] == [{1}, {1}]
-    assert scene.server.asked.count("/weights/1/data") == 1
-    await line.hear(StatusUpdate, lambda status: status.policy_version == 1)
-    same(scene, sorted(new, key=lambda result: result.lease), 8, (0, 1))
+    until(lambda: scene.results.get("accepted") == 2)
+    assert scene.play(2) == {1}
+    until(lambda: scene.client.policy_version == 1)
+    assert scene.fetched == [0, 1]
 
 
-async def test_damaged_weights_are_refused_and_those_from_before_play_on(scene):
-    def flip(path, body):
-        return body[:-1] + bytes([body[-1] ^ 1]) if path == "/weights/1/data" else body
-
-    line = await scene.begin()
-    await scene.lease(line)
-    await receipts(line, 1)
+def test_damaged_weights_are_refused_and_those_from_before_play_on(scene, monkeypatch):
+    scene.start().play()
     scene.learn(1)
-    scene.server.change = flip
-    await line.say(UpdateModel(policy_version=1))
+    own = scene.here.weights.path
+    damaged = scene.here.folder / "damaged"
+    data = own(1).read_bytes()
+    damaged.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    monkeypatch.setattr(scene.here.weights, "path", lambda version: damaged if version == 1 else own(version))
+    scene.connections._call_soon(lambda: scene.connections._broadcast(UpdateModel(policy_version=1)))
     # The server has leases for the old weights still: they are played with these.
-    await scene.lease(line)
-    assert versions((await receipts(line, 1))[0]) == {0}
-    scene.server.version = 1
-    await scene.lease(line, 2)
-    release = await line.hear(ReleaseLeases)
-    assert (len(release.leases), release.failed) == (2, False)
-    status = await line.hear(StatusUpdate, lambda status: status.last_error is not None)
-    assert "weights-000001.safetensors is damaged" in status.last_error
-    scene.server.change = lambda path, body: body
-    await line.say(scene.server.leases(1))  # the request was heard already
-    assert versions((await receipts(line, 1))[0]) == {1}
+    assert scene.play() == {0}
+    scene.announce(1)
+    task = scene.submit(2)
+    until(lambda: scene.results.get("released", 0) >= 2)
+    until(lambda: "weights-000001.safetensors is damaged" in (scene.client.last_error or ""))
+    monkeypatch.setattr(scene.here.weights, "path", own)
+    (found,) = scene.here.queue.wait([task.id], 60)
+    assert versions_of(found) == {1}
 
 
-async def test_a_worker_that_can_never_have_the_weights_gives_up(scene, monkeypatch):
+def test_a_worker_that_can_never_have_the_weights_gives_up(scene, monkeypatch):
     monkeypatch.setattr(executor, "_MAX_WEIGHT_ERRORS", 2)
-    scene.server.change = lambda path, body: body[:-1] if path.endswith("/data") else body
-    line = await scene.begin()
-    for _ in range(2):
-        await scene.lease(line)
-    await scene.done(RefusedError, "after 2 tries")
+    damaged = scene.here.folder / "damaged"
+    damaged.write_bytes(scene.here.weights.path(0).read_bytes()[:-1])
+    monkeypatch.setattr(scene.here.weights, "path", lambda version: damaged)
+    scene.submit(1)
+    scene.start().ends(RefusedError, "after 2 tries")
 
 
 def failing(monkeypatch, error, most=0):
@@ -293,39 +306,30 @@ def failing(monkeypatch, error, most=0):
 
 
 @pytest.mark.parametrize("kind", [torch.OutOfMemoryError, MemoryError])
-async def test_out_of_memory_halves_what_is_played_at_one_time(scene, monkeypatch, kind):
+def test_out_of_memory_halves_what_is_played_at_one_time(scene, monkeypatch, kind):
     failing(monkeypatch, kind("no room"), most=2)
-    line = await scene.begin()
-    request, names = await scene.lease(line, 4)
-    release = await line.hear(ReleaseLeases)
-    assert (request.count, sorted(release.leases), release.failed) == (4, sorted(names), True)
-    for _ in range(2):
-        request, _ = await scene.lease(line, 2)
-        assert request.count == 2
-        await receipts(line, 2)
+    scene.start().play(4)
+    assert scene.results == {"leased": 8, "failed": 4, "accepted": 4}
+    until(lambda: list(scene.connections._pending_requests.values()) == [2])
 
 
-async def test_a_machine_that_is_too_small_for_one_episode_gives_up(scene, monkeypatch):
+def test_a_machine_that_is_too_small_for_one_episode_gives_up(scene, monkeypatch):
     failing(monkeypatch, MemoryError("no room"))
     scene.options["capacity"] = 1
-    line = await scene.begin()
-    for _ in range(3):
-        await scene.lease(line)
-        assert (await line.hear(ReleaseLeases)).failed
-    await scene.done(RefusedError, "memory")
+    scene.submit(2)
+    scene.start().ends(RefusedError, "memory")
+    assert scene.results["failed"] == 3
 
 
-async def test_a_fault_of_the_worker_is_reported_before_it_ends(scene, monkeypatch):
+def test_a_fault_of_the_worker_is_reported_before_it_ends(scene, monkeypatch):
     failing(monkeypatch, RuntimeError("a bug"))
-    line = await scene.begin()
-    await scene.lease(line, 2)
-    release = await line.hear(ReleaseLeases)
-    assert (release.failed, release.reason) == (True, "the worker failed: RuntimeError: a bug")
-    await scene.done(RuntimeError, "a bug")
+    scene.submit(2)
+    scene.start().ends(RuntimeError, "a bug")
+    assert scene.results == {"leased": 2, "failed": 2}
 
 
-async def test_a_worker_that_computes_sends_heartbeats(scene, monkeypatch):
-    computing, done = threading.Event(), threading.Event()
+def test_a_worker_that_computes_sends_heartbeats(scene, monkeypatch):
+    computing, done, renewed = threading.Event(), threading.Event(), []
 
     def busy(*arguments, **options):
         computing.set()
@@ -334,92 +338,96 @@ async def test_a_worker_that_computes_sends_heartbeats(scene, monkeypatch):
         return rollout_episodes(*arguments, **options)
 
     monkeypatch.setattr(inference, "rollout_episodes", busy)
-    scene.server.heartbeat = 0.05
-    line = await scene.begin()
-    await scene.lease(line, 2)
-    await asyncio.to_thread(computing.wait, 60)
-    for _ in range(4):
-        status = await line.hear(StatusUpdate, lambda status: len(status.leases) == 2)
-        assert status.episodes_played == 0
+    scene.submit(2)
+    scene.start()
+    assert computing.wait(60)
+    monkeypatch.setattr(scene.here.queue, "renew", counted(scene.here.queue.renew, renewed))
+    until(lambda: [len(leases) for leases in renewed[-3:]] == [2, 2, 2])
+    assert scene.client.episodes_played == 0
     done.set()
-    await receipts(line, 2)
-    status = await line.hear(StatusUpdate, lambda status: status.episodes_played == 2)
-    assert status.episodes_per_second > 0
+    until(lambda: scene.client.episodes_played == 2)
+    assert scene.client.episodes_per_second > 0
 
 
-async def test_a_server_that_comes_back_without_the_leases_gets_no_results_of_them(scene):
-    line = await scene.begin()
-    lost = await scene.hold(line, 2)
-    scene.server.asked = []
-    line.cut()
-    again = await scene.server.line()
-    assert sorted(again.hello.leases) == sorted(lost)
-    # It has read by now that they are nobody's any more.
-    await again.hear(StatusUpdate, lambda status: not status.leases)
+def test_leases_that_another_worker_has_meanwhile_get_no_results(scene):
+    scene.start().hold(2)
+    (name,) = scene.connections._clients
+    lost = [lease.lease for lease in scene.here.server.status().leases]
+    scene.here.queue.release(name, lost, "given to another", failed=False)
+    assert len(scene.here.queue.lease("another", 2)) == 2
+    scene.asked.clear()
+    scene.cut()
+    until(lambda: scene.connections._clients[name].last_status.leases == [])  # it has read the welcome
     scene.gate.set()
-    await scene.lease(again, 2)
-    await receipts(again, 2)
-    sent = {message.lease for message in again.heard if isinstance(message, EpisodeResult)}
-    assert len(sent) == 2
-    assert not sent & set(lost)
-    assert "/weights/0" in scene.server.asked, "by the same number it may mean other weights"
-    assert "/weights/0/data" not in scene.server.asked, "but they are the same"
+    scene.play(2)
+    assert scene.results == {"leased": 6, "released": 2, "accepted": 2}
+    assert scene.asked == [0], "by the same number it may mean other weights"
+    assert scene.fetched == [0], "but they are the same"
 
 
-async def test_a_server_that_comes_back_with_other_weights_of_that_version(scene):
-    line = await scene.begin()
-    await scene.lease(line)
-    await receipts(line, 1)
+def test_a_server_that_comes_back_with_other_weights_of_that_version(scene):
+    scene.start().play()
     scene.learn(0)  # another past
-    line.cut()
-    again = await scene.server.line()
-    await scene.lease(again, seed=5)
-    same(scene, await receipts(again, 1), 5, (0, 1))
+    scene.cut()
+    scene.play(seed=5)
 
 
-async def test_a_server_with_another_run_needs_another_worker(scene):
-    line = await scene.begin()
-    scene.server.run = described(scene.policy, env="another/Env-v0")
-    line.cut()
-    await scene.done(ServerChangedError, "another run")
+def test_a_server_with_another_run_needs_another_worker(scene):
+    scene.start().play()
+    scene.connections._run = described(scene.here.policy, env="another/Env-v0")
+    scene.cut()
+    scene.ends(ServerChangedError, "another run")
+
+
+class Socket:
+    """Gives one answer."""
+
+    def __init__(self, answer) -> None:
+        self.answer = answer
+
+    async def send(self, text):
+        read_client_message(text)
+
+    async def recv(self):
+        return self.answer.model_dump_json()
+
+
+WELCOME = Welcome(
+    protocol=2, secret="x", run=described(guess_policy(hidden=16)), policy_version=0, heartbeat_seconds=1.0,
+    lease_seconds=1.0, leases=[],
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("greeting", "words"),
+    ("answer", "words"),
     [
         (ErrorMessage(code="id_taken", message="another client's", fatal=True), "id_taken"),
         (UpdateModel(policy_version=1), "began with update_model"),
         (LeaseRequest(count=1), "not of protocol version 1"),
-        (2, "speaks version 2"),
+        (WELCOME, "speaks version 2"),
     ],
     ids=["id taken", "out of turn", "no server's message", "protocol"],
 )
-async def test_a_server_that_refuses_the_worker_ends_it(scene, greeting, words):
-    if greeting == 2:
-        greeting = Welcome(
-            protocol=2, secret="x", run=scene.server.run, policy_version=0, heartbeat_seconds=1.0,
-            lease_seconds=1.0, leases=[],
-        )  # fmt: skip
-    scene.server.greet = lambda hello: greeting
-    scene.start()
-    await scene.done(RefusedError, words)
+def test_a_server_that_refuses_the_worker_ends_it(answer, words):
+    with pytest.raises(RefusedError, match=words):
+        asyncio.run(_handshake(Socket(answer), Hello(protocol=1)))
 
 
-async def test_a_name_that_was_given_can_be_used_by_another_process(scene):
+def test_a_name_that_was_given_can_be_used_by_another_process(scene):
     scene.options["client_id"] = "ann"
-    line = await scene.begin()
-    assert (line.client_id, line.hello.secret) == ("ann", None)
-    await line.hear(LeaseRequest)
-    scene.worker.stop()
-    await scene.done()
-    again = await scene.begin()
-    assert (again.client_id, again.hello.secret) == ("ann", "the-secret")
-    (secret,) = (scene.cache / "secrets").iterdir()
+    for _ in range(2):
+        scene.start().play()
+        scene.worker.stop()
+        scene.running.result(60)
+    assert scene.client.id == "ann"
+    (secret,) = (scene.here.folder / "cache" / "secrets").iterdir()
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    with scene.here.worker("ann") as stranger:
+        assert stranger.welcome["code"] == "id_taken"
 
 
 @pytest.mark.parametrize(("what", "words"), [("odd", "turns.0.reward"), ("large", "more than 100")])
-async def test_an_episode_that_does_not_fit_the_protocol_is_returned(scene, monkeypatch, what, words):
+def test_an_episode_that_does_not_fit_the_protocol_is_returned(scene, monkeypatch, what, words):
     class Odd(GuessEnv):
         def step(self, action):
             return "x", float("nan"), True, False, {"success": True}
@@ -428,19 +436,48 @@ async def test_an_episode_that_does_not_fit_the_protocol_is_returned(scene, monk
         scene.make_env = Odd
     else:
         monkeypatch.setattr(executor, "MAX_MESSAGE_BYTES", 100)
-    line = await scene.begin()
-    await scene.lease(line)
-    release = await line.hear(ReleaseLeases)
-    assert release.failed
-    assert words in release.reason
+    scene.submit(1)
+    scene.start()
+    until(lambda: scene.results.get("failed", 0) > 0)
+    until(lambda: words in (scene.client.last_error or ""))
 
 
-async def test_a_refused_result_is_dropped_and_reported(scene):
-    line = await scene.begin()
-    await scene.lease(line)
-    await receipts(line, 1, outcome="late")
-    status = await line.hear(StatusUpdate, lambda status: status.last_error is not None)
-    assert (status.last_error, status.leases) == ("a result was not accepted: late", [])
+def test_a_refused_result_is_dropped_and_reported(scene, monkeypatch):
+    monkeypatch.setattr(scene.here.queue, "result", lambda *given: Verdict("late", "taken"))
+    scene.submit(1)
+    scene.start()
+    until(lambda: scene.client.last_error == "a result was not accepted: late (taken)")
+    assert (scene.worker._executor.results, scene.worker._executor.leases) == ({}, {})
+
+
+def test_a_worker_without_a_model_is_refused_by_a_server_without_the_api(scene):
+    scene.options["inference"] = "server"
+    scene.submit(1)
+    scene.start().ends(RefusedError, "samples for no workers")
+
+
+@pytest.mark.parametrize("past", [0, 1])
+def test_a_server_that_samples_ends_episodes_with_the_weights_they_began_with_if_it_may(tmp_path, past):
+    policy = guess_policy(hidden=16)
+    with (
+        ServedPolicy(policy, past_versions=past) as sampler,
+        running(tmp_path, policy=policy, routers=[openai_router(sampler)]) as scene,
+    ):
+        scene.options["inference"] = "server"
+        scene.make_env = partial(ThreeTurns, scene.gate, scene.waiting)
+        task = scene.start().hold(4)
+        scene.learn(1)
+        sampler.update(1)
+        scene.announce(1)
+        scene.gate.set()
+        (found,) = scene.here.queue.wait([task.id], 60)
+        assert [len(episode.turns) for episode in found.episodes] == [3] * 4
+        replayed = scene.results.get("released", 0) + scene.results.get("failed", 0)
+        assert (versions_of(found), replayed) == (({0}, 0) if past else ({1}, 4))
+        (found,) = scene.here.queue.wait([scene.submit(4).id], 60)
+        assert versions_of(found) == {1}
+    kept = {file.stat().st_size for file in (tmp_path / "cache" / "files").iterdir()}
+    assert max(kept) < 10_000, "no weights were fetched"
 
 
 @pytest.mark.parametrize(
