@@ -6,7 +6,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,9 +49,9 @@ class Asker:
 
     __name__ = "asker"
 
-    def __init__(self, turns: int = 1) -> None:
+    def __init__(self) -> None:
         self.http = httpx.Client(timeout=60)
-        self.turns = turns
+        self.turns = 1
         self.tasks: list[Any] = []
         self.watch: Callable[[], float] = lambda: 0.0
         self.watched: list[float] = []
@@ -73,8 +72,7 @@ class Asker:
     def ask(self, base_url: str, api_key: str, messages: list[Any]) -> dict[str, Any]:
         answer = self.post(f"{base_url}/chat/completions", api_key, {"messages": messages})
         assert answer.status_code == 200, answer.text
-        reply: dict[str, Any] = answer.json()["choices"][0]["message"]
-        return reply
+        return dict(answer.json()["choices"][0]["message"])
 
     def post(self, url: str, api_key: str, body: dict[str, Any]) -> httpx.Response:
         return self.http.post(url, json=body, headers={"authorization": f"Bearer {api_key}"})
@@ -88,35 +86,25 @@ def asker() -> Iterator[Asker]:
 
 
 @pytest.fixture
-def twice(asker: Asker) -> Asker:
-    asker.turns = 2
-    return asker
+def make_backend(asker: Asker, request: pytest.FixtureRequest) -> Callable[..., AgentBackend]:
+    def make(policy: TransformersPolicy, tasks: Sequence[Any] = TASKS, **options: Any) -> AgentBackend:
+        backend = AgentBackend(asker, tasks, policy, **{"eval_tasks": HELD_OUT, **options})
+        request.addfinalizer(backend.close)
+        return backend
+
+    return make
 
 
 @pytest.fixture
-def make_backend(asker: Asker) -> Iterator[Callable[..., AgentBackend]]:
-    with ExitStack() as made:
+def make_trainer(make_backend: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Any:
+    def make(**settings: Any) -> GRPOTrainer:
+        policy = tiny_policy()
+        config = GRPOConfig(output_dir=str(tmp_path / "run"), **{**SETTINGS, **settings})
+        trainer = GRPOTrainer(policy, None, config, backend=make_backend(policy))
+        request.addfinalizer(trainer.close)
+        return trainer
 
-        def make(policy: TransformersPolicy, tasks: Sequence[Any] = TASKS, **options: Any) -> AgentBackend:
-            backend = AgentBackend(asker, tasks, policy, **{"eval_tasks": HELD_OUT, **options})
-            made.callback(backend.close)
-            return backend
-
-        yield make
-
-
-@pytest.fixture
-def make_trainer(make_backend: Any, tmp_path: Path) -> Iterator[Callable[..., GRPOTrainer]]:
-    with ExitStack() as made:
-
-        def make(**settings: Any) -> GRPOTrainer:
-            policy = tiny_policy()
-            config = GRPOConfig(output_dir=str(tmp_path / "run"), **{**SETTINGS, **settings})
-            trainer = GRPOTrainer(policy, None, config, backend=make_backend(policy))
-            made.callback(trainer.close)
-            return trainer
-
-        yield make
+    return make
 
 
 def tokens_of(groups: list[Group]) -> list[Any]:
@@ -133,7 +121,8 @@ def play(agent: Any, policy: TransformersPolicy | None = None, **limits: Any) ->
     return only(run_agents(agent, ["x"], policy or tiny_policy(), attempts=1, limits=AgentLimits(**limits)))
 
 
-def test_groups_are_attempts_at_the_task_that_their_seed_picks(make_backend: Any, twice: Asker) -> None:
+def test_groups_are_attempts_at_the_task_that_their_seed_picks(make_backend: Any, asker: Asker) -> None:
+    asker.turns = 2
     backend = make_backend(tiny_policy(), [{"id": "a"}, "b", "c"])
     assert isinstance(backend, SelfContainedBackend)
     wanted = [GroupSpec(7, 3, (1, 0)), GroupSpec(7, 2, (1, 1)), GroupSpec(3, 1, (1, 2))]
@@ -157,12 +146,13 @@ def test_groups_are_attempts_at_the_task_that_their_seed_picks(make_backend: Any
     assert tokens_of(again) == tokens_of(groups[1:2])
 
 
-def test_equal_seeds_give_equal_episodes_with_the_models_own_log_probs(twice: Asker) -> None:
+def test_equal_seeds_give_equal_episodes_with_the_models_own_log_probs(asker: Asker) -> None:
+    asker.turns = 2
     policy = tiny_policy(temperature=0.7)
 
     def played(workers: int, seed: int) -> list[Group]:
         limits = AgentLimits(max_concurrent=workers)
-        return run_agents(twice, ["a", "b"], policy, attempts=3, seed=seed, limits=limits)
+        return run_agents(asker, ["a", "b"], policy, attempts=3, seed=seed, limits=limits)
 
     groups = played(1, 4)
     assert tokens_of(groups) == tokens_of(played(6, 4)), "however they are scheduled"
@@ -174,13 +164,14 @@ def test_equal_seeds_give_equal_episodes_with_the_models_own_log_probs(twice: As
         assert np.abs(expected[sampled] - history.logprobs).max() < 1e-4
 
 
-def test_new_weights_are_used_and_named_from_the_next_request_on(make_backend: Any, twice: Asker) -> None:
+def test_new_weights_are_used_and_named_from_the_next_request_on(make_backend: Any, asker: Asker) -> None:
+    asker.turns = 2
     policy, timings = tiny_policy(), Timings()
     backend = make_backend(policy)
     before = backend.collect([ONE], on_episode=lambda _: None)
     policy.sampling = replace(policy.sampling, temperature=0.0)
     policy.version = 9
-    twice.watch = lambda: time.sleep(0.05) or 0.0  # type: ignore[func-returns-value]
+    asker.watch = lambda: time.sleep(0.05) or 0.0  # type: ignore[func-returns-value]
     groups = backend.collect([ONE], on_episode=lambda _: None, timings=timings)
     after = only(groups)
     assert {span.policy_version for span in only(before).histories[0].spans} == {0}
@@ -304,7 +295,9 @@ def test_a_trainer_without_an_environment_learns_and_is_evaluated(make_trainer: 
     assert sum(task in HELD_OUT for task in asker.tasks) == 3 * SETTINGS["eval_episodes"]
 
 
-def test_evaluations_are_greedy_and_disturb_nothing(make_trainer: Any, asker: Asker) -> None:
+def test_evaluations_are_greedy(
+    make_trainer: Any, make_backend: Any, asker: Asker
+) -> None:
     trainer = make_trainer()
     asker.watch = lambda: trainer.policy.sampling.temperature
     assert trainer.evaluate() == trainer.evaluate()
@@ -314,9 +307,7 @@ def test_evaluations_are_greedy_and_disturb_nothing(make_trainer: Any, asker: As
     result = trainer.backend.evaluate(episodes=3, seed=5)
     assert [one.task_id for one in result.results] == ["held", "task-1", "held"]
     assert (result.env_id, result.policy, result.faults) == ("asker", "tiny", 0)
-    failing = AgentBackend(asker, TASKS, trainer.policy, eval_tasks=["fails", "b"])
-    with closing(failing):
-        result = failing.evaluate(episodes=4, seed=0)
+    result = make_backend(trainer.policy, eval_tasks=["fails", "b"]).evaluate(episodes=4, seed=0)
     assert (result.faults, len(result.counted)) == (2, 2)
 
 

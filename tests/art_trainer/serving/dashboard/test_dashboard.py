@@ -239,15 +239,11 @@ def test_the_command_guards_every_route(runs, tmp_path):
         ({"host": "0.0.0.0"}, "no token"),
         ({"allowed_hosts": ("runs.example",)}, "'runs.example'"),
         ({"token_file": Path("no/such/file")}, "--token-file"),
-        ({"host": "203.0.113.7", "token_file": "token"}, "203.0.113.7:0"),
     ],
 )
-def test_wrong_options_are_refused(runs, tmp_path, monkeypatch, change, words):
+def test_wrong_options_are_refused(runs, monkeypatch, change, words):
     monkeypatch.delenv("ART_SERVER_TOKEN", raising=False)
-    if change.get("token_file") == "token":
-        change = {**change, "token_file": tmp_path / "token"}
-        change["token_file"].write_text(TOKEN)
-    with pytest.raises(ConfigError, match=re.escape(words)), serving(**{"folders": (runs,)} | change):
+    with pytest.raises(ConfigError, match=words), serving(**{"folders": (runs,)} | change):
         pass
 
 
