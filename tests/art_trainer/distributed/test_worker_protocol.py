@@ -78,6 +78,7 @@ class Scene:
         self.gate.set()
         self.make_env = partial(GatedEnv, self.gate, self.waiting)
         self.options = {"capacity": 4, "token": TOKEN}
+        self.worker = None
         self.thread = ThreadPoolExecutor(1)
         self.asked = []
         self.fetched = []
@@ -103,19 +104,21 @@ class Scene:
         self.here.queue.submit([task])
         return task
 
-    def play(self, size=1, seed=3):
-        """Have a group played as the trainer itself would; the versions that sampled it."""
-        task = self.submit(size, seed)
+    def wait(self, task):
         (found,) = self.here.queue.wait([task.id], 60)
+        return found
+
+    def play(self, size=1, seed=3):
+        """Have a group played; it is played as the trainer itself would."""
+        task = self.submit(size, seed)
+        found = self.wait(task)
+        assert versions_of(found) == {self.here.policy.version}
+        assert [len(timing.turns) for timing in found.timings] == [len(one.turns) for one in found.episodes]
         (expected,) = rollout_groups(self.here.policy, GuessEnv, [task])
-        versions = versions_of(found)
-        if versions == {self.here.policy.version}:
-            assert [one.turns for one in found.episodes] == [one.turns for one in expected.episodes]
-            for mine, own in zip(found.episodes, expected.episodes, strict=True):
-                assert mine.histories[0].token_ids == own.histories[0].token_ids
-                np.testing.assert_allclose(mine.histories[0].logprobs, own.histories[0].logprobs, atol=1e-6)
-        assert all(len(t.turns) == len(e.turns) for t, e in zip(found.timings, found.episodes, strict=True))
-        return versions
+        assert [one.turns for one in found.episodes] == [one.turns for one in expected.episodes]
+        for mine, own in zip(found.episodes, expected.episodes, strict=True):
+            assert mine.histories[0].token_ids == own.histories[0].token_ids
+            np.testing.assert_allclose(mine.histories[0].logprobs, own.histories[0].logprobs, atol=1e-6)
 
     def hold(self, size):
         """Have a group leased and played as far as the gate."""
@@ -160,13 +163,16 @@ def counted(own, calls):
 
 @contextmanager
 def running(folder, **options):
-    """A server, and what starts its worker."""
-    with served(folder, max_staleness=1, lease_seconds=4, **options) as here:
+    """A server whose leases do not expire, and what starts its worker."""
+    with served(folder, max_staleness=1, lease_seconds=4, clock=lambda: 0.0, **options) as here:
         scene = Scene(here)
-        yield scene
-        scene.gate.set()
-        scene.worker.stop()
-        scene.thread.shutdown()
+        try:
+            yield scene
+        finally:
+            scene.gate.set()
+            if scene.worker is not None:
+                scene.worker.stop()
+            scene.thread.shutdown()
 
 
 @pytest.fixture
@@ -179,7 +185,7 @@ def scene(tmp_path, monkeypatch):
 
 
 def test_leases_are_played_as_the_trainer_would_and_sent_once(scene):
-    assert scene.start().play(4, seed=11) == {0}
+    scene.start().play(4, seed=11)
     until(lambda: list(scene.connections._pending_requests.values()) == [4])  # it asks for more
     assert scene.results == {"leased": 4, "accepted": 4}
     assert scene.fetched == [0]
@@ -260,7 +266,7 @@ def test_new_weights_are_fetched_while_the_old_ones_play(scene):
     assert scene.client.leases == 2
     scene.gate.set()
     until(lambda: scene.results.get("accepted") == 2)
-    assert scene.play(2) == {1}
+    scene.play(2)
     until(lambda: scene.client.policy_version == 1)
     assert scene.fetched == [0, 1]
 
@@ -275,14 +281,13 @@ def test_damaged_weights_are_refused_and_those_from_before_play_on(scene, monkey
     monkeypatch.setattr(scene.here.weights, "path", lambda version: damaged if version == 1 else own(version))
     scene.connections._call_soon(lambda: scene.connections._broadcast(UpdateModel(policy_version=1)))
     # The server has leases for the old weights still: they are played with these.
-    assert scene.play() == {0}
+    assert versions_of(scene.wait(scene.submit(1))) == {0}
     scene.announce(1)
     task = scene.submit(2)
     until(lambda: scene.results.get("released", 0) >= 2)
     until(lambda: "weights-000001.safetensors is damaged" in (scene.client.last_error or ""))
     monkeypatch.setattr(scene.here.weights, "path", own)
-    (found,) = scene.here.queue.wait([task.id], 60)
-    assert versions_of(found) == {1}
+    assert versions_of(scene.wait(task)) == {1}
 
 
 def test_a_worker_that_can_never_have_the_weights_gives_up(scene, monkeypatch):
@@ -353,6 +358,7 @@ def test_leases_that_another_worker_has_meanwhile_get_no_results(scene):
     scene.start().hold(2)
     (name,) = scene.connections._clients
     lost = [lease.lease for lease in scene.here.server.status().leases]
+    until(lambda: len(scene.connections._clients[name].last_status.leases) == 2)
     scene.here.queue.release(name, lost, "given to another", failed=False)
     assert len(scene.here.queue.lease("another", 2)) == 2
     scene.asked.clear()
@@ -470,12 +476,11 @@ def test_a_server_that_samples_ends_episodes_with_the_weights_they_began_with_if
         sampler.update(1)
         scene.announce(1)
         scene.gate.set()
-        (found,) = scene.here.queue.wait([task.id], 60)
+        found = scene.wait(task)
         assert [len(episode.turns) for episode in found.episodes] == [3] * 4
         replayed = scene.results.get("released", 0) + scene.results.get("failed", 0)
         assert (versions_of(found), replayed) == (({0}, 0) if past else ({1}, 4))
-        (found,) = scene.here.queue.wait([scene.submit(4).id], 60)
-        assert versions_of(found) == {1}
+        assert versions_of(scene.wait(scene.submit(4))) == {1}
     kept = {file.stat().st_size for file in (tmp_path / "cache" / "files").iterdir()}
     assert max(kept) < 10_000, "no weights were fetched"
 

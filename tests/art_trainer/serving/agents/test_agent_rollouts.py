@@ -295,9 +295,7 @@ def test_a_trainer_without_an_environment_learns_and_is_evaluated(make_trainer: 
     assert sum(task in HELD_OUT for task in asker.tasks) == 3 * SETTINGS["eval_episodes"]
 
 
-def test_evaluations_are_greedy(
-    make_trainer: Any, make_backend: Any, asker: Asker
-) -> None:
+def test_evaluations_are_greedy(make_trainer: Any, make_backend: Any, asker: Asker) -> None:
     trainer = make_trainer()
     asker.watch = lambda: trainer.policy.sampling.temperature
     assert trainer.evaluate() == trainer.evaluate()
