@@ -409,15 +409,6 @@ def test_a_damaged_step_is_reported_and_the_rest_is_shown(tmp_path):
     assert page["fault"]
 
 
-def test_episodes_of_version_0_are_a_fault(tmp_path):
-    DashRun(tmp_path, begin=False)
-    old = tmp_path / "episodes" / "step-000001.jsonl"
-    old.parent.mkdir()
-    old.write_text("{}\n")
-    page = whole(EpisodeIndex(tmp_path))
-    assert (page["recorded"], "no longer read" in page["fault"]) == (0, True)
-
-
 def test_the_index_works_in_portions(tmp_path, monkeypatch):
     monkeypatch.setattr(episode_index, "_WORK_SECONDS", 0.0)
     run_of(tmp_path, 4)
