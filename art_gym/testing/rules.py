@@ -53,10 +53,12 @@ class Rule(enum.StrEnum):
 
 ADVICE = (Rule.BASELINE, Rule.DOCSTRING)
 """Rules that only an environment which is published must keep."""
-_NO_COPY = (
-    "An open handle (a database, a browser, a container) cannot be copied: keep it in a class whose "
-    "__reduce__ says how to open it again, see Open handles in docs/guides/authors.md."
-)
+_PICKLE_ADVICE = {
+    "cannot pickle": ". An open handle (a database, a browser, a container) cannot be copied: keep "
+    "it in a class whose __reduce__ says how to open it again, see Open handles in docs/guides/authors.md.",
+    "local object": ". Define the function or class at the top of its file, not inside a function.",
+}
+"""What to do, by words of the error."""
 CHECKS: dict[Rule, Check] = {}
 """The check of each rule, in the order in which they run."""
 
@@ -84,5 +86,6 @@ def must_not_raise(rule: Rule, doing: str) -> Iterator[None]:
     except ContractError:
         raise
     except Exception as error:
-        advice = f". {_NO_COPY}" if "cannot pickle" in str(error) else ""
-        raise broken(rule, f"{doing} raised {type(error).__name__}: {error}{advice}") from error
+        what = f"{doing} raised {type(error).__name__}: {error}"
+        advice = next((text for words, text in _PICKLE_ADVICE.items() if words in what), "")
+        raise broken(rule, f"{what}{advice}") from error

@@ -123,6 +123,14 @@ def test_advice_is_an_error_only_for_what_is_published(monkeypatch, name, value)
 
 
 def test_what_cannot_be_pickled_comes_with_what_to_do():
+    class LambdaEnv(GuessEnv):
+        def begin(self, task):
+            self.hook = lambda: None
+            return super().begin(task)
+
+    with pytest.raises(ContractError, match=r"local object .* at the top of its file"):
+        check_text_env(LambdaEnv())
+
     class DatabaseEnv(GuessEnv):
         def begin(self, task):
             self.database = sqlite3.connect(":memory:")
