@@ -20,7 +20,7 @@ def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
 
 @contextmanager
 def interrupted(when: Callable[[], bool], number: int = signal.SIGINT) -> Iterator[None]:
-    """Send this process a signal as soon as something is true; again if the block goes on for long after it.
+    """Send this process a signal as soon as something is true; again if the block lasts for long after it.
 
     Python drops a ``KeyboardInterrupt`` raised while a weak reference's callback runs: then a person, too,
     would press Ctrl-C again.

@@ -76,6 +76,5 @@ def test_the_committed_base_knows_the_tools_and_little_more() -> None:
     )
     make = functools.partial(gym.make, "art_gym:art/Email-v0", difficulty=1)
     found = evaluate(policy, make, split="test", episodes=100, seed=0)
-    assert found.success is not None
     assert 0.05 < found.success.value < 0.6
     assert found.invalid_rate < 0.2

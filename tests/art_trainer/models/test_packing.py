@@ -93,7 +93,6 @@ def test_a_trees_places_lead_to_its_rows_tokens(limit: int) -> None:
     packed: list[TokenRow] = []
     for batch in pack(rows, limit, share=True, device=CPU):
         packed += batch.rows
-        assert batch.positions_Q is not None
         found = batch.positions_Q[batch.positions_U][batch.predictors_N] + 1
         assert found.tolist() == np.concatenate([row.targets for row in batch.rows]).tolist()
         assert batch.predictors_N[batch.some_N_U].tolist() == list(range(len(batch.positions_U)))
@@ -106,5 +105,5 @@ def test_several_groups_share_a_batch_and_no_token() -> None:
     rows = [made_row(50, 0, rng)]
     rows += [dataclasses.replace(rows[0], group=group) for group in (0, 0, 1)]
     (batch,) = pack(rows, 1000, share=True, device=CPU)
-    assert batch.ids_BQ.numel() == 100  # group 0 once, group 1 once: they are not told apart by their tokens
+    assert batch.ids_BQ.numel() == 100  # group 0 once, group 1 once, though their tokens are equal
     assert len(batch.positions_U) == 2

@@ -14,7 +14,7 @@ from art_trainer.algorithms.advantages import estimate, rewards_to_go
 from art_trainer.config import GRPOConfig
 from art_trainer.errors import UnsupportedModelError
 from art_trainer.models.value_head import value_loss
-from art_trainer.training.critic import Critic, ValueEstimates, turn_starts
+from art_trainer.training.critic import Critic, turn_starts
 from art_trainer.training.learner import Learner
 from art_trainer.types import Group, Span, TokenHistory
 from tests.art_trainer.made_episodes import made_episode, made_groups, made_history
@@ -36,7 +36,6 @@ def ppo(**settings: Any) -> GRPOConfig:
 def ppo_learner(model: torch.nn.Module, **settings: Any) -> tuple[Learner, Critic]:
     """A learner and its critic, whose head is not zero any more."""
     learner = Learner(model, ppo(**settings))
-    assert learner.critic is not None
     learner.critic.head.observe(np.array([0.0, 0.5, 1.0]))
     with torch.no_grad():
         generator = torch.Generator().manual_seed(1)
@@ -44,16 +43,10 @@ def ppo_learner(model: torch.nn.Module, **settings: Any) -> tuple[Learner, Criti
     return learner, learner.critic
 
 
-def estimates_of(learner: Learner, groups: list[Group]) -> ValueEstimates:
-    found = learner._estimate_values(groups)
-    assert found is not None
-    return found
-
-
 def test_a_value_should_be_the_lambda_return() -> None:
     groups = made_groups(tiny_model())
     one_step, whole = (
-        estimates_of(ppo_learner(tiny_model(), gamma=0.9, lam=lam)[0], groups) for lam in (0.0, 1.0)
+        ppo_learner(tiny_model(), gamma=0.9, lam=lam)[0]._estimate_values(groups) for lam in (0.0, 1.0)
     )
     for i, group in enumerate(groups):
         for j, episode in enumerate(group.episodes):
@@ -65,8 +58,7 @@ def test_a_value_should_be_the_lambda_return() -> None:
 
 def textbook_gradients(learner: Learner, groups: list[Group]) -> tuple[torch.Tensor, torch.Tensor]:
     """The model's and the head's gradient, an episode at a time without packing."""
-    settings, estimates = learner.config, estimates_of(learner, groups)
-    assert learner.critic is not None
+    settings, estimates = learner.config, learner._estimate_values(groups)
     model, head = copy.deepcopy(learner.model), copy.deepcopy(learner.critic.head)
     advantages = estimate(groups, settings, estimates.values)
     episodes = [episode for group in groups for episode in group.episodes]
@@ -165,7 +157,7 @@ def test_turns_without_tokens_are_bridged_and_histories_read_apart() -> None:
     episode = made_episode(0, 1.0, [first, TokenHistory(tuple(spans))])
     assert len(episode.turns) == 5  # turn 2 is in neither history
     learner, _ = ppo_learner(model, lam=1.0)
-    estimates = estimates_of(learner, [Group((episode,))])
+    estimates = learner._estimate_values([Group((episode,))])
     values, returns = estimates.values[0][0], estimates.returns[0][0]
     assert values[3] == pytest.approx(values[0], abs=1e-6)  # the same tokens
     assert values[2] == values[3]

@@ -177,7 +177,7 @@ def test_a_run_plays_the_episodes_and_finds_the_weights_of_one_process(
     assert other["steps"] == other["episodes"] == []  # only the main process reports
     assert torch.equal(main["weights"], other["weights"])
     assert_close(main["weights"], runs)
-    # One process goes on from the checkpoint of two; it has nothing to cut, whatever `sharding` says.
+    # One process resumes from the checkpoint of two; it has nothing to cut, whatever `sharding` says.
     first = list_checkpoints(runs / name / "checkpoints")[0]
     settings = FSDP if name == "sharded" else {}
     assert_close(run_alone(tmp_path, resume=str(first), config=settings)["weights"], runs)

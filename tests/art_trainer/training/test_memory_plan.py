@@ -74,7 +74,6 @@ def test_the_cache_is_what_the_sampler_allocates(family: str) -> None:
     rows, positions = 16, 128  # 2 groups of 8; 40 + 3 * 8 + 2 * 20 = 104 tokens, in steps of 64
     assert plan.context == 104
     layers = SlotCache.layer_count_for(model.config)
-    assert layers is not None
     cache = SlotCache(layers)
     cache.reserve(rows, positions)
     cache.window = Window(torch.arange(1), slice(0, 1), torch.zeros(1, 1, dtype=torch.long), 1)

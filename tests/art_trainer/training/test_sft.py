@@ -67,12 +67,9 @@ def test_only_the_episodes_asked_for_are_kept() -> None:
         return len(collect_demonstrations(guess_policy(), GuessEnv, "bisect", starts(20), keep=keep))
 
     assert 0 < found(lambda episode: len(episode.turns) <= 2) < 20
+    assert collect_demonstrations(guess_policy(), GuessEnv, "broken", starts(3)) == []
     with pytest.raises(ValueError, match="noise"):
         collect_demonstrations(guess_policy(), GuessEnv, "bisect", starts(1), noise=1.5)
-
-
-def test_a_player_that_fails_shows_nothing() -> None:
-    assert collect_demonstrations(guess_policy(), GuessEnv, "broken", starts(3)) == []
 
 
 def test_imitation_reports_its_steps() -> None:
@@ -111,7 +108,6 @@ def test_a_warm_start_teaches_what_the_player_does() -> None:
     assert losses[-1] < losses[0] / 4
     policy.sampling = SamplingParams(temperature=0.0, max_new_tokens=2)
     result = evaluate(policy, GuessEnv, episodes=32, seed=1)
-    assert result.success is not None
     assert result.success.value >= 0.6
 
 
