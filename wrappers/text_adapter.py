@@ -21,7 +21,8 @@ import gymnasium as gym
 import numpy as np
 
 from art_gym.base import system_text
-from art_gym.env import Baseline, TextEnv
+from art_gym.baselines import Act, Baseline
+from art_gym.env import TextEnv
 from art_gym.errors import ToolError, did_you_mean
 from art_gym.parameters import Parameter
 from art_gym.tasks import Task
@@ -50,7 +51,7 @@ _MASKS = ("refuse", "show", "ignore")
 _THOUGHT = "</think>"
 
 
-def random_player(env: Any, rng: np.random.Generator) -> Callable[[str], str]:
+def random_player(env: Any, rng: np.random.Generator) -> Act:
     """Any action that is possible now, each equally likely; ``pass`` if actions are free text."""
 
     def act(observation: str) -> str:

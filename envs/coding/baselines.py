@@ -6,41 +6,39 @@ The teachers know the reference solution; they are an upper bound and can be imi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from art_gym.baselines import random_calls
+from art_gym.baselines import Act, Baseline, random_calls
 from art_gym.envs.coding.problem import HOLE, Problem
 from art_gym.envs.coding.problems.grammar import noisy_answer
 from art_gym.envs.coding.values import write_literal
 
 if TYPE_CHECKING:
-    from art_gym.env import Baseline
     from art_gym.envs.coding.env import CodingEnv
 
-Player = Callable[[str], str]
 
 _TESTS_FIRST = 0.2  # how often the demonstrator tries the examples before it submits
 
 
-def empty(env: CodingEnv, rng: np.random.Generator) -> Player:
+def empty(env: CodingEnv, rng: np.random.Generator) -> Act:
     """Submit a program that does nothing."""
     return lambda observation: _call(env, "submit", empty_answer(env.problem))
 
 
-def hard_coded(env: CodingEnv, rng: np.random.Generator) -> Player:
+def hard_coded(env: CodingEnv, rng: np.random.Generator) -> Act:
     """Submit a program that returns the answer of the first public example."""
     return lambda observation: _call(env, "submit", constant_answers(env.problem)[0])
 
 
-def reference(env: CodingEnv, rng: np.random.Generator) -> Player:
+def reference(env: CodingEnv, rng: np.random.Generator) -> Act:
     """Submit the reference solution."""
     return lambda observation: _call(env, "submit", env.problem.reference)
 
 
-def repair(env: CodingEnv, rng: np.random.Generator) -> Player:
+def repair(env: CodingEnv, rng: np.random.Generator) -> Act:
     """Test wrong solutions one after the other, then the reference, and submit the first that passes.
 
     An agent that improves its program by the examples. It submits a mutant that passes all public examples,
@@ -61,7 +59,7 @@ def repair(env: CodingEnv, rng: np.random.Generator) -> Player:
     return act
 
 
-def demonstrator(env: CodingEnv, rng: np.random.Generator) -> Player:
+def demonstrator(env: CodingEnv, rng: np.random.Generator) -> Act:
     """A noisy agent to learn the tools from: it knows the answer and gives it in a third of its tries.
 
     Otherwise it submits a wrong answer of the same kind. Sometimes it tries the examples first.

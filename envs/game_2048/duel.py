@@ -9,10 +9,10 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from art_gym.env import Baseline
+from art_gym.baselines import Act, Baseline
 from art_gym.envs.game_2048 import rendering
 from art_gym.envs.game_2048.options import check_target
-from art_gym.envs.game_2048.players import BASELINES, Player
+from art_gym.envs.game_2048.players import BASELINES
 from art_gym.envs.game_2048.rendering import board_text, observation
 from art_gym.envs.game_2048.rules.board import ACTIONS, Rules
 from art_gym.envs.game_2048.rules.tile_rng import TileRng
@@ -28,7 +28,7 @@ PLACER = "placer_1"
 # --- scripted policies: each is ``player(env, rng) -> act``, and ``act(text)`` gives the next reply
 
 
-def random_cell(env: Duel2048Env, rng: np.random.Generator) -> Player:
+def random_cell(env: Duel2048Env, rng: np.random.Generator) -> Act:
     """Any empty cell, each equally likely: the ordinary game."""
 
     def act(observation: str) -> str:
@@ -38,7 +38,7 @@ def random_cell(env: Duel2048Env, rng: np.random.Generator) -> Player:
     return act
 
 
-def worst_cell(env: Duel2048Env, rng: np.random.Generator) -> Player:
+def worst_cell(env: Duel2048Env, rng: np.random.Generator) -> Act:
     """The cell that leaves the slider the fewest legal moves; of equal ones the fewest points, then any."""
 
     def act(observation: str) -> str:

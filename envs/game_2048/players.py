@@ -12,20 +12,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from art_gym.baselines import Act, Baseline
 from art_gym.envs.game_2048.rules.board import ACTIONS, Rules
 from art_gym.envs.game_2048.search.expectimax import Expectimax
 from art_gym.envs.game_2048.search.snake import snake_choice
 
 if TYPE_CHECKING:
-    from art_gym.env import Baseline
     from art_gym.envs.game_2048.env import Game2048Env
 
-Player = Callable[[str], str]
 Chooser = Callable[[Rules, int], int]
 """From the rules and a packed board with a legal move to one of its legal actions."""
 
 
-def random_legal(env: Game2048Env, rng: np.random.Generator) -> Player:
+def random_legal(env: Game2048Env, rng: np.random.Generator) -> Act:
     """Any legal move, each equally likely."""
 
     def act(observation: str) -> str:
@@ -46,7 +45,7 @@ def cycle(*directions: str) -> Baseline:
     """
     actions = [ACTIONS.index(direction) for direction in directions]
 
-    def player(env: Game2048Env, rng: np.random.Generator) -> Player:
+    def player(env: Game2048Env, rng: np.random.Generator) -> Act:
         place = 0
 
         def act(observation: str) -> str:
@@ -76,7 +75,7 @@ def greedy_choice(rules: Rules, board: int) -> int:
 def chooser(choose: Chooser) -> Baseline:
     """A policy that plays what a function chooses for each board."""
 
-    def player(env: Game2048Env, rng: np.random.Generator) -> Player:
+    def player(env: Game2048Env, rng: np.random.Generator) -> Act:
         return lambda observation: ACTIONS[choose(env.rules, env.board)]
 
     return player
@@ -85,7 +84,7 @@ def chooser(choose: Chooser) -> Baseline:
 def expectimax(depth: int = 8, *, cutoff: float = 0.02) -> Baseline:
     """A policy that searches, one :class:`~art_gym.envs.game_2048.search.expectimax.Expectimax` a game."""
 
-    def player(env: Game2048Env, rng: np.random.Generator) -> Player:
+    def player(env: Game2048Env, rng: np.random.Generator) -> Act:
         search = Expectimax(depth, cutoff=cutoff)
         return lambda observation: ACTIONS[search(env.rules, env.board)]
 

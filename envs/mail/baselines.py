@@ -8,20 +8,19 @@ of the question identify the mail; it is deliberately a bad one, and not for com
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from art_gym.baselines import Act, Baseline
 from art_gym.envs.mail.store.store import query_words
 from art_gym.parameters import Parameter
 from art_gym.tools import Tool
 
 if TYPE_CHECKING:
-    from art_gym.env import Baseline
     from art_gym.envs.mail.env import EmailEnv
 
-Player = Callable[[str], str]
 
 _GOOD_QUERY = 0.3  # how often the demonstrator searches the identifying words; otherwise three words in a row
 _BEST_LINE = 0.7  # how often it selects a line with the most matched words
@@ -36,7 +35,7 @@ _STOP_WORDS = frozenset(
 )
 
 
-def random_valid(env: EmailEnv, rng: np.random.Generator) -> Player:
+def random_valid(env: EmailEnv, rng: np.random.Generator) -> Act:
     """Random calls that the environment accepts: words of the question, ids that were listed."""
 
     def act(observation: str) -> str:
@@ -51,19 +50,19 @@ def random_valid(env: EmailEnv, rng: np.random.Generator) -> Player:
     return act
 
 
-def bm25(env: EmailEnv, rng: np.random.Generator) -> Player:
+def bm25(env: EmailEnv, rng: np.random.Generator) -> Act:
     """Search the question's words by BM25 alone and select (or cite) the top hit."""
     replies = _bm25_replies(env)
     return lambda observation: next(replies)
 
 
-def scripted(env: EmailEnv, rng: np.random.Generator) -> Player:
+def scripted(env: EmailEnv, rng: np.random.Generator) -> Act:
     """Search the content words of each clause of the question; take the mail with the most and rarest."""
     replies = _scripted_replies(env)
     return lambda observation: next(replies)
 
 
-def demonstrator(env: EmailEnv, rng: np.random.Generator) -> Player:
+def demonstrator(env: EmailEnv, rng: np.random.Generator) -> Act:
     """A noisy agent to learn the tools from: right often enough to hold good behaviour, wrong often enough.
 
     It knows which words of the question identify the mail and searches them in a third of its tries.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium.envs.toy_text.blackjack import BlackjackEnv
 
-from art_gym.env import Baseline
+from art_gym.baselines import Act, Baseline
 from art_gym.wrappers.adapters.common import positive_return
 from art_gym.wrappers.text_adapter import TextAdapter, random_player
 
@@ -16,7 +16,7 @@ ACTIONS = ("stick", "hit")
 """In the order of Blackjack's numbers."""
 
 
-def basic(env: BlackjackTextEnv, rng: np.random.Generator) -> Callable[[str], str]:
+def basic(env: BlackjackTextEnv, rng: np.random.Generator) -> Act:
     """The best policy of Sutton and Barto's Figure 5.2, up to rounding."""
 
     def act(observation: str) -> str:
@@ -32,7 +32,7 @@ def basic(env: BlackjackTextEnv, rng: np.random.Generator) -> Callable[[str], st
     return act
 
 
-def like_the_dealer(env: BlackjackTextEnv, rng: np.random.Generator) -> Callable[[str], str]:
+def like_the_dealer(env: BlackjackTextEnv, rng: np.random.Generator) -> Act:
     """Hits below 17, as the dealer does."""
     return lambda observation: "hit" if env.seen[0] < 17 else "stick"
 

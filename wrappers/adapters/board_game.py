@@ -6,13 +6,13 @@ illegal move with an error message instead of ending the game.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from art_gym.base import Snapshot
-from art_gym.env import Baseline
+from art_gym.baselines import Act, Baseline
 from art_gym.errors import ToolError
 from art_gym.games.aec import TextAECEnv
 from art_gym.games.moves import MoveResult
@@ -159,7 +159,7 @@ def with_mark(cells: Cells, cell: int, mark: int) -> Cells:
     return (*cells[:cell], mark, *cells[cell + 1 :])
 
 
-def random_place(game: BoardGame, rng: np.random.Generator) -> Callable[[str], str]:
+def random_place(game: BoardGame, rng: np.random.Generator) -> Act:
     """Any place that can be taken, each equally likely."""
 
     def act(text: str) -> str:
@@ -169,7 +169,7 @@ def random_place(game: BoardGame, rng: np.random.Generator) -> Callable[[str], s
     return act
 
 
-def win_or_block(game: BoardGame, rng: np.random.Generator) -> Callable[[str], str]:
+def win_or_block(game: BoardGame, rng: np.random.Generator) -> Act:
     """Completes a line; else keeps the other from completing one; else takes any place."""
     among = lines(game.rows, game.columns, game.in_a_line)
     anywhere = random_place(game, rng)

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv, is_valid
 
 from art_gym.base import require_choice
-from art_gym.env import Baseline
+from art_gym.baselines import Act, Baseline
 from art_gym.tasks import Task, TaskSet
 from art_gym.wrappers.adapters.common import action_values, best_action, positive_return, split_tasks
 from art_gym.wrappers.text_adapter import TextAdapter, random_player
@@ -61,7 +61,7 @@ def lake_tasks(size: int, frozen: float) -> TaskSet:
     return split_tasks(MAPS, lambda number: {"map": list(boards[number])})
 
 
-def right_down(env: FrozenLakeTextEnv, rng: np.random.Generator) -> Callable[[str], str]:
+def right_down(env: FrozenLakeTextEnv, rng: np.random.Generator) -> Act:
     """Right and down by turns without a look at the map; the other one at the edge."""
 
     def act(observation: str) -> str:
@@ -74,7 +74,7 @@ def right_down(env: FrozenLakeTextEnv, rng: np.random.Generator) -> Callable[[st
     return act
 
 
-def optimal(env: FrozenLakeTextEnv, rng: np.random.Generator) -> Callable[[str], str]:
+def optimal(env: FrozenLakeTextEnv, rng: np.random.Generator) -> Act:
     """The best that can be done: a shortest way, and on slippery ice the safest."""
     values = action_values(env.env.P)
 

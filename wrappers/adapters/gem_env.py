@@ -6,12 +6,12 @@ second environment changes the first one's episode. Here each keeps a random sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
-from art_gym.env import Baseline
+from art_gym.baselines import Act, Baseline
 from art_gym.wrappers.adapters.common import FreeTextEnv, import_optional, require_known
 from art_gym.wrappers.isolated_random import IsolatedRandom
 from art_gym.wrappers.text_adapter import DEFAULT_MAX_TURNS, TextAdapter
@@ -44,7 +44,7 @@ class GemEnv(FreeTextEnv):
         return text, float(reward), terminated and not truncated, bool(truncated), success
 
 
-def _sampled(env: GemTextEnv, rng: np.random.Generator) -> Callable[[str], str]:
+def _sampled(env: GemTextEnv, rng: np.random.Generator) -> Act:
     """GEM's own random policy, if the environment has one."""
     chance = IsolatedRandom()
     with chance.active(int(rng.integers(2**31))):

@@ -7,12 +7,12 @@ item of one split is in no other unless the generator happens to draw the same q
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
-from art_gym.env import Baseline
+from art_gym.baselines import Act, Baseline
 from art_gym.wrappers.adapters.common import FreeTextEnv, import_optional, require_known, split_tasks
 from art_gym.wrappers.text_adapter import TextAdapter
 
@@ -55,11 +55,11 @@ class ReasoningGymEnv(FreeTextEnv):
         return text, paid, True, False, {"success": score >= 1}
 
 
-def _right_answer(env: ReasoningGymTextEnv, rng: np.random.Generator) -> Callable[[str], str]:
+def _right_answer(env: ReasoningGymTextEnv, rng: np.random.Generator) -> Act:
     return lambda observation: str(env.env.item["answer"])
 
 
-def _number(env: ReasoningGymTextEnv, rng: np.random.Generator) -> Callable[[str], str]:
+def _number(env: ReasoningGymTextEnv, rng: np.random.Generator) -> Act:
     return lambda observation: str(int(rng.integers(100)))
 
 

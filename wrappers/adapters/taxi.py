@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.envs.toy_text.taxi import MAP, TaxiEnv
 from numpy.typing import NDArray
 
-from art_gym.env import Baseline
+from art_gym.baselines import Act, Baseline
 from art_gym.wrappers.adapters.common import action_values, best_action
 from art_gym.wrappers.text_adapter import EpisodeProgress, TextAdapter, random_player
 
@@ -25,7 +25,7 @@ def _values(is_rainy: bool, rainy_probability: float) -> NDArray[np.float64]:
     return action_values(TaxiEnv(is_rainy=is_rainy, rainy_probability=rainy_probability).P)
 
 
-def optimal(env: TaxiTextEnv, rng: np.random.Generator) -> Callable[[str], str]:
+def optimal(env: TaxiTextEnv, rng: np.random.Generator) -> Act:
     """The best that can be done, whatever the weather; it does not foresee a passenger's change of mind."""
     values = _values(env.is_rainy, env.env.rainy_probability)
 

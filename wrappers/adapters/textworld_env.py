@@ -10,14 +10,14 @@ import shutil
 import tempfile
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from art_gym.base import Snapshot
-from art_gym.env import Baseline
+from art_gym.baselines import Act, Baseline
 from art_gym.tasks import Task
 from art_gym.wrappers.adapters.common import FreeTextEnv, import_optional, split_tasks
 from art_gym.wrappers.text_adapter import TextAdapter
@@ -85,7 +85,7 @@ class TextWorldEnv(FreeTextEnv):
         self.walkthrough = list(state.get("policy_commands") or [])
 
 
-def _any_command(env: TextWorldTextEnv, rng: np.random.Generator) -> Callable[[str], str]:
+def _any_command(env: TextWorldTextEnv, rng: np.random.Generator) -> Act:
     def act(observation: str) -> str:
         commands = env.env.possible or ["look"]
         return str(commands[int(rng.integers(len(commands)))])
@@ -93,7 +93,7 @@ def _any_command(env: TextWorldTextEnv, rng: np.random.Generator) -> Callable[[s
     return act
 
 
-def _walkthrough(env: TextWorldTextEnv, rng: np.random.Generator) -> Callable[[str], str]:
+def _walkthrough(env: TextWorldTextEnv, rng: np.random.Generator) -> Act:
     return lambda observation: str((env.env.walkthrough or ["look"])[0])
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 
-from art_gym.env import Baseline
+from art_gym.baselines import Act, Baseline
 from art_gym.wrappers.adapters.board_game import PLAYERS, BoardGame, Cells, lines, wins, with_mark
 from art_gym.wrappers.adapters.common import import_optional
 
@@ -25,7 +25,7 @@ def value(cells: Cells, mark: int) -> int:
     return max((-value(with_mark(cells, cell, mark), 3 - mark) for cell in free), default=0)
 
 
-def perfect(game: TicTacToe, rng: np.random.Generator) -> Callable[[str], str]:
+def perfect(game: TicTacToe, rng: np.random.Generator) -> Act:
     """Never loses; equally good places are equally likely."""
 
     def act(text: str) -> str:

@@ -6,33 +6,32 @@ use hidden data; they are for comparison and imitation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from art_gym.baselines import Act, Baseline
 from art_gym.envs.coding.baselines import empty_answer
 from art_gym.envs.coding.duel.attacks import LONGEST_INPUT, attack_text
 from art_gym.envs.coding.duel.domain import Domain
 from art_gym.envs.coding.problem import Case
 
 if TYPE_CHECKING:
-    from art_gym.env import Baseline
     from art_gym.envs.coding.duel.env import CodingDuelEnv
 
-Player = Callable[[str], str]
 
 _VARIATIONS = 50
 """How often a new variation is drawn before the breaker skips its try."""
 
 
-def reference(env: CodingDuelEnv, rng: np.random.Generator) -> Player:
+def reference(env: CodingDuelEnv, rng: np.random.Generator) -> Act:
     """Submit the reference solution."""
     return lambda observation: _submit(env, env.problem.reference)
 
 
-def mutant(env: CodingDuelEnv, rng: np.random.Generator) -> Player:
+def mutant(env: CodingDuelEnv, rng: np.random.Generator) -> Act:
     """Submit a plausible wrong solution, each of the problem's equally likely."""
 
     def act(observation: str) -> str:
@@ -42,12 +41,12 @@ def mutant(env: CodingDuelEnv, rng: np.random.Generator) -> Player:
     return act
 
 
-def empty(env: CodingDuelEnv, rng: np.random.Generator) -> Player:
+def empty(env: CodingDuelEnv, rng: np.random.Generator) -> Act:
     """Submit a program that does nothing."""
     return lambda observation: _submit(env, empty_answer(env.problem))
 
 
-def variation(env: CodingDuelEnv, rng: np.random.Generator) -> Player:
+def variation(env: CodingDuelEnv, rng: np.random.Generator) -> Act:
     """Attack with a public example in which something small is changed."""
 
     def act(observation: str) -> str:
@@ -60,7 +59,7 @@ def variation(env: CodingDuelEnv, rng: np.random.Generator) -> Player:
     return act
 
 
-def hidden(env: CodingDuelEnv, rng: np.random.Generator) -> Player:
+def hidden(env: CodingDuelEnv, rng: np.random.Generator) -> Act:
     """Attack with the inputs of hidden cases, in any order: a teacher, which knows them."""
 
     def act(observation: str) -> str:
