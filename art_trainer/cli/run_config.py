@@ -64,14 +64,17 @@ def parse_pairs(pairs: Iterable[str], flag: str, *, as_yaml: bool = False) -> di
     """Read ``key=value`` arguments; a value is JSON or text, with ``as_yaml`` YAML as in a config file.
 
     Raises:
-        ConfigError: If an argument of ``flag`` has no ``=``, or no key before it.
+        ConfigError: If an argument of ``flag`` has no ``=``, no key before it, or a value that is not YAML.
     """
     values: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals or not key.strip():
             raise ConfigError(f"{flag} takes key=value, as in `{flag} seed=1`, not {pair!r}")
-        values[key.strip()] = yaml.safe_load(text) if as_yaml else _json_or_text(text)
+        try:
+            values[key.strip()] = yaml.safe_load(text) if as_yaml else _json_or_text(text)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"{flag} {pair}: the value is not YAML ({error})") from error
     return values
 
 

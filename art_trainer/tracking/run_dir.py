@@ -22,6 +22,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -267,8 +268,10 @@ def require_writable(path: Path, *, folder: bool = False) -> None:
     place = next(one for one in (path, *path.absolute().parents) if one.exists())
     if place != path and not place.is_dir():
         raise ConfigError(f"cannot write {path}: {place} is not a folder")
-    if not os.access(place if place.is_dir() else place.absolute().parent, os.W_OK | os.X_OK):
-        raise ConfigError(f"cannot write {path}: {place} is read-only")
+    try:
+        TemporaryFile(dir=place if place.is_dir() else place.absolute().parent).close()
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror} in {place}") from error
 
 
 def write_text(file: Path, text: str) -> None:

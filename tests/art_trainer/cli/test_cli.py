@@ -124,6 +124,8 @@ def test_pairs_are_json_or_text():
     read = parse_pairs(["a=1", "b=x=y", "c=[1, 2]", "d=true", "e="], "--env-args")
     assert read == {"a": 1, "b": "x=y", "c": [1, 2], "d": True, "e": ""}
     assert parse_pairs(["a=null", "b=no thing"], "--set", as_yaml=True) == {"a": None, "b": "no thing"}
+    with pytest.raises(ConfigError, match=r"--set a=\[: the value is not YAML"):
+        parse_pairs(["a=["], "--set", as_yaml=True)
 
 
 def test_train_from_beginning_to_report_and_on(invoke, tmp_path, model):

@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from art_trainer.cli.eval import stop_at_faults
 from art_trainer.cli.main import user_error
 from art_trainer.errors import ConfigError, EvaluationFailedError, StalledError
+from art_trainer.tracking import run_dir
 from art_trainer.tracking.run_dir import require_writable
 
 ENV = ("--env", "tests.art_trainer.toy_envs:toy/Echo-v0")
@@ -38,9 +39,9 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(name, refused
     Path("file").touch()
     target = {"export-data": "x.jsonl", "make-suite": "x.yaml"}.get(name, "x")
     assert "/file is not a folder" in refused(*command, f"file/{target}")
-    # Root may write everywhere but on such a disk.
-    monkeypatch.setattr(os, "access", lambda place, mode: not mode & os.W_OK)
-    assert f"cannot write {target}: {Path.cwd()} is read-only" in refused(*command, target)
+    fault = OSError(errno.EROFS, "Read-only file system")
+    monkeypatch.setattr(run_dir, "TemporaryFile", Mock(side_effect=fault))
+    assert f"cannot write {target}: Read-only file system in {Path.cwd()}" in refused(*command, target)
     assert os.listdir() == ["file"]
 
 
