@@ -39,12 +39,13 @@ def test_a_signal_interrupts_at_once_or_after_the_update(
     ignored: bool, in_update: bool, signals: Sequence[signal.Signals], survived: int
 ) -> None:
     def act() -> None:
-        with sigterm_as_sigint(), Interruptible() as interruptible:
-            with interruptible.defer_sigint() if in_update else contextlib.nullcontext():
-                for number in signals:
-                    signal.raise_signal(number)
-                    passed.append(number)
-            passed.append(SIGINT)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(sigterm_as_sigint())
+            if in_update:
+                stack.enter_context(stack.enter_context(Interruptible()).defer_sigint())
+            for number in signals:
+                signal.raise_signal(number)
+                passed.append(number)
 
     passed: list[signal.Signals] = []
     with handler_of_sigint(signal.SIG_IGN if ignored else signal.default_int_handler):

@@ -80,7 +80,7 @@ def test_retry_after_is_waited_for_in_seconds_or_until_a_date(serve, kind, monke
     server = serve()
     past = format_datetime(datetime.now(UTC) + timedelta(seconds=-5), usegmt=True)
     answers = ((429, "0.15"), (503, past))
-    server.failures[PATHS[kind]] = [Reply("wait", status, {"Retry-After": at}) for status, at in answers]
+    server.failures[PATHS[kind]] = [Reply(b"wait", status, {"Retry-After": at}) for status, at in answers]
     sleep, pauses = asyncio.sleep, []
     monkeypatch.setattr("asyncio.sleep", lambda seconds: pauses.append(seconds) or sleep(0))
     ask(kind(server.url, backoff=600.0))
