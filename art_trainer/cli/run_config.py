@@ -20,7 +20,7 @@ from art_gym.errors import did_you_mean
 from art_trainer.config import field_docs, field_types
 from art_trainer.errors import ConfigError
 from art_trainer.recipes import DEFAULT_RECIPE
-from art_trainer.rollout.envs import check_env_arguments, find_env
+from art_trainer.rollout.envs import find_env
 from art_trainer.tracking.run_dir import RunFolder, read_yaml, require_writable
 from art_trainer.training.run_settings import (
     DEFAULT,
@@ -176,7 +176,7 @@ def gather_settings(
     layers = [Layer(DEFAULT, below), Layer(f"default of {model}", SMALL_MODELS.get(model, {})), *layers]
     settings = merge_settings(layers)
     run = dataclasses.replace(settings.run, env=env)  # a file's whole path, for a resume from another folder
-    check_env_arguments(env, run.all_env_args)
+    find_env(env, run.all_env_args)
     settings = dataclasses.replace(
         settings, run=run, resume=resume, resume_step=resume_step, verbose=bool(verbose)
     )

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import io
 import pickle
+import types
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
@@ -147,30 +148,21 @@ def _plain_pickle(value: object) -> bytes:
     return buffer.getvalue()
 
 
-def find_env(name: str) -> FoundEnv:
-    """Find an environment by its id, module or file, see :func:`art_gym.lookup.find_env`.
+def find_env(name: str, arguments: Mapping[str, Any] = types.MappingProxyType({})) -> FoundEnv:
+    """Find an environment or game, see :func:`art_gym.lookup.find_env`; check arguments without making it.
 
     Raises:
-        ConfigError: If a module or file is missing, or has no such environment.
+        ConfigError: If it is not found, or does not take the arguments.
     """
     try:
-        return lookup.find_env(name)
-    except EnvLookupError as error:
+        found = lookup.find_env(name)
+        if arguments:
+            catalog.check_env_arguments(found.id, arguments)
+    except (EnvLookupError, EnvArgumentError) as error:
         raise ConfigError(str(error)) from error
-
-
-def check_env_arguments(name: str, arguments: Mapping[str, Any]) -> None:
-    """Check the arguments of an environment or game without making it.
-
-    Raises:
-        ConfigError: If it does not take them, or needs a module that is not installed.
-    """
-    try:
-        catalog.check_env_arguments(find_env(name).id, arguments)
-    except EnvArgumentError as error:
-        raise ConfigError(str(error)) from error
-    except ImportError as error:
-        raise ConfigError(f"environment {name!r} cannot be imported: {error}") from error
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"environment {name!r} needs a module that is not installed: {error}") from error
+    return found
 
 
 def env_maker(name: str, env_args: Mapping[str, Any]) -> MakeEnv:
@@ -183,12 +175,11 @@ def env_maker(name: str, env_args: Mapping[str, Any]) -> MakeEnv:
     Raises:
         ConfigError: If there is no such environment, or it does not accept these arguments.
     """
-    env_id = find_env(name).id
+    env_id = find_env(name, env_args).id
+    make: MakeEnv = functools.partial(gym.make, env_id, **env_args)
     try:
-        env = lookup.make_env(env_id, env_args)
+        env = make()
         env.close()
-    except EnvArgumentError as error:
-        raise ConfigError(str(error)) from error
     except gym.error.Error as error:
         raise ConfigError(f"no environment {env_id!r}: {error}") from error
     except ModuleNotFoundError as error:
@@ -196,7 +187,6 @@ def env_maker(name: str, env_args: Mapping[str, Any]) -> MakeEnv:
     except (TypeError, ValueError, LookupError, OSError) as error:
         given = ", ".join(f"{name}={value!r}" for name, value in env_args.items()) or "no arguments"
         raise ConfigError(f"{env_id} cannot be made with {given}: {error}") from error
-    make: MakeEnv = functools.partial(gym.make, env_id, **env_args)
     return functools.partial(_make_unpacked, make) if _has_dict_spaces(env, env_id) else make
 
 

@@ -30,7 +30,7 @@ from art_trainer.errors import ConfigError
 from art_trainer.inference.policy import Policy
 from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.rollout.backend import CollectCallbacks, RolloutBackend
-from art_trainer.rollout.envs import check_env_arguments, find_env
+from art_trainer.rollout.envs import find_env
 from art_trainer.rollout.evaluate import Evaluation, evaluate
 from art_trainer.rollout.games import MakeGame, play_games, seat_groups, seat_of
 from art_trainer.tracking.callbacks import TrainerCallback
@@ -295,11 +295,9 @@ def game_maker(name: str, **arguments: Any) -> MakeGame:
     except ModuleNotFoundError as error:
         raise ConfigError(f'games need PettingZoo: pip install "art-gym[pettingzoo]" ({error})') from error
 
-    game_id = find_env(name).id
+    game_id = find_env(name, arguments).id
     if game_id not in pettingzoo.aec_registry:
         raise ConfigError(f"no game `{game_id}`{did_you_mean(game_id, pettingzoo.aec_registry)}")
-
-    check_env_arguments(game_id, arguments)
 
     def make() -> TextGame:
         game: TextGame = pettingzoo.make("aec", game_id, **arguments)
