@@ -99,24 +99,15 @@ def test_of_several_calls_the_first_counts_and_the_others_are_counted(reply: str
     assert parse(reply, MAIL) == Call("search", SEARCH, extra_calls=2)
 
 
-@pytest.mark.parametrize(
-    ("written", "typed"),
-    [
-        ("limit=7.0", {"limit": 7}),
-        ("limit=-2", {"limit": -2}),
-        ("after=2024-03-01", {"after": date(2024, 3, 1)}),
-        ("after=None", {"after": None}),
-        ('labels=["a", "b, c"]', {"labels": ["a", "b, c"]}),
-        ('labels=\'["a", "b, c"]\'', {"labels": ["a", "b, c"]}),
-        ("labels=[work, home]", {"labels": ["work", "home"]}),
-        ("labels=[]", {"labels": []}),
-        (r'sender="a\nb\t\"c\" \u00e9 \ud83d\ude00 \d"', {"sender": 'a\nb\t"c" é 😀 \\d'}),
-        (r"sender='it\'s'", {"sender": "it's"}),
-        ('sender="(a, b) = [c]"', {"sender": "(a, b) = [c]"}),
-    ],
-)
-def test_values_get_their_types(written: str, typed: dict[str, object]) -> None:
-    assert parse(f'search("x", {written})', MAIL) == Call("search", {"query": "x", **typed})
+@pytest.mark.parametrize("written", CASES["values"])
+def test_values_get_their_types(written: str) -> None:
+    assert parse(f'search("x", {written})', MAIL) == Call(
+        "search", {"query": "x", **CASES["values"][written]}
+    )
+
+
+def test_none_is_a_value_of_an_optional_argument() -> None:
+    assert parse('search("x", after=None)', MAIL) == Call("search", {"query": "x", "after": None})
 
 
 def test_json_with_a_null_for_a_default_or_a_key_twice() -> None:
@@ -129,25 +120,11 @@ def test_json_with_a_null_for_a_default_or_a_key_twice() -> None:
 @pytest.mark.parametrize(
     ("reply", "tools", "call"),
     [
-        *(
-            (reply, SLIDE, Call("move", {"direction": "left"}))
-            for reply in (
-                "left", "Left.", " LEFT\n", "**left**", "`left`", '"left"', "move left", "move: left",
-                "Move Left!", "left<|im_end|>", "<think>up?</think>left", "<move>left</move>",
-                "I go <move> left </move> now", "move(left)", 'move("LEFT")', "move ( left )",
-                "move(direction=left)",
-            )
-        ),
-        *(
-            (reply, GUESS, Call("guess", {"number": 7}))
-            for reply in ("7", " 7.", "+7", "guess: 7", "guess (7)", "<guess>7</guess>", "`7`")
-        ),
-        *(
-            (reply, MAIL, Call("give_up", {}))
-            for reply in ("give_up", "`give_up()`", "<give_up/>", "<give_up></give_up>")
-        ),
+        *((reply, SLIDE, Call("move", {"direction": "left"})) for reply in CASES["bare_words"]["left"]),
+        *((reply, GUESS, Call("guess", {"number": 7})) for reply in CASES["bare_words"]["7"]),
+        *((reply, MAIL, Call("give_up", {})) for reply in CASES["bare_words"]["give_up"]),
     ],
-)  # fmt: skip
+)
 def test_a_bare_word_is_a_call_if_only_one_tool_could_be_meant(
     reply: str, tools: dict[str, Tool], call: Call
 ) -> None:
