@@ -98,24 +98,53 @@ def test_on_truncation_adds_its_terms_to_the_last_turn() -> None:
     assert info["metrics"]["late"] == 1.0
 
 
-class Bare(TextEnv):
-    """Has no tool."""
+class DiceEnv(TextEnv):
+    """Has no tasks, and every hook that ``CounterEnv`` has not."""
 
+    def begin(self, task: Task) -> str:
+        return f"You see {self.np_random.integers(6)}."
 
-class Broken(TextEnv):
+    def observation_after_error(self) -> str:
+        return f"It is turn {self.turn}."
+
     @tool
-    def go(self) -> str:
-        """Go."""
+    def book(self, day: date, others: list[date]) -> str:
+        """Book days.
+
+        Args:
+            day: The first.
+            others: The others.
+        """
+        return f"{day} and {len(others)} more"
+
+    @tool
+    def fall(self) -> str:
+        """Fall."""
         return [][0]  # type: ignore[no-any-return]
+
+    @tool(ends=True)
+    def leave(self) -> str:
+        """Leave."""
+        return "Bye."
+
+
+class NoToolsEnv(TextEnv):
+    pass
+
+
+class FewerEnv(DiceEnv):
+    def book(self) -> str:  # type: ignore[override]
+        return "no longer a tool"
+
+    @tool
+    def wait(self) -> str:
+        """Wait."""
+        return "Waited."
 
 
 def step(env: TextEnv, reply: Any) -> None:
     env.reset()
     env.step(reply)
-
-
-class OtherEnv(CounterEnv):
-    pass
 
 
 @pytest.mark.parametrize(
@@ -129,10 +158,10 @@ class OtherEnv(CounterEnv):
         (lambda: CounterEnv().reset(options={"task": "t99"}), UnknownTaskError, "no task `t99`"),
         (lambda: CounterEnv().reset(options={"split": "tset"}), UnknownTaskError, "did you mean `test`"),
         (lambda: CounterEnv().reset(options={"tsak": "t1"}), ValueError, "did you mean `task`"),
-        (lambda: OtherEnv().restore(CounterEnv().snapshot()), ValueError, r"CounterEnv, not of .*Other"),
+        (lambda: DiceEnv().restore(CounterEnv().snapshot()), ValueError, r"CounterEnv, not of .*DiceEnv"),
         (lambda: step(CounterEnv(), 3), TypeError, "str, not int"),
-        (Bare, TypeError, "no tool"),
-        (lambda: step(Broken(), "go()"), IndexError, "list index"),
+        (NoToolsEnv, TypeError, "no tool"),
+        (lambda: step(DiceEnv(), "fall()"), IndexError, "list index"),
     ],
 )
 def test_wrong_use_and_faults_of_tools_are_raised(
@@ -140,6 +169,28 @@ def test_wrong_use_and_faults_of_tools_are_raised(
 ) -> None:
     with pytest.raises(error, match=words):
         make()
+
+
+def test_tools_are_inherited_overridden_and_withdrawn() -> None:
+    assert list(FewerEnv.tools) == ["fall", "leave", "wait"]
+
+
+def test_dates_are_text_in_info_and_the_state_is_shown_below_a_refusal() -> None:
+    env = DiceEnv()
+    env.reset(seed=0)
+    *_, info = env.step('book("2026-01-02", ["2026-01-03"])')
+    assert info["call"]["arguments"] == {"day": "2026-01-02", "others": ["2026-01-03"]}
+    observation, *_, info = env.step("hello")
+    assert observation == f"{info['error']['message']}\nIt is turn 2."
+
+
+def test_an_environment_without_tasks_differs_by_seed_alone() -> None:
+    env = DiceEnv()
+    assert env.reset(seed=1)[0] == env.reset(seed=1)[0]
+    assert len({env.reset(seed=s)[0] for s in range(30)}) == 6
+    _, reward, terminated, _, info = env.step("leave()")
+    assert (reward, terminated, info["success"]) == (0.0, True, False)
+    assert isinstance(reward, float)
 
 
 def test_reset_samples_from_its_split() -> None:
@@ -195,58 +246,3 @@ def test_render_shows_the_latest_exchange(capsys: pytest.CaptureFixture[str]) ->
     human.step("stop()")
     assert human.render() is None
     assert capsys.readouterr().out.endswith("> stop()\nDone.\n")
-
-
-def test_tools_are_inherited_overridden_and_withdrawn() -> None:
-    class Fewer(CounterEnv):
-        def peek(self) -> str:  # type: ignore[override]
-            return "no longer a tool"
-
-        @tool
-        def wait(self) -> str:
-            """Wait."""
-            return "Waited."
-
-    assert list(Fewer.tools) == ["add", "stop", "wait"]
-
-
-def test_an_environment_without_tasks_differs_by_seed_alone() -> None:
-    class Dice(TextEnv):
-        def begin(self, task: Task) -> str:
-            return f"You see {self.np_random.integers(6)}."
-
-        @tool(ends=True)
-        def leave(self) -> str:
-            """Leave."""
-            return "Bye."
-
-    env = Dice()
-    assert env.reset(seed=1)[0] == env.reset(seed=1)[0]
-    assert len({env.reset(seed=s)[0] for s in range(30)}) == 6
-    _, reward, terminated, _, info = env.step("leave()")
-    assert (reward, terminated, info["success"]) == (0.0, True, False)
-    assert isinstance(reward, float)
-
-
-class CalendarEnv(TextEnv):
-    def observation_after_error(self) -> str:
-        return f"It is turn {self.turn}."
-
-    @tool
-    def book(self, day: date, others: list[date]) -> str:
-        """Book days.
-
-        Args:
-            day: The first.
-            others: The others.
-        """
-        return f"{day} and {len(others)} more"
-
-
-def test_dates_are_text_in_info_and_the_state_is_shown_below_a_refusal() -> None:
-    env = CalendarEnv()
-    env.reset(seed=0)
-    *_, info = env.step('book("2026-01-02", ["2026-01-03"])')
-    assert info["call"]["arguments"] == {"day": "2026-01-02", "others": ["2026-01-03"]}
-    observation, *_, info = env.step("hello")
-    assert observation == f"{info['error']['message']}\nIt is turn 2."
