@@ -124,6 +124,7 @@ def test_usage_and_example_are_what_a_model_may_write() -> None:
         ("day", "null", None),
         ("size", "LARGE", "large"),
         ("guests", "Ann, Bo", ["Ann", "Bo"]),
+        ("guests", 12, ["12"]),
         ("room", 12, "12"),
     ],
 )

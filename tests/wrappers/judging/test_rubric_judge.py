@@ -151,6 +151,7 @@ def test_without_an_expected_result_the_transcript_is_judged_by_its_type(
         (["0 of 0 tests pass"], "terminated", 0.5),
         ([f"{'9' * 5000} of 3 tests pass"], "terminated", 0.5),
         (["3 of the 4 people did not pass"], "terminated", 0.5),
+        (["2 of 9 tests pass.", "All 9 tests passed."], "terminated", 1.0),
         (["All tests pass.", "8 of 10 hidden tests pass."], "terminated", 0.9),
     ],
 )
