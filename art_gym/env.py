@@ -23,9 +23,10 @@ from art_gym.base import (
     system_text,
     turns_left,
 )
-from art_gym.baselines import Baseline, random_calls
+from art_gym.baselines import Baseline
 from art_gym.errors import ResetNeededError, ToolError
 from art_gym.parsing.parser import Call, ParseError, parse
+from art_gym.random_calls import random_calls
 from art_gym.spaces import UnicodeText
 from art_gym.tasks import Task
 from art_gym.tools import Outcome, Tool, collect_tools

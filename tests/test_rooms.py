@@ -15,8 +15,8 @@ ROOMS = {
         "training serving distributed trl cli"
     ).split(),
     "art_gym": (
-        "errors spaces parameters tasks tools parsing base baselines env registration arguments lookup "
-        "catalog testing games wrappers envs servers cli"
+        "errors spaces parameters tasks tools parsing random_calls base baselines env registration "
+        "arguments lookup catalog testing games wrappers envs servers cli"
     ).split(),
     "art_gym.wrappers": (
         "isolated_random text_adapter history_window record_episodes minari_recording "

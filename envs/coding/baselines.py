@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from art_gym.baselines import Act, Baseline, random_calls
+from art_gym.baselines import Act, Baseline
 from art_gym.envs.coding.problem import HOLE, Problem
 from art_gym.envs.coding.problems.grammar import noisy_answer
 from art_gym.envs.coding.values import write_literal
+from art_gym.random_calls import random_calls
 
 if TYPE_CHECKING:
     from art_gym.envs.coding.env import CodingEnv

@@ -5,10 +5,10 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from art_gym.baselines import random_calls
 from art_gym.errors import ToolDeclarationError
 from art_gym.parameters import Code
 from art_gym.parsing.parser import Call, parse
+from art_gym.random_calls import random_calls
 from art_gym.tools import Tool, collect_tools, tool
 
 
@@ -191,7 +191,7 @@ def test_declared_examples_are_in_the_schema_the_usage_and_the_random_calls() ->
         None,
     ]
     assert look.example() == 'look("Paris", "2024-03-01", [1, 2])'
-    act = random_calls(SimpleNamespace(tools={"look": look}), np.random.default_rng(0))
+    act = random_calls(SimpleNamespace(tools={"look": look}, system=""), np.random.default_rng(0))
     calls = [parse(act("Somewhere."), {"look": look}) for _ in range(20)]
     assert all(isinstance(call, Call) for call in calls)
     assert {call.arguments["city"] for call in calls if isinstance(call, Call)} == {"Paris", "Lima"}
