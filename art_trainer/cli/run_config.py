@@ -23,6 +23,7 @@ from art_trainer.recipes import DEFAULT_RECIPE
 from art_trainer.rollout.envs import find_env
 from art_trainer.tracking.run_dir import RunFolder, read_yaml, require_writable
 from art_trainer.training.run_settings import (
+    AUTO,
     DEFAULT,
     RESUMED,
     SCRATCH,
@@ -32,14 +33,17 @@ from art_trainer.training.run_settings import (
     merge_settings,
 )
 
+_SMALL = {"lr_final_ratio": 0.1, "max_completion_length": 24, "eval_temperature": 1.0}
 SMALL_MODELS: Mapping[str, Mapping[str, Any]] = {
-    name: {
-        "learning_rate": learning_rate,
-        "lr_final_ratio": 0.1,
-        "max_completion_length": 24,
-        "eval_temperature": 1.0,
-    }
-    for name, learning_rate in (("art-tiny", 3e-4), (SCRATCH, 1e-3))
+    "art-tiny": {**_SMALL, "learning_rate": 3e-4},
+    SCRATCH: {
+        **_SMALL,
+        "learning_rate": 1e-3,
+        "warmup_steps": 4,
+        "steps_per_generation": 4,
+        "max_steps": 160,
+        "warm_start": AUTO,
+    },
 }
 """Defaults for the two small models; those of ``GRPOConfig`` suit models of billions of parameters."""
 
@@ -173,7 +177,10 @@ def gather_settings(
     chosen = {"model": SCRATCH, **_values(layers)}
     env, model = find_env(str(chosen["env"])).name, str(chosen["model"])
     below = {"output_dir": str(free_folder(env, model)), **defaults}
-    layers = [Layer(DEFAULT, below), Layer(f"default of {model}", SMALL_MODELS.get(model, {})), *layers]
+    small = dict(SMALL_MODELS.get(model, {}))
+    if isinstance(groups := chosen.get("groups_per_step"), int) and "steps_per_generation" in small:
+        small["steps_per_generation"] = max(1, min(small["steps_per_generation"], groups))
+    layers = [Layer(DEFAULT, below), Layer(f"default of {model}", small), *layers]
     settings = merge_settings(layers)
     run = dataclasses.replace(settings.run, env=env)  # a file's whole path, for a resume from another folder
     find_env(env, run.all_env_args)

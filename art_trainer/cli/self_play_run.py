@@ -23,9 +23,9 @@ from art_trainer.inference.scripted_policy import ScriptedPolicy
 from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.rollout.evaluate import Evaluation, compare
 from art_trainer.tracking.run_dir import AFTER, BEFORE
-from art_trainer.training.run_settings import COPY, LOCAL, SELF, Settings
+from art_trainer.training.env_samples import game_texts
+from art_trainer.training.run_settings import AUTO, COPY, LOCAL, SELF, Settings
 from art_trainer.training.run_setup import find_checkpoint, imitation_config, prepare_policy
-from art_trainer.training.scratch_model import game_texts
 from art_trainer.training.self_play import (
     RIVALS,
     SelfPlayTrainer,
@@ -34,7 +34,7 @@ from art_trainer.training.self_play import (
     play_matches,
     seat_env_maker,
 )
-from art_trainer.training.sft import imitate_players
+from art_trainer.training.sft import RANDOM, imitate_players
 from art_trainer.training.trainer import EVALUATION_SEED
 
 _log = logging.getLogger(__name__)
@@ -107,20 +107,27 @@ class SelfPlayRun:
         run, trainer = self._settings.run, self._trainer
         if run.warm_start is None or self._checkpoint is not None:
             return
+        player = run.warm_start
+        if player == AUTO:
+            with closing(self._make_game()) as game:
+                if not all(RANDOM in players_of(game, seat) for seat in trainer.learning_seats):
+                    _log.info("no warm start: a seat has no scripted player `%s` to imitate", RANDOM)
+                    return
+            player = RANDOM
         for policy in (trainer.policy, *(rival.policy for rival in trainer.rivals.values())):
             seats = [seat for seat in trainer.learning_seats if trainer.policies[seat] is policy]
             losses = imitate_players(
                 policy,
                 self._make_game,
                 seats,
-                run.warm_start,
+                player,
                 episodes=run.warm_start_episodes,
                 seed=self._settings.config.seed,
                 config=imitation_config(run),
             )
             _log.info(
                 "warm start of %s: imitated %s, loss %.3f to %.3f",
-                *(" and ".join(seats), run.warm_start, losses[0], losses[-1]),
+                *(" and ".join(seats), player, losses[0], losses[-1]),
             )
         for learning in (trainer, *trainer.rivals.values()):
             learning.learner.sync_reference()  # training begins here

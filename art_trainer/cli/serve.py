@@ -80,6 +80,7 @@ def serve(
     from art_trainer.serving.http.middleware import check_access
     from art_trainer.serving.http.server import listen
     from art_trainer.training.distributed import is_rank_zero_env
+    from art_trainer.training.run_setup import fit_to_env
 
     token, certificate = read_token(token_file), read_certificate(tls_cert, tls_key)
     check_access(host, token, allowed_host)
@@ -93,7 +94,7 @@ def serve(
         listen(host, port).close()
         if settings.resume is not None:
             result_log.require_unused(log_folder)
-    stop = StopRequest()
+    settings, stop = fit_to_env(settings), StopRequest()
 
     @contextmanager
     def make_setup(policy: TransformersPolicy) -> Iterator[RolloutSetup]:

@@ -49,6 +49,9 @@ def train(settings: Settings, *, dry_run: bool = False) -> None:
 
     console = Console()
     env_maker(settings.run.env, settings.run.all_env_args)  # a wrong argument is named before PyTorch loads
+    from art_trainer.training.run_setup import fit_to_env
+
+    settings = fit_to_env(settings)
     if dry_run:
         from art_trainer.cli.plan import print_plan
 

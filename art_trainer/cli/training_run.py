@@ -29,7 +29,7 @@ from art_trainer.tracking.callbacks import TrainerCallback
 from art_trainer.tracking.run_dir import AFTER, BASELINE, BEFORE, RunFolder
 from art_trainer.training.checkpoint import discard_checkpoints_after
 from art_trainer.training.distributed import ProcessGroup, init_distributed
-from art_trainer.training.run_settings import LOCAL, SELF, Settings
+from art_trainer.training.run_settings import AUTO, LOCAL, SELF, Settings
 from art_trainer.training.run_setup import (
     env_texts,
     find_checkpoint,
@@ -132,19 +132,19 @@ class TrainingRun:
 
     def __init__(self, settings: Settings, console: Console, processes: ProcessGroup) -> None:
         self.setup: RolloutSetup | None = None
+        self._make_env: MakeEnv = env_maker(settings.run.env, settings.run.env_args)
         self._settings = settings
         self._processes = processes
         self._folder = folder = settings.folder
         self._console = console
         run = settings.run
-        self._make_env: MakeEnv = env_maker(run.env, run.env_args)
         self._make_train_env: MakeEnv = env_maker(run.env, run.all_env_args)
         self._reward = reward_model(run, folder.path)
         self._monitor = make_dispatcher(settings, folder.path, self._make_train_env)
         baselines = baseline_names(self._make_env)
         self._baselines = baselines if run.baselines is None else run.baselines
         _check_players("baselines", self._baselines, baselines)
-        if run.warm_start is not None:
+        if run.warm_start not in (None, AUTO):
             _check_players("warm_start", [run.warm_start], player_names(self._make_env))
         self._checkpoint = find_checkpoint(settings)
         self.policy = prepare_policy(

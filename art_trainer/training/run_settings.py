@@ -35,6 +35,8 @@ LOCAL: Literal["local"] = "local"
 RAY = "ray"
 SELF, COPY = "self", "copy"
 SCRATCH = "scratch"
+AUTO = "auto"
+"""The warm start of a model of random weights, if nobody sets another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,8 @@ class RunSettings:
     """How many turns the model sees, the current one included; ``None``: all. 1 makes each turn a short
     context of its own, for games whose board shows everything."""
     warm_start: str | None = None
-    """Scripted player of the environment that the model first learns to imitate; ``None``: no imitation."""
+    """Scripted policy of the environment that the model first learns to imitate; ``auto``: all that do not
+    search for long, until 95% of the model's replies are valid calls; ``None``: no imitation."""
     warm_start_episodes: Count = 200
     """Episodes of that player."""
     warm_start_noise: Fraction = 0.0

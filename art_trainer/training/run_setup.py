@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ from art_trainer.models.loading import (
     load_model,
     load_tokenizer,
 )
-from art_trainer.rollout.envs import MakeEnv, baseline_names, env_maker, train_split
+from art_trainer.rollout.envs import MakeEnv, env_maker, player_names, train_split
 from art_trainer.rollout.judge_rewards import ENV, JudgeRewards, RewardMix
 from art_trainer.tracking.env_vars import env_var, load_env_vars
 from art_trainer.tracking.run_dir import RunFolder
@@ -49,11 +50,13 @@ from art_trainer.tracking.sinks.backfill import describe_run
 from art_trainer.tracking.sinks.base import make_sinks
 from art_trainer.tracking.sinks.delivery import SinkDispatcher
 from art_trainer.training.checkpoint import checkpoint_to_resume, result_checkpoint, verify_checkpoint
+from art_trainer.training.env_samples import episode_texts, repeats_state, sample_episodes
 from art_trainer.training.memory_plan import empty_model
 from art_trainer.training.replay import BuildModel
-from art_trainer.training.run_settings import SCRATCH, RunSettings, Settings, saved_settings
-from art_trainer.training.scratch_model import ScratchSize, sample_texts, scratch_model
-from art_trainer.training.sft import ImitationConfig, OnStep, warm_start
+from art_trainer.training.run_settings import AUTO, DEFAULT, SCRATCH, RunSettings, Settings, saved_settings
+from art_trainer.training.scratch_model import ScratchSize, scratch_model, scratch_tokenizer
+from art_trainer.training.sft import ImitationConfig, OnStep, imitate_until_valid, warm_start
+from art_trainer.types import Episode
 
 RUBRIC, RULER = "rubric", "ruler"
 _OPENAI = re.compile(r"openai:(?P<model>.+?)(?:@(?P<url>https?://.+))?")
@@ -202,16 +205,31 @@ def imitation_config(run: RunSettings) -> ImitationConfig:
 def warm_up(
     policy: TransformersPolicy, settings: Settings, make_env: MakeEnv, on_step: OnStep | None = None
 ) -> None:
-    """Imitate the scripted player that the settings name."""
+    """Imitate the scripted policy that the settings name, or until replies are valid."""
     run, config = settings.run, settings.config
     assert run.warm_start is not None
+    split = train_split(make_env, config.train_split)
+    if run.warm_start == AUTO:
+        names = demonstrators(run, make_env)
+        if not names:
+            _log.info("no warm start: the environment has no scripted policy to imitate")
+            return
+        done = imitate_until_valid(
+            policy, make_env, names, seed=config.seed, split=split,
+            config=replace(imitation_config(run), epochs=4, learning_rate=2e-3), on_step=on_step,
+        )  # fmt: skip
+        _log.info(
+            "warm start: %.0f%% of the replies are valid calls, after the best %d of %d episodes of %s",
+            *(100 * done.valid, done.imitated, done.played, " and ".join(names)),
+        )
+        return
     shown, losses = warm_start(
         policy,
         make_env,
         run.warm_start,
         episodes=run.warm_start_episodes,
         noise=run.warm_start_noise,
-        split=train_split(make_env, config.train_split),
+        split=split,
         seed=config.seed,
         config=imitation_config(run),
         on_step=on_step,
@@ -224,19 +242,47 @@ def warm_up(
     )
 
 
-def env_texts(settings: Settings, make_env: MakeEnv) -> list[str]:
-    """What an environment shows to the players of a run.
+def demonstrators(run: RunSettings, make_env: MakeEnv) -> tuple[str, ...]:
+    """The scripted policies that a model of random weights takes its vocabulary from, and imitates.
 
-    A player that searches for seconds a move is left out, unless it is to be imitated.
+    One that searches for seconds a move can be left out with the setting ``baselines``.
     """
+    if run.warm_start not in (None, AUTO):
+        return (run.warm_start,)
+    return run.baselines or player_names(make_env)
+
+
+def env_episodes(settings: Settings, make_env: MakeEnv) -> list[Episode]:
+    """Some episodes of the environment's scripted policies, on the training tasks."""
     run, config = settings.run, settings.config
-    players = baseline_names(make_env) if run.baselines is None else run.baselines
-    return sample_texts(
-        make_env,
-        [run.warm_start] if run.warm_start else players or baseline_names(make_env),
-        split=train_split(make_env, config.train_split),
-        seed=config.seed,
-    )
+    split = train_split(make_env, config.train_split)
+    return sample_episodes(make_env, demonstrators(run, make_env), split=split, seed=config.seed)
+
+
+def env_texts(settings: Settings, make_env: MakeEnv) -> list[str]:
+    """What an environment and its scripted policies say."""
+    return [text for episode in env_episodes(settings, make_env) for text in episode_texts(episode)]
+
+
+def fit_to_env(settings: Settings) -> Settings:
+    """Choose what nobody set for a model of random weights: the length of replies and the history window."""
+    run, config = settings.run, settings.config
+    if run.model != SCRATCH or settings.resume is not None:
+        return settings
+    left = [name for name, source in settings.sources.items() if source in (DEFAULT, f"default of {SCRATCH}")]
+    episodes = env_episodes(settings, env_maker(run.env, run.env_args))
+    if not episodes:
+        return settings
+    if "max_completion_length" in left:
+        size = ScratchSize(**run.scratch)
+        texts = [text for episode in episodes for text in episode_texts(episode)]
+        tokenizer = scratch_tokenizer(texts, vocabulary_size=size.vocabulary_size)
+        replies = {turn.reply for episode in episodes for turn in episode.turns}
+        longest = max(len(tokenizer(reply)["input_ids"]) for reply in replies)
+        config = replace(config, max_completion_length=longest + 2)
+    if "history_window" in left and repeats_state(episodes):
+        run = replace(run, history_window=1)
+    return replace(settings, run=run, config=config)
 
 
 def model_builder(folder: RunFolder) -> BuildModel:

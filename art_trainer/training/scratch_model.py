@@ -7,29 +7,27 @@ minutes. The result is an ordinary Hugging Face model with an ordinary tokenizer
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import closing
+import re
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from art_gym.games.seats import players_of
 from art_trainer.errors import ConfigError
-from art_trainer.inference.scripted_policy import ScriptedPolicy
 from art_trainer.models.chat_template import ASSISTANT, END, PAD, SMALL_MODEL_TEMPLATE, USER
-from art_trainer.rollout.envs import MakeEnv
-from art_trainer.rollout.episodes import rollout_episodes
-from art_trainer.rollout.games import MakeGame, play_games
-from art_trainer.types import Episode, EpisodeSpec
 
 NAME = "scratch"
 """How settings and command lines call such a model."""
 
-# Words, runs of marks and line ends; a blank belongs to the word after it.
-_PIECES = r" ?[^\W_]+| ?[^\s\w]+|_|\n|\s"
+# Words, digits, runs of marks and line ends; a blank belongs to the word after it.
+_PIECES = r" ?[^\W\d_]+| ?\d| ?[^\s\w]+|_|\n|\s"
+_NUMBERS = 100  # of the most frequent numbers, which are one token each
+_OFTEN = 4  # times a number must occur to be one token
 
+_REPEATED = 0.8  # share of an observation's words that a later one shows again, if it shows the state
 _LOOK_BACK = 5.0  # large enough for a head to look at its one token, small enough to be unlearned
 
 
@@ -81,6 +79,8 @@ def scratch_model(
         torch.manual_seed(seed)
         model = LlamaForCausalLM(config)
         init_induction_heads(model)
+        init_numbers(model, tokenizer)
+        init_spaced_words(model, tokenizer)
     return model, tokenizer
 
 
@@ -113,10 +113,44 @@ def init_induction_heads(model: LlamaForCausalLM) -> None:
             attention.q_proj.bias[head] = _LOOK_BACK * turned
 
 
+@torch.no_grad()
+def init_numbers(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Initialise the embeddings of numbers so that near numbers are alike, as in language models.
+
+    Half of each is a random projection of sines and cosines of the number, of periods from 4 to 2,048. What
+    is learned of one number then holds for its neighbours too.
+    """
+    weight = model.model.embed_tokens.weight
+    frequencies = 2 * torch.pi / 2.0 ** torch.arange(2, 12)
+    projection = torch.randn(2 * len(frequencies), weight.shape[1])
+    size = weight.std()
+    for word, index in tokenizer.get_vocab().items():
+        if word.isdecimal() and word.isascii():
+            angles = int(word) * frequencies
+            waves = torch.cat([angles.sin(), angles.cos()]) @ projection / len(frequencies) ** 0.5
+            weight[index] = (weight[index] + size * waves) / 2**0.5
+
+
+@torch.no_grad()
+def init_spaced_words(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Initialise the embedding of a word after a blank as that of the word, plus a vector common to all.
+
+    A question has ``" bread"``, the call that is due ``"bread"``: to a model of random weights they are two
+    words, and it can copy only what is the same.
+    """
+    vocabulary = tokenizer.get_vocab()
+    weight = model.model.embed_tokens.weight
+    blank = torch.randn(weight.shape[1]) * weight.std() / 4
+    for word, index in sorted(vocabulary.items()):
+        if (bare := vocabulary.get(word.removeprefix("Ġ"))) not in (None, index):
+            weight[index] = weight[bare] + blank
+
+
 def scratch_tokenizer(texts: Iterable[str], *, vocabulary_size: int) -> PreTrainedTokenizerFast:
     """Make a tokenizer in which the words of the texts are one token each, the most frequent first.
 
-    What is not in the vocabulary is spelt in bytes, so that nothing is unknown. Several blanks are read as
+    A number that is not among the most frequent ones is read digit by digit. What is not in the vocabulary is
+    spelt in bytes, so that nothing is unknown. Several blanks are read as
     one: a table's columns then have one token a cell. The chat format has no place for standing instructions,
     which are beyond a model of this size.
 
@@ -130,11 +164,15 @@ def scratch_tokenizer(texts: Iterable[str], *, vocabulary_size: int) -> PreTrain
             f"a scratch model's vocabulary_size is {vocabulary_size}: set at least "
             f"{len(alphabet) + len(special)}, for the bytes"
         )
+    texts = list(texts)
+    counts = Counter(number for text in texts for number in re.findall(r"\d+", text))
+    often = [number for number, times in counts.most_common(_NUMBERS) if times >= _OFTEN and len(number) > 1]
+    whole = f" ?(?<!\\d)(?:{'|'.join(sorted(often))})(?!\\d)|" if often else ""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Replace(Regex(" +"), " ")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(_PIECES), behavior="isolated"),
+            pre_tokenizers.Split(Regex(whole + _PIECES), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
@@ -155,43 +193,3 @@ def scratch_tokenizer(texts: Iterable[str], *, vocabulary_size: int) -> PreTrain
         clean_up_tokenization_spaces=False,
         omit_system=True,
     )
-
-
-def sample_texts(
-    make_env: MakeEnv, players: Sequence[str], *, split: str | None, seed: int, episodes: int = 4
-) -> list[str]:
-    """What the environment and its scripted players say."""
-    options = None if split is None else {"split": split}
-    starts = [EpisodeSpec(seed + number, options, rng_seed=(seed, number)) for number in range(episodes)]
-    played = [
-        episode
-        for player in players
-        for episode in rollout_episodes(ScriptedPolicy(player), make_env, starts)
-    ]
-    return [text for episode in played for text in episode_texts(episode)]
-
-
-def episode_texts(episode: Episode) -> list[str]:
-    """Return all texts of an episode."""
-    texts = [episode.observation]
-    for turn in episode.turns:
-        texts += [turn.reply, turn.observation]
-    return texts
-
-
-def game_texts(make_game: MakeGame, *, seed: int, games: int = 8) -> list[str]:
-    """What a game and its scripted players say, for the vocabulary of a model made from scratch."""
-    with closing(make_game()) as game:
-        players = {seat: tuple(players_of(game, seat)) for seat in game.possible_agents}
-    for seat, names in players.items():
-        if not names:
-            raise ConfigError(
-                f"{seat} has no scripted player to take a vocabulary from: name a model instead"
-            )
-    texts = []
-    for turn in range(max(map(len, players.values()))):
-        policies = {seat: ScriptedPolicy(names[turn % len(names)]) for seat, names in players.items()}
-        starts = [EpisodeSpec(seed + number, rng_seed=(seed, turn, number)) for number in range(games)]
-        for played in play_games(policies, make_game, starts):
-            texts += [text for episode in played.values() for text in episode_texts(episode)]
-    return texts

@@ -25,8 +25,8 @@ from art_trainer.types import Episode, EpisodeSpec, Span, TokenHistory
 
 MAX_SKIPPED = 10
 """Steps in a row that may be skipped for a loss or gradient that is not finite."""
-STRAY = "random"
-"""The player whose replies are played for a demonstrator that is disturbed."""
+RANDOM = "random"
+"""The scripted policy of every environment."""
 OnStep = Callable[[dict[str, float]], None]
 
 
@@ -60,7 +60,7 @@ def imitate(
     rng: np.random.Generator,
     on_step: OnStep | None = None,
 ) -> list[float]:
-    """Train the policy to give the replies of the episodes.
+    """Train the policy to give the replies of the episodes, but for those that were not valid.
 
     Args:
         policy: Trained in place; its version rises by one.
@@ -74,15 +74,15 @@ def imitate(
         The loss of each optimizer step before it was taken, nats per token.
 
     Raises:
-        ValueError: If the episodes have no sampled token.
+        ValueError: If the episodes have no sampled token of a valid reply.
         DivergedError: After ten steps in a row whose loss or gradient was not finite.
     """
     config = config or ImitationConfig()
     rows = [row for index, episode in enumerate(episodes) for row in _rows(index, episode)]
     if not rows:
         raise ValueError(
-            f"none of the {len(episodes)} episodes has a sampled token: use collect_demonstrations, or a "
-            "policy that records tokens"
+            f"none of the {len(episodes)} episodes has a valid reply with tokens: use "
+            "collect_demonstrations, or a policy that records tokens"
         )
     model = policy.model.eval()
     scorer = Scorer(model)
@@ -105,12 +105,13 @@ def imitate(
 
 
 def _rows(index: int, episode: Episode) -> list[TokenRow]:
-    ones = np.ones(len(episode.turns) + 1)  # a reply that was never answered has its tokens too
+    # A reply that was never answered has its tokens too; one that was refused is not worth imitating.
+    weights_T = np.array([*(turn.error is None for turn in episode.turns), True], dtype=float)
     rows = [
-        TokenRow.from_history(history, advantages_T=ones, weight=1.0, group=index)
+        TokenRow.from_history(history, advantages_T=weights_T, weight=1.0, group=index)
         for history in episode.histories
     ]
-    return [row for row in rows if row.targets.size]
+    return [row for row in rows if row.advantages.any()]
 
 
 def _batches(
@@ -125,10 +126,10 @@ def _batches(
 
 def _backward(scorer: Scorer, rows: Sequence[TokenRow], tokens_per_microbatch: int) -> float:
     """Add the gradient of the mean loss of the rows' tokens to the weights; return the loss."""
-    tokens = sum(row.targets.size for row in rows)
+    tokens = sum(float(row.advantages.sum()) for row in rows)
     loss = 0.0
     for batch in pack(rows, tokens_per_microbatch, share=scorer.shares_prefixes, device=scorer.device):
-        part = -scorer.score(batch)[0].sum() / tokens
+        part = -(scorer.score(batch)[0] * batch.advantages_N).sum() / tokens
         part.backward()  # type: ignore[no-untyped-call]
         loss += float(part.detach())
     return loss
@@ -198,7 +199,7 @@ class _Demonstrator(ScriptedPolicy):
         if conversation.state is None:
             conversation.state = _Demonstration(
                 make_player(conversation, self.baseline),
-                make_player(conversation, STRAY) if self._noise else None,
+                make_player(conversation, RANDOM) if self._noise else None,
                 conversation.rng.uniform(0, self._noise),
             )
         shown: _Demonstration = conversation.state
@@ -276,6 +277,70 @@ def warm_start(
     starts = [EpisodeSpec(int(start), options, rng_seed=(seed, i)) for i, start in enumerate(seeds)]
     shown = collect_demonstrations(policy, make_env, player, starts, noise=noise)
     return shown, imitate(policy, shown, config, rng=np.random.default_rng(seed), on_step=on_step)
+
+
+@dataclass(frozen=True, slots=True)
+class ValidReplies:
+    """The result of :func:`imitate_until_valid`."""
+
+    valid: float
+    """Share of the policy's sampled replies that are valid calls."""
+    played: int
+    """Episodes that the scripted policies played."""
+    imitated: int
+    """Those with the highest reward, which were imitated."""
+
+
+def imitate_until_valid(
+    policy: TrainablePolicy,
+    make_env: MakeEnv,
+    demonstrators: Sequence[str],
+    *,
+    seed: int,
+    wanted: float = 0.95,
+    rounds: int = 8,
+    episodes: int = 2048,
+    best: float = 0.125,
+    split: str | None = None,
+    config: ImitationConfig | None = None,
+    on_step: OnStep | None = None,
+) -> ValidReplies:
+    """Imitate the best episodes of scripted policies until most sampled replies are valid calls.
+
+    A model of random weights never makes a valid call by chance, so that no attempt gets another reward than
+    the others, and rewards teach nothing. Random calls do, and the best of many random episodes also show
+    what the task rewards.
+
+    Args:
+        policy: Trained in place.
+        make_env: Makes one environment.
+        demonstrators: Names of the environment's scripted policies; each plays as many episodes.
+        seed: Draws the episodes' starts, samples replies, and shuffles.
+        wanted: Share of valid replies at which it stops.
+        rounds: How many times it imitates at most, each time other episodes.
+        episodes: Episodes that are played in a round.
+        best: Share of them, those of the highest reward, that is imitated.
+        split: Whose tasks are played; ``None`` leaves it to the environment.
+        config: The settings of :func:`imitate` in a round.
+        on_step: As in :func:`imitate`.
+    """
+    options = None if split is None else {"split": split}
+    each, kept = -(-episodes // len(demonstrators)), max(1, round(best * episodes))
+    for number in range(1, rounds + 1):
+        shown = []
+        for place, name in enumerate(demonstrators):
+            key = (seed, number, place)
+            drawn = np.random.SeedSequence(key).generate_state(each)
+            starts = [EpisodeSpec(int(start), options, rng_seed=(*key, n)) for n, start in enumerate(drawn)]
+            shown += collect_demonstrations(policy, make_env, name, starts)
+        shown = sorted(shown, key=lambda episode: -episode.reward)[:kept]
+        imitate(policy, shown, config, rng=np.random.default_rng((seed, number)), on_step=on_step)
+        tried = rollout_episodes(policy, make_env, starts[:64])
+        replies = sum(len(episode.turns) for episode in tried)
+        valid = 1 - sum(episode.invalid_actions for episode in tried) / max(1, replies)
+        if valid >= wanted:
+            break
+    return ValidReplies(valid, number * each * len(demonstrators), number * kept)
 
 
 def imitate_players(

@@ -18,7 +18,8 @@ from art_trainer.config import GRPOConfig
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.inference.scripted_policy import ScriptedPolicy
 from art_trainer.inference.transformers_policy import TransformersPolicy
-from art_trainer.training.scratch_model import ScratchSize, game_texts, scratch_model
+from art_trainer.training.env_samples import game_texts
+from art_trainer.training.scratch_model import ScratchSize, scratch_model
 from art_trainer.training.self_play import SelfPlayTrainer, play_matches
 from art_trainer.training.sft import ImitationConfig, imitate_players
 

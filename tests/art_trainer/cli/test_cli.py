@@ -169,6 +169,7 @@ def test_a_model_made_from_scratch_is_warmed_up_trained_and_resumed(invoke, tmp_
     assert "warm start: 6 replies in 6 episodes of scripted" in result.output
     run = tmp_path / "runs" / "Echo-v0-scratch-1"
     assert RunFolder(run).settings()["train_env_args"] == {"words": 1}
+    assert RunFolder(run).settings()["max_completion_length"] < 24
     resumed = invoke("train", "--resume", run, "--max-steps", "3").output
     assert "Resuming after step 2." in resumed
     assert "warm start:" not in resumed

@@ -10,7 +10,7 @@ import yaml
 
 from art_trainer.errors import CheckpointError, ConfigError
 from art_trainer.tracking.run_dir import RunFolder
-from art_trainer.training.scratch_model import game_texts
+from art_trainer.training.env_samples import game_texts
 from art_trainer.training.self_play import play_matches
 from art_trainer.training.sft import ImitationConfig, imitate_players
 from tests.art_gym.toy_games import FIRST, SECOND, Pennies, Race

@@ -38,6 +38,7 @@ SETTINGS: Mapping[str, Any] = {
     "env": "toy/Echo-v0",
     "model": "scratch",
     "scratch": {"layers": 1, "hidden_size": 16, "heads": 2},
+    "warm_start": None,
     "max_steps": 2,
     "groups_per_step": 2,
     "num_generations": 2,

@@ -5,8 +5,7 @@ import torch
 
 from art_trainer.errors import ConfigError
 from art_trainer.models.chat_template import ChatFormat
-from art_trainer.training.scratch_model import ScratchSize, sample_texts, scratch_model, scratch_tokenizer
-from tests.art_trainer.guess import GuessEnv
+from art_trainer.training.scratch_model import ScratchSize, scratch_model, scratch_tokenizer
 from tests.art_trainer.updates import weights_of
 
 TEXTS = ["the board\n   2    .  16\n   4    4   .", 'say move("left") or left', "left", "16 left 4 the"] * 3
@@ -45,11 +44,32 @@ def test_the_same_seed_and_texts_give_the_same_model_and_another_seed_another() 
     assert not torch.equal(weights_of(one), weights_of(other))
 
 
-def test_sample_texts_are_what_all_players_saw_and_said() -> None:
-    texts = sample_texts(GuessEnv, ["bisect", "oracle"], split=None, seed=0, episodes=3)
-    assert texts.count("GUESS") == 6
-    assert "RIGHT" in texts
-    assert any(text.isdecimal() for text in texts)
+def test_what_is_copied_is_alike_with_and_without_a_blank_and_near_numbers_are_alike() -> None:
+    texts = ["price of bread? 12 13 14 90 11\n", 'look("bread") 12\n', "bread 12\n", "12\n13\n14\n90\n11"] * 9
+    model, tokenizer = scratch_model(texts)
+    weight = model.model.embed_tokens.weight.detach()
+
+    def alike(one: str, other: str) -> float:
+        (first,), (second,) = ids(tokenizer, one), ids(tokenizer, other)
+        return float(torch.cosine_similarity(weight[first], weight[second], dim=0))
+
+    assert alike(" bread", "bread") > 0.9
+    assert alike(" 12", "12") > 0.9
+    assert abs(alike("bread", "price")) < 0.5
+    assert alike("12", "13") > 0.3
+    assert alike("12", "13") > alike("12", "90")
+
+
+def test_frequent_numbers_are_one_token_and_others_are_read_digit_by_digit() -> None:
+    tokenizer = scratch_tokenizer(["12 " * 9 + "1234 345\n" * 3], vocabulary_size=400)
+    assert [tokenizer.decode(token) for token in ids(tokenizer, "12\n1234")] == [
+        "12",
+        "\n",
+        "1",
+        "2",
+        "3",
+        "4",
+    ]
 
 
 def test_sizes_out_of_range_are_refused() -> None:

@@ -85,7 +85,7 @@ def test_imitation_reports_its_steps() -> None:
 
 
 def test_episodes_without_tokens_are_refused() -> None:
-    with pytest.raises(ValueError, match="none of the 0 episodes has a sampled token"):
+    with pytest.raises(ValueError, match="none of the 0 episodes has a valid reply"):
         imitate(guess_policy(hidden=16), [], rng=np.random.default_rng(0))
 
 

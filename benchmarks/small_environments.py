@@ -1,0 +1,167 @@
+"""Does a model of random weights learn small environments, with nothing but the defaults?
+
+Each run is one ``art-trainer train --env FILE --model scratch`` in a process of its own: the environments of
+tests/environments, README's own, and the one that ``art-gym new`` writes. Tasks of the evaluations are held
+out; an environment without tasks has other seeds there.
+
+    python benchmarks/small_environments.py                     # all, three seeds
+    python benchmarks/small_environments.py maze my_env.py --seeds 1
+    python benchmarks/small_environments.py --check             # exits 1 if one does not beat random calls
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import harness
+
+from art_trainer.rollout.evaluate import Evaluation
+from art_trainer.tracking.run_dir import AFTER, BEFORE, RunFolder
+from art_trainer.types import Interval
+
+ROOT = Path(__file__).parents[1]
+ENVIRONMENTS = ROOT / "tests" / "environments"
+README, SCAFFOLD = "readme", "new"
+MOST_SECONDS = 300.0
+"""CPU-seconds of a run, evaluations of the baselines included."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run came to: shares of solved tasks, with their 95% intervals."""
+
+    name: str
+    seed: int
+    random: Interval
+    before: Interval
+    after: Interval
+    invalid: float
+    cpu_seconds: float
+
+    @property
+    def learned(self) -> bool:
+        """Whether the model solves more than random calls do, beyond both intervals."""
+        return self.after.low > self.random.high
+
+
+def environment_names() -> list[str]:
+    """All that there are."""
+    return [README, SCAFFOLD, *sorted(file.stem for file in ENVIRONMENTS.glob("*.py"))]
+
+
+def prepare(name: str, folder: Path) -> tuple[str, Path]:
+    """What ``--env`` gets for an environment, and the folder where the command runs."""
+    if name == README:
+        blocks = re.findall(
+            r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
+        )
+        (folder / "guess.py").write_text(next(block for block in blocks if "class GuessEnv" in block))
+        return "guess.py", folder
+    if name == SCAFFOLD:
+        command = Path(sys.executable).with_name("art-gym")
+        subprocess.run([command, "new", "mine/largest"], check=True, cwd=folder, stdout=subprocess.DEVNULL)
+        return "mine_largest:mine/Largest-v0", folder / "mine-largest"
+    file = Path(name) if name.endswith(".py") else ENVIRONMENTS / f"{name}.py"
+    return str(file.resolve()), folder
+
+
+def train(name: str, seed: int, root: Path, more: Sequence[str]) -> Outcome:
+    """Train on one environment from one seed."""
+    folder = root / f"{Path(name).stem}-{seed}"
+    folder.mkdir(parents=True)
+    env, place = prepare(name, folder)
+    command = [sys.executable, "-m", "art_trainer", "train", "--env", env, "--model", "scratch"]
+    command += ["--seed", str(seed), "--threads", "1", "--output-dir", str(folder / "run"), *more]
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            command, cwd=place, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": paths}
+        )
+        _, status, used = os.wait4(process.pid, 0)
+    if status:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{(folder / 'log').read_text()[-2000:]}")
+    run = RunFolder(folder / "run")
+    before, after, random = run.evaluation(BEFORE), run.evaluation(AFTER), run.baselines()["random"]
+    assert before is not None
+    assert after is not None
+    shares = [solved(one) for one in (random, before, after)]
+    return Outcome(name, seed, *shares, after.invalid_rate, used.ru_utime + used.ru_stime)
+
+
+def solved(evaluation: Evaluation) -> Interval:
+    """The share of solved tasks."""
+    assert evaluation.success is not None, "the environment reports no success"
+    return evaluation.success
+
+
+def main() -> int:
+    """Command line."""
+    parser = harness.parser(__doc__, quick="three environments, one seed, ten steps: shows that it runs")
+    parser.add_argument("names", nargs="*", help=f"files, or {', '.join(environment_names())}")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--at-once", type=int, default=os.cpu_count() or 1, help="runs at the same time")
+    parser.add_argument(
+        "--train-args", type=str.split, default=[], metavar="WORDS", help="for art-trainer train"
+    )
+    options = parser.parse_args()
+    names, seeds, more = options.names or environment_names(), options.seeds, options.train_args
+    if options.quick:
+        names, seeds, more = names[:3], 1, ["--max-steps", "10", "--eval-episodes", "32", *more]
+    with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(options.at_once) as pool:
+        jobs = [(name, seed) for name in names for seed in range(seeds)]
+        running = [pool.submit(train, name, seed, Path(temporary), more) for name, seed in jobs]
+        outcomes = []
+        for job in running:
+            outcomes.append(job.result())
+            print(
+                f"{outcomes[-1].name}, seed {outcomes[-1].seed}: {outcomes[-1].after.value:.0%}", flush=True
+            )
+    rows = [
+        [
+            one.name,
+            str(one.seed),
+            *(
+                f"{share.value:.0%} ({share.low:.0%} to {share.high:.0%})"
+                for share in (one.random, one.before)
+            ),
+            f"{one.after.value:.0%} ({one.after.low:.0%} to {one.after.high:.0%})",
+            f"{one.invalid:.1%}",
+            f"{one.cpu_seconds:.0f}",
+        ]
+        for one in outcomes
+    ]
+    headings = (
+        "environment",
+        "seed",
+        "random calls",
+        "after imitation",
+        "after GRPO",
+        "invalid",
+        "CPU-seconds",
+    )
+    harness.show("share of held-out tasks solved [95% interval]", headings, rows)
+    failures = [
+        f"{one.name}, seed {one.seed}: {one.after.low:.0%} is not above {one.random.high:.0%}"
+        for one in outcomes
+        if not one.learned
+    ]
+    failures += [
+        f"{one.name}, seed {one.seed}: {one.cpu_seconds:.0f} CPU-seconds"
+        for one in outcomes
+        if one.cpu_seconds > MOST_SECONDS
+    ]
+    learned = sum(one.learned for one in outcomes)
+    figures = {"runs": [asdict(one) for one in outcomes]}
+    return harness.finish(options, figures, failures, f"{learned} of {len(outcomes)} runs beat random calls")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
