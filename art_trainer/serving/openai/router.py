@@ -31,8 +31,15 @@ def openai_router(served: ServedPolicy) -> APIRouter:
     router = APIRouter(prefix="/v1")
 
     @router.get("/models")
+    @router.get("/models/")
     async def list_models() -> Response:
         return JSONResponse(model_list(served.name, served.versions, served.context_limit))
+
+    @router.get("/models/{model:path}")  # a path, since names such as Qwen/Qwen3-0.6B have a slash
+    async def retrieve_model(model: str) -> Response:
+        version = served.requested_version(model)
+        versions = [] if version is None else [version]
+        return JSONResponse(model_list(served.name, versions, served.context_limit)["data"][-1])
 
     for path in DIALECTS:
         router.add_api_route(path, _endpoint(served, *DIALECTS[path]), methods=["POST"])

@@ -135,8 +135,12 @@ class ServedPolicy:
                 self._schedulers.remove(scheduler)
                 self._schedulers.append(scheduler)
 
-    def _requested_version(self, model: str) -> int | None:
-        """Read the version out of a model's name; ``None`` for the newest."""
+    def requested_version(self, model: str) -> int | None:
+        """Read the version out of a model's name; ``None`` for the newest.
+
+        Raises:
+            ApiError: If no such model is served.
+        """
         if model in ("", self.name):
             return None
         versions = self.versions
@@ -165,7 +169,7 @@ class ServedPolicy:
                 are queued.
         """
         lengths = [self._reply_length(prompt, generation) for prompt in prompts]
-        version = self._requested_version(generation.model)
+        version = self.requested_version(generation.model)
         waiting = sum(one.waiting for one in self._schedulers)
         if waiting and waiting + len(prompts) * generation.count > _MAX_WAITING:
             raise ApiError(f"{waiting} replies are already queued: retry later", "rate_limit_exceeded")

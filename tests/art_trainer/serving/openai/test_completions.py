@@ -165,6 +165,20 @@ def test_errors_are_openais_types() -> None:
         assert chat(client, "x" * 34).usage.completion_tokens == room
 
 
+def test_a_model_is_retrieved_by_name_and_version() -> None:
+    policy = tiny_policy()
+    policy.name = "lab/tiny"
+    with served_client(policy) as (_, client):
+        listed = list(client.models.list())
+        assert [model.id for model in listed] == ["lab/tiny", "lab/tiny@0"]
+        assert [client.models.retrieve(model.id) for model in listed] == listed
+        assert client.get("/models/", cast_to=dict[str, Any])["object"] == "list"
+        for name in ("lab/tinny", "lab/tiny@1"):
+            with pytest.raises(openai.NotFoundError) as unknown:
+                client.models.retrieve(name)
+            assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_model_that_raises_is_a_server_error(monkeypatch: pytest.MonkeyPatch, stream: bool) -> None:
     with served_client() as (served, client):
