@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import itertools
 import re
 from collections import Counter
@@ -20,19 +21,39 @@ from art_trainer.rollout.episodes import rollout_episodes
 from art_trainer.rollout.games import MakeGame, play_games
 from art_trainer.types import Episode, EpisodeSpec
 
+_FIRST = 16  # episodes whose length is measured
+_TURNS = 2_000  # of one scripted policy
 _MOST_LOST = 0.2  # share of an observation's words that the next one lacks, at most, if it shows the state
+
+
+def play_within(
+    turns: int, starts: Sequence[EpisodeSpec], play: Callable[[Sequence[EpisodeSpec]], list[Episode]]
+) -> list[Episode]:
+    """Play some episodes, and as many more as about fit into a number of turns: games may be long.
+
+    Args:
+        turns: Replies in all.
+        starts: Where the episodes start; the first 16 are always played.
+        play: Plays them.
+    """
+    episodes = play(starts[:_FIRST])
+    mean = sum(len(episode.turns) for episode in episodes) / max(1, len(episodes))
+    more = starts[_FIRST : int(turns / max(1.0, mean))]
+    return episodes + play(more) if more else episodes
 
 
 def sample_episodes(
     make_env: MakeEnv, players: Sequence[str], *, split: str | None, seed: int, episodes: int = 128
 ) -> list[Episode]:
-    """Play some episodes with each of the environment's scripted policies."""
+    """Play some episodes with each of the environment's scripted policies, fewer if they are long."""
     options = None if split is None else {"split": split}
     starts = [EpisodeSpec(seed + number, options, rng_seed=(seed, number)) for number in range(episodes)]
     return [
         episode
         for player in players
-        for episode in rollout_episodes(ScriptedPolicy(player), make_env, starts)
+        for episode in play_within(
+            _TURNS, starts, functools.partial(rollout_episodes, ScriptedPolicy(player), make_env)
+        )
     ]
 
 

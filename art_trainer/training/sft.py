@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from art_trainer.models.packing import TokenRow, pack
 from art_trainer.rollout.envs import EnvPool, MakeEnv
 from art_trainer.rollout.episodes import rollout_episodes
 from art_trainer.rollout.games import MakeGame
+from art_trainer.training.env_samples import play_within
 from art_trainer.training.self_play import opponents_of, seat_env_maker
 from art_trainer.types import Episode, EpisodeSpec, Span, TokenHistory
 
@@ -300,6 +302,7 @@ def imitate_until_valid(
     wanted: float = 0.95,
     rounds: int = 8,
     episodes: int = 2048,
+    turns: int = 40_000,
     best: float = 0.125,
     split: str | None = None,
     config: ImitationConfig | None = None,
@@ -318,29 +321,33 @@ def imitate_until_valid(
         seed: Draws the episodes' starts, samples replies, and shuffles.
         wanted: Share of valid replies at which it stops.
         rounds: How many times it imitates at most, each time other episodes.
-        episodes: Episodes that are played in a round.
+        episodes: Episodes that are played in a round, at most.
+        turns: About how many turns they have in all, at most.
         best: Share of them, those of the highest reward, that is imitated.
         split: Whose tasks are played; ``None`` leaves it to the environment.
         config: The settings of :func:`imitate` in a round.
         on_step: As in :func:`imitate`.
     """
     options = None if split is None else {"split": split}
-    each, kept = -(-episodes // len(demonstrators)), max(1, round(best * episodes))
+    each, played, imitated = -(-episodes // len(demonstrators)), 0, 0
     for number in range(1, rounds + 1):
-        shown = []
+        shown: list[Episode] = []
         for place, name in enumerate(demonstrators):
             key = (seed, number, place)
             drawn = np.random.SeedSequence(key).generate_state(each)
             starts = [EpisodeSpec(int(start), options, rng_seed=(*key, n)) for n, start in enumerate(drawn)]
-            shown += collect_demonstrations(policy, make_env, name, starts)
-        shown = sorted(shown, key=lambda episode: -episode.reward)[:kept]
+            play = functools.partial(collect_demonstrations, policy, make_env, name)
+            shown += play_within(turns // len(demonstrators), starts, play)
+        played += len(shown)
+        shown = sorted(shown, key=lambda episode: -episode.reward)[: max(1, round(best * len(shown)))]
+        imitated += len(shown)
         imitate(policy, shown, config, rng=np.random.default_rng((seed, number)), on_step=on_step)
         tried = rollout_episodes(policy, make_env, starts[:64])
         replies = sum(len(episode.turns) for episode in tried)
         valid = 1 - sum(episode.invalid_actions for episode in tried) / max(1, replies)
         if valid >= wanted:
             break
-    return ValidReplies(valid, number * each * len(demonstrators), number * kept)
+    return ValidReplies(valid, played, imitated)
 
 
 def imitate_players(
