@@ -18,7 +18,7 @@ from art_gym.arguments import check_arguments
 from art_gym.errors import did_you_mean
 from art_gym.registration import register_games
 
-__all__ = ["EnvEntry", "documented_class", "entries", "env_spec", "make_game", "sections", "summary"]
+__all__ = ["EnvEntry", "documented_class", "entries", "env_spec", "games", "make_game", "sections", "summary"]
 
 EntryPoint = str | Callable[..., Any] | None
 _HEADING = re.compile(r"^#+[ \t]*(.+?)[ \t]*$", re.MULTILINE)
@@ -47,8 +47,19 @@ def entries() -> list[EnvEntry]:
         for env_id, spec in gym.registry.items()
         if spec.namespace is not None and not _comes_with("gymnasium", spec.entry_point)
     ]
-    found += [EnvEntry(game_id, _summary(game.entry_point), game=True) for game_id, game in _games().items()]
+    found += [EnvEntry(game_id, _summary(game.entry_point), game=True) for game_id, game in games().items()]
     return sorted(found, key=lambda entry: (not entry.id.startswith("art/"), entry.game, entry.id))
+
+
+def games() -> dict[str, Any]:
+    """PettingZoo's registry of AEC games without PettingZoo's own games; empty without PettingZoo."""
+    if importlib.util.find_spec("pettingzoo") is None:
+        return {}
+    register_games()
+    registry = importlib.import_module("pettingzoo").aec_registry
+    return {
+        game_id: spec for game_id, spec in registry.items() if not _comes_with("pettingzoo", spec.entry_point)
+    }
 
 
 def env_spec(env_id: str) -> EnvSpec:
@@ -57,7 +68,7 @@ def env_spec(env_id: str) -> EnvSpec:
     Raises:
         ValueError: If there is none; the message suggests the nearest id.
     """
-    if env_id in _games():
+    if env_id in games():
         raise ValueError(
             f"`{env_id}` is a game with several seats: check it with PettingZoo's api_test and check_env"
         )
@@ -74,14 +85,14 @@ def check_env_arguments(env_id: str, arguments: Mapping[str, Any]) -> None:
         EnvArgumentError: If it does not take them.
         ImportError: If it cannot be imported.
     """
-    spec = gym.registry.get(env_id) or _games().get(env_id)
+    spec = gym.registry.get(env_id) or games().get(env_id)
     if spec is not None:
         check_arguments(env_id, spec.entry_point, arguments)
 
 
 def make_game(game_id: str, arguments: Mapping[str, Any]) -> Any | None:
     """Make a game with several seats; ``None`` if PettingZoo knows no game of this id."""
-    if game_id not in _games():
+    if game_id not in games():
         return None
     check_env_arguments(game_id, arguments)
     return importlib.import_module("pettingzoo").make("aec", game_id, **arguments)
@@ -128,14 +139,3 @@ def _summary(entry_point: EntryPoint) -> str:
 def _comes_with(package: str, entry_point: EntryPoint) -> bool:
     module = entry_point if isinstance(entry_point, str) else getattr(entry_point, "__module__", "")
     return module.split(".")[0].split(":")[0] == package
-
-
-def _games() -> dict[str, Any]:
-    """PettingZoo's registry of AEC games without PettingZoo's own games; empty without PettingZoo."""
-    if importlib.util.find_spec("pettingzoo") is None:
-        return {}
-    register_games()
-    registry = importlib.import_module("pettingzoo").aec_registry
-    return {
-        game_id: spec for game_id, spec in registry.items() if not _comes_with("pettingzoo", spec.entry_point)
-    }

@@ -181,6 +181,8 @@ def env_maker(name: str, env_args: Mapping[str, Any]) -> MakeEnv:
         env = make()
         env.close()
     except gym.error.Error as error:
+        if env_id in catalog.games():
+            raise ConfigError(f"{env_id} is a game with several seats: use art-trainer self-play") from error
         raise ConfigError(f"no environment {env_id!r}: {error}") from error
     except ModuleNotFoundError as error:
         raise ConfigError(f"environment {env_id!r} needs a module that is not installed: {error}") from error

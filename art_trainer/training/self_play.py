@@ -20,8 +20,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Unpack
 
+import gymnasium as gym
 import numpy as np
 
+from art_gym import catalog
 from art_gym.env import Baseline
 from art_gym.errors import did_you_mean
 from art_gym.games.seats import SeatEnv, TextGame, players_of
@@ -297,7 +299,9 @@ def game_maker(name: str, **arguments: Any) -> MakeGame:
 
     game_id = find_env(name, arguments).id
     if game_id not in pettingzoo.aec_registry:
-        raise ConfigError(f"no game `{game_id}`{did_you_mean(game_id, pettingzoo.aec_registry)}")
+        if game_id in gym.registry:
+            raise ConfigError(f"{game_id} is an environment with one seat: use art-trainer train")
+        raise ConfigError(f"no game `{game_id}`{did_you_mean(game_id, catalog.games())}")
 
     def make() -> TextGame:
         game: TextGame = pettingzoo.make("aec", game_id, **arguments)

@@ -130,6 +130,7 @@ def test_games_are_found_by_their_id() -> None:
     for game, message in (
         ("nowhere:toy/Race-v0", "No module named 'nowhere'"),
         ("art/2048Duel-v1", "did you mean `art/2048Duel-v0`"),
+        ("nope", r"known: (?!.*atari)"),
     ):
         with pytest.raises(ConfigError, match=message):
             game_maker(game)
