@@ -271,13 +271,13 @@ def fit_to_env(settings: Settings) -> Settings:
         return settings
     left = [name for name, source in settings.sources.items() if source in (DEFAULT, f"default of {SCRATCH}")]
     episodes = env_episodes(settings, env_maker(run.env, run.env_args))
-    if not episodes:
+    replies = {turn.reply for episode in episodes for turn in episode.turns}
+    if not replies:  # no scripted policy, or none of that name, which the run refuses
         return settings
     if "max_completion_length" in left:
         size = ScratchSize(**run.scratch)
         texts = [text for episode in episodes for text in episode_texts(episode)]
         tokenizer = scratch_tokenizer(texts, vocabulary_size=size.vocabulary_size)
-        replies = {turn.reply for episode in episodes for turn in episode.turns}
         longest = max(len(tokenizer(reply)["input_ids"]) for reply in replies)
         config = replace(config, max_completion_length=longest + 2)
     if "history_window" in left and repeats_state(episodes):
