@@ -13,6 +13,7 @@ import pytest
 
 import art_gym
 from art_gym.testing.checker import CHECKS
+from art_trainer.training.run_settings import SETTINGS
 
 ROOT = Path(__file__).parents[1]
 
@@ -31,7 +32,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def generators(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
     monkeypatch.syspath_prepend(ROOT / "docs")
-    names = ("environments", "commands")
+    names = ("environments", "commands", "settings")
     return types.SimpleNamespace(**{name: importlib.import_module(f"generate_{name}") for name in names})
 
 
@@ -95,6 +96,14 @@ def test_the_commands_page_has_every_flag(generators: types.SimpleNamespace) -> 
     assert all(f"## {command}" in page for command in commands)
     assert "| `--max-steps` |" in page
     assert "| `--env-args` | Argument of the environment: a JSON value or text. Repeatable. |" in page
+
+
+def test_the_settings_page_has_every_setting(generators: types.SimpleNamespace) -> None:
+    page = generators.settings.page()
+    assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == list(SETTINGS)
+    assert "| `seed` | int (0 or more) | `42` | Random seed of tasks, sampling and shuffling. |" in page
+    assert "| `scratch` | mapping | `{}` |" in page
+    assert "`scratch`: `lr_final_ratio=0.1`" in page
 
 
 def test_what_is_not_there_is_left_out_of_the_navigation(monkeypatch: pytest.MonkeyPatch) -> None:

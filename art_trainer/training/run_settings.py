@@ -59,8 +59,9 @@ class RunSettings:
     """How many turns the model sees, the current one included; ``None``: all. 1 makes each turn a short
     context of its own, for games whose board shows everything."""
     warm_start: str | None = None
-    """Scripted policy of the environment that the model first learns to imitate; ``auto``: all that do not
-    search for long, until 95% of the model's replies are valid calls; ``None``: no imitation."""
+    """Scripted policy of the environment that the model first learns to imitate; ``auto``: the best episodes
+    of all of them, or of those that ``baselines`` names, until 95% of the model's replies are valid calls;
+    ``None``: no imitation."""
     warm_start_episodes: Count = 200
     """Episodes of that player."""
     warm_start_noise: Fraction = 0.0
