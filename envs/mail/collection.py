@@ -93,7 +93,7 @@ def read_questions(path: str | PathLike[str]) -> list[Question]:
             continue
         try:
             questions.append(Question.from_json(json.loads(line)))
-        except (ValueError, TypeError, KeyError) as error:
+        except ValueError as error:
             raise ValueError(f"{path}, line {number}: not a question: {error}") from error
     return questions
 

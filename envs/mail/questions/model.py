@@ -12,6 +12,7 @@ from art_gym.envs.mail.synthetic.fast_rng import FastRng
 
 QuestionKind = Literal["known_item", "fact", "two_messages", "unanswerable"]
 AnswerType = Literal["person", "date", "time", "amount", "number", "place", "text"]
+_LISTS = ("gold_ids", "answers", "keywords")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +65,27 @@ class Question:
             raise ValueError(f"unknown field {unknown[0]!r}; a question has {', '.join(sorted(names))}")
         if missing := sorted(names - {"mailbox", "keywords"} - set(item)):
             raise ValueError(f"field {missing[0]!r} is missing")
-        if item["kind"] not in get_args(QuestionKind):
-            raise ValueError(f"kind must be one of {', '.join(get_args(QuestionKind))}, not {item['kind']!r}")
-        lists = {name: tuple(item.get(name, ())) for name in ("gold_ids", "answers", "keywords")}
+        _check_types(item)
+        lists = {name: tuple(item.get(name, ())) for name in _LISTS}
         return cls(**{**item, **lists, "asked_on": to_utc(datetime.fromisoformat(item["asked_on"]))})
+
+
+def _check_types(item: Mapping[str, Any]) -> None:
+    kinds, types = get_args(QuestionKind), get_args(AnswerType)
+    for name, wanted, fits in (
+        *((name, "text", isinstance(item[name], str)) for name in ("id", "text", "split", "asked_on")),
+        *((name, "a list of texts", _are_texts(item.get(name, ()))) for name in _LISTS),
+        ("kind", f"one of {', '.join(kinds)}", item["kind"] in kinds),
+        ("difficulty", "a whole number", type(item["difficulty"]) is int),
+        ("answer_type", f"null or one of {', '.join(types)}", item["answer_type"] in (None, *types)),
+        ("mailbox", "text or null", isinstance(item.get("mailbox"), str | None)),
+    ):
+        if not fits:
+            raise ValueError(f"{name} must be {wanted}, not {item[name]!r}")
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
 
 
 def random_split(rng: FastRng) -> str:

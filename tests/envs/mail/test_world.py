@@ -314,6 +314,13 @@ def test_questions_come_back_from_a_file(questions: list[Question], tmp_path: Pa
         ('"text"', "not str"),
         ('{"id": 3}', "is missing"),
         ({"kind": "riddle"}, "kind must be one of"),
+        ({"text": 3}, "text must be text, not 3"),
+        ({"asked_on": None}, "asked_on must be text"),
+        ({"gold_ids": "<1@x>"}, "gold_ids must be a list of texts"),
+        ({"keywords": [1]}, "keywords must be"),
+        ({"difficulty": True}, "difficulty must be a whole number"),
+        ({"answer_type": "sum"}, "answer_type must be null or one of"),
+        ({"mailbox": 3}, "mailbox must be"),
         ({"colour": "red"}, "unknown field 'colour'"),
     ],
 )
