@@ -34,7 +34,7 @@ from art_trainer.training.self_play import (
     play_matches,
     seat_env_maker,
 )
-from art_trainer.training.sft import RANDOM, imitate_players
+from art_trainer.training.sft import RANDOM, imitate_players, opponents_of_player
 from art_trainer.training.trainer import EVALUATION_SEED
 
 _log = logging.getLogger(__name__)
@@ -59,6 +59,9 @@ class SelfPlayRun:
             seats = list(game.possible_agents)
         self._progress = TrainingProgress(console, settings.episodes_per_step * len(seats))
         self._trainer = self._make_trainer(seats)
+        if run.warm_start not in (None, AUTO):
+            for seat in self._trainer.learning_seats:
+                opponents_of_player(self._make_game, seat, run.warm_start)  # refuses a wrong name early
         self._players: dict[str, None] = {}
 
     def play_scripts(self) -> None:

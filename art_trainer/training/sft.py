@@ -350,6 +350,22 @@ def imitate_until_valid(
     return ValidReplies(valid, played, imitated)
 
 
+def opponents_of_player(make_game: MakeGame, seat: str, player: str) -> tuple[str, ...]:
+    """The scripted players of the other seats, against which a seat's scripted player can be imitated.
+
+    Raises:
+        ConfigError: If the seat has no such player, or nobody plays the others.
+    """
+    with closing(make_game()) as game:
+        known = players_of(game, seat)
+    if player not in known:
+        raise ConfigError(f"warm start: {seat} has no player `{player}`{did_you_mean(player, known)}")
+    opponents = opponents_of(make_game, seat)
+    if not opponents:
+        raise ConfigError(f"nobody plays against {seat}: the game has no scripted players for the others")
+    return opponents
+
+
 def imitate_players(
     policy: TrainablePolicy,
     make_game: MakeGame,
@@ -371,13 +387,7 @@ def imitate_players(
     """
     shown: list[Episode] = []
     for place, seat in enumerate(seats):
-        with closing(make_game()) as game:
-            known = players_of(game, seat)
-        if player not in known:
-            raise ConfigError(f"warm start: {seat} has no player `{player}`{did_you_mean(player, known)}")
-        opponents = opponents_of(make_game, seat)
-        if not opponents:
-            raise ConfigError(f"nobody plays against {seat}: the game has no scripted players for the others")
+        opponents = opponents_of_player(make_game, seat, player)
         for turn, opponent in enumerate(opponents):
             count = len(range(turn, episodes, len(opponents)))
             drawn = np.random.SeedSequence(seed, spawn_key=(place, turn)).generate_state(count)

@@ -1,5 +1,7 @@
 """Every mistake in a command is one line that names it, with exit code 2."""
 
+from pathlib import Path
+
 import pytest
 
 import tests.art_trainer.toy_envs  # noqa: F401 (registers toy/Echo-v0)
@@ -63,5 +65,6 @@ JUDGE = f"judge eval {ENV}"
         (f"{JUDGE} --judge openai:m@http://localhost:1/v1 --judge-args sed=1", "unexpected keyword"),
     ],
 )
-def test_a_mistake_is_one_line(arguments, words, refused):
+def test_a_mistake_is_one_line_and_begins_no_run(arguments, words, refused):
     assert words in refused(*arguments.split())
+    assert not Path("runs").exists()
