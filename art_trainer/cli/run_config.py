@@ -216,9 +216,7 @@ def _saved_settings(resume: Path) -> dict[str, Any]:
         raise ConfigError(
             f"--resume: {folder.settings_file} names no environment: no command started this run"
         )
-    # Earlier versions wrote who plays whom in self-play to a file of its own.
-    sides = resume / "sides.yaml"
-    return {**folder.settings(), **(read_yaml(sides) if sides.exists() else {})}
+    return folder.settings()
 
 
 def free_folder(env: str, model: str) -> Path:

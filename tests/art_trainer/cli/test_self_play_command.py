@@ -94,13 +94,6 @@ def test_against_a_script_one_seat_learns(self_play: Any) -> None:
     assert f"{FIRST}/reward" not in last
 
 
-def test_an_old_run_has_its_opponent_in_a_file_of_its_own(self_play: Any) -> None:
-    RunFolder(Path("old")).write_settings({"env": "toy/Race-v0"})
-    Path("old/sides.yaml").write_text("opponent: best\nseat: null\n")
-    with pytest.raises(ConfigError, match="no seat `x`"):
-        self_play("--resume", "old", "--seat", "x")
-
-
 def test_the_vocabulary_is_taken_from_both_seats() -> None:
     texts = "\n".join(game_texts(Race, seed=0, games=4))
     assert {"+1", "+2", "second_1 wins", "first_0 wins"} <= set(texts.splitlines())
