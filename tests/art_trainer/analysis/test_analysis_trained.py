@@ -70,6 +70,14 @@ def test_a_trained_policy_that_is_paid_for_length_is_found_out(tmp_path):
     assert "Entropy collapses" in not_found
 
 
+def test_an_honestly_trained_run_raises_no_alarm(trained_run: Path) -> None:
+    run = analyze(trained_run).runs[0]
+    signs = [finding.confidence for finding in run.findings if finding.reward_hacking]
+    assert signs.count(Confidence.NONE) >= 5
+    assert set(signs) <= {Confidence.NONE, Confidence.UNKNOWN}
+    assert run.verdict.confidence is Confidence.NONE
+
+
 def guess_trained(folder: Path, *, resumed_from: int | None = None) -> None:
     config = GRPOConfig(
         output_dir=str(folder), max_steps=4, groups_per_step=2, num_generations=4, eval_steps=2,
