@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from art_gym.envs.coding.sandbox import Limits, Outcome, Run, Sandbox, zygote_backend
+from art_gym.envs.coding.sandbox.process import Ended, Process
 from tests.envs.coding.sandboxes import opened
 
 DRIVERS = {
@@ -65,6 +66,25 @@ def test_how_runs_end(sandbox: Sandbox, case: dict[str, Any]) -> None:
         assert not result.ok
         assert case.get("why", "") in result.why
         assert "stdout" not in case or result.stdout == case["stdout"].encode()
+
+
+@pytest.mark.parametrize(
+    ("number", "cpu_seconds", "outcome"),
+    [
+        (signal.SIGKILL, 0.98, Outcome.CPU),
+        (signal.SIGKILL, 0.5, Outcome.KILLED),
+        (signal.SIGXCPU, 0.5, Outcome.CPU),
+        (signal.SIGTERM, 0.98, Outcome.KILLED),
+    ],
+)
+def test_a_kill_near_the_limit_of_processor_time_is_the_limits(
+    number: int, cpu_seconds: float, outcome: Outcome
+) -> None:
+    streams: Any = SimpleNamespace(watch=lambda _: None, overflow="")
+    handle: Any = SimpleNamespace(fileno=lambda: 0)
+    process = Process(handle, streams, Limits(cpu_seconds=1.0))
+    process._started = 0.0
+    assert process._verdict(Ended(None, number, cpu_seconds))[0] is outcome
 
 
 def test_errors_show_the_program_and_nothing_else(sandbox: Sandbox) -> None:
