@@ -63,12 +63,12 @@ class RunSettings:
     of all of them, or of those that ``baselines`` names, until 95% of the model's replies are valid calls;
     ``None``: no imitation."""
     warm_start_episodes: Count = 200
-    """Episodes of that player."""
+    """Episodes of that policy."""
     warm_start_noise: Fraction = 0.0
-    """Largest share of the player's replies that are replaced by random ones, so that the model also learns
-    what to do in states that the player avoids."""
+    """Largest share of the policy's replies that are replaced by random ones, so that the model also learns
+    what to do in states that the policy avoids."""
     warm_start_epochs: Count = 1
-    """Passes over the player's replies."""
+    """Passes over the policy's replies."""
     warm_start_batch_size: Count = 32
     """Episodes in an optimizer step of the warm start; turns, if ``history_window`` is set."""
     warm_start_learning_rate: Positive = 1e-3

@@ -211,14 +211,14 @@ class CodingDuelEnv(TextAECEnv):
         self.tried.append(text)
         if found.broken:
             return self._end(_broken_text(found), BREAKER)
-        return self._go_on(f"The program is right: {found.result.given} gives {found.result.got}.")
+        return self._after_try(f"The program is right: {found.result.given} gives {found.result.got}.")
 
     @seat(BREAKER)
     @tool
     def skip(self) -> MoveResult:
         """Let a try go by."""
         self._skipped += 1
-        return self._go_on("A try went by.")
+        return self._after_try("A try went by.")
 
     def view(self, name: str) -> str:
         """What a seat needs to know: all of it at first, later what has changed."""
@@ -244,7 +244,7 @@ class CodingDuelEnv(TextAECEnv):
         program = "(no program yet)" if self.solution is None else self.solution
         return "\n\n".join([statement(self.problem), program, *self.tried])
 
-    def _go_on(self, words: str) -> MoveResult:
+    def _after_try(self, words: str) -> MoveResult:
         if self.tries_left:
             return MoveResult({BREAKER: words}, next=BREAKER)
         return self._end("No try has broken the program.", SOLVER).after(MoveResult({BREAKER: words}))
