@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,10 @@ settings.load_profile("repeatable")
 
 # More workers than cores: more threads would only wait for each other. Set before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A script's shell has the jobs that it starts with `&` ignore Ctrl-C. Tests send it to their own process.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 _MEASURED = ("art_gym", "envs", "wrappers")
