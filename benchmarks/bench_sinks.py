@@ -95,7 +95,7 @@ def measure(sink: str, steps: Sequence[Step], count: int) -> Cost:
 
     with tempfile.TemporaryDirectory() as name:
         config = {"env": "art/Email-v0", "model": "art-tiny", "max_steps": count}
-        run = RunInfo(Path(name) / "run", config, project="bench")
+        run = RunInfo(Path(name) / "run", config)
         begun = time.process_time()
         step_seconds = min(step.cpu_seconds for step in steps)
         settings = {"ART_LOG_TABLE_SECONDS": str(_TABLE_SECONDS * _PAUSE / step_seconds)}

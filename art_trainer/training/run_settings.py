@@ -68,7 +68,7 @@ class RunSettings:
     """Largest share of the policy's replies that are replaced by random ones, so that the model also learns
     what to do in states that the policy avoids."""
     warm_start_epochs: Count = 1
-    """Passes over the policy's replies."""
+    """Passes over that policy's replies."""
     warm_start_batch_size: Count = 32
     """Episodes in an optimizer step of the warm start; turns, if ``history_window`` is set."""
     warm_start_learning_rate: Positive = 1e-3

@@ -115,7 +115,7 @@ def describe_run(folder: Path, settings: Mapping[str, Any], *, max_turns: int | 
 
 def write_run_info(run: RunInfo) -> None:
     """Write ``sinks/run.json``, for sinks that are added later."""
-    data = {"project": run.project, "max_turns": run.max_turns, "config": run.config}
+    data = {"max_turns": run.max_turns, "config": run.config}
     _write(_file(run.folder, "run"), data)
 
 
@@ -130,7 +130,7 @@ def read_run_info(folder: Path) -> RunInfo:
         return describe_run(folder, RunFolder(folder).settings())
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
-        return RunInfo(folder, dict(data["config"]), data["max_turns"], data["project"])
+        return RunInfo(folder, dict(data["config"]), data["max_turns"])
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{file} is damaged: {error}") from error
 

@@ -40,13 +40,13 @@ class RunInfo:
         folder: The run folder.
         config: All settings; JSON-able, without secrets.
         max_turns: Most turns of a training episode, if known.
-        project: The project it belongs to.
+        project: The project of every run, at services that have projects.
     """
 
     folder: Path
     config: Mapping[str, Any] = field(default_factory=dict)
     max_turns: int | None = None
-    project: str = "art-gym"
+    project: ClassVar[str] = "art-gym"
 
     @property
     def name(self) -> str:

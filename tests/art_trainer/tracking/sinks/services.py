@@ -87,8 +87,8 @@ class Trackio(Service):
     def _logs(self) -> list[dict[str, Any]]:
         from trackio.sqlite_storage import SQLiteStorage
 
-        assert SQLiteStorage.get_runs("art-tests") == ["run"]
-        logs: list[dict[str, Any]] = SQLiteStorage.get_logs("art-tests", "run")
+        assert SQLiteStorage.get_runs("art-gym") == ["run"]
+        logs: list[dict[str, Any]] = SQLiteStorage.get_logs("art-gym", "run")
         return logs
 
     def metrics(self, run: MadeRun) -> Metrics:

@@ -48,7 +48,7 @@ class MadeRun:
             "env": "toy/Mail-v0", "model": "art-tiny", "learning_rate": 0.001, "max_steps": steps,
             "env_args": {"difficulty": 1},
         }  # fmt: skip
-        self.info = RunInfo(folder, config, max_turns=4, project="art-tests")
+        self.info = RunInfo(folder, config, max_turns=4)
 
     def begin(self, dispatcher: SinkDispatcher | None = None, *, step: int = 0) -> None:
         self.log.begin(self.info.config, step)

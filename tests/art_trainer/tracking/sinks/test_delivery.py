@@ -376,7 +376,7 @@ def trained(
         output_dir=str(folder), max_steps=STEPS, groups_per_step=2, num_generations=4,
         max_completion_length=2, save_steps=1,
     )  # fmt: skip
-    info = RunInfo(folder, config.to_mapping(), project="art-tests")
+    info = RunInfo(folder, config.to_mapping())
     dispatcher = SinkDispatcher(info, sinks, **QUICK, close_seconds=1.0)
     ending = dispatcher.on_end
 

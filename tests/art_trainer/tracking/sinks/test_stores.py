@@ -26,7 +26,7 @@ def test_mlflow_has_parameters_tags_and_status(make_service: MakeService, tmp_pa
     run.deliver(service.sink(), first=4)
     kept = client.get_run(run_id)
     assert kept.info.status == "FINISHED"
-    assert client.get_experiment(kept.info.experiment_id).name == "art-tests"
+    assert client.get_experiment(kept.info.experiment_id).name == "art-gym"
     assert kept.data.params == {name: str(value) for name, value in run.info.config.items()}
     assert {"GRPO", "ART", "art-tiny", "checkpoint.latest"} <= kept.data.tags.keys()
     assert kept.data.tags["checkpoint.latest"].endswith("step-000006")
@@ -41,8 +41,8 @@ def test_trackio_stores_once_what_comes_twice(make_service: MakeService, tmp_pat
     sink.open(run.info, resume=None)
     for event in (*events_after(run.folder), *events_after(run.folder)):
         sink.deliver(event)
-    assert len(SQLiteStorage.get_logs("art-tests", "run")) == 4
-    config: Any = SQLiteStorage.get_run_config("art-tests", "run")
+    assert len(SQLiteStorage.get_logs("art-gym", "run")) == 4
+    config: Any = SQLiteStorage.get_run_config("art-gym", "run")
     assert (config["learning_rate"], config["tags"]) == (0.001, ["ART", "GRPO", "art-tiny"])
 
 

@@ -142,7 +142,7 @@ def test_a_resumed_run_continues_in_the_same_wandb_run(tmp_path: Path) -> None:
     found = read_wandb(run.folder)
     assert len(found.ids) == 1
     tags = {"ART", "GRPO", "art-tiny"}
-    assert found.about == {"project": "art-tests", "name": "mail-run", "tags": tags}
+    assert found.about == {"project": "art-gym", "name": "mail-run", "tags": tags}
     assert {k: v for k, v in found.config.items() if k != "_wandb"} == dict(run.info.config)
     assert_same_as_folder(run, found)
     names = ["episode_id", "total_reward", "steps", "success", "accuracy", "efficiency"]
