@@ -290,7 +290,7 @@ class ValidReplies:
     played: int
     """Episodes that the scripted policies played."""
     imitated: int
-    """Those with the highest reward, which were imitated."""
+    """How often one of those with the highest reward was imitated, over the rounds."""
 
 
 def imitate_until_valid(
@@ -323,13 +323,14 @@ def imitate_until_valid(
         rounds: How many times it imitates at most, each time other episodes.
         episodes: Episodes that are played in a round, at most.
         turns: About how many turns they have in all, at most.
-        best: Share of them, those of the highest reward, that is imitated.
+        best: How many episodes a round imitates, as a share of it: those of the highest reward so far.
         split: Whose tasks are played; ``None`` leaves it to the environment.
         config: The settings of :func:`imitate` in a round.
         on_step: As in :func:`imitate`.
     """
     options = None if split is None else {"split": split}
     each, played, imitated = -(-episodes // len(demonstrators)), 0, 0
+    best_shown: list[Episode] = []
     for number in range(1, rounds + 1):
         shown: list[Episode] = []
         for place, name in enumerate(demonstrators):
@@ -339,9 +340,11 @@ def imitate_until_valid(
             play = functools.partial(collect_demonstrations, policy, make_env, name)
             shown += play_within(turns // len(demonstrators), starts, play)
         played += len(shown)
-        shown = sorted(shown, key=lambda episode: -episode.reward)[: max(1, round(best * len(shown)))]
-        imitated += len(shown)
-        imitate(policy, shown, config, rng=np.random.default_rng((seed, number)), on_step=on_step)
+        # The best so far: where one of a hundred random episodes succeeds, later rounds imitate those alone.
+        kept = max(1, round(best * len(shown)))
+        best_shown = sorted(shown + best_shown, key=lambda episode: -episode.reward)[:kept]
+        imitated += kept
+        imitate(policy, best_shown, config, rng=np.random.default_rng((seed, number)), on_step=on_step)
         tried = rollout_episodes(policy, make_env, starts[:64])
         replies = sum(len(episode.turns) for episode in tried)
         valid = 1 - sum(episode.invalid_actions for episode in tried) / max(1, replies)
