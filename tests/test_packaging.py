@@ -98,3 +98,13 @@ def test_constraints_pin_everything_exactly_and_nothing_with_cuda():
         needed += [requirement for requirement in extra if not requirement.startswith("art-gym")]
     for requirement in needed:
         assert requirement.split(">")[0].strip().lower() in names
+
+
+@pytest.mark.parametrize("missing", ["typer", "yaml", "torch"])
+def test_without_the_extra_the_trainers_command_says_what_to_install(missing):
+    code = f"import sys; sys.modules[{missing!r}] = None; import art_trainer.cli.main"
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 1
+    assert result.stderr == f'art-trainer needs {missing}; run: pip install "art-gym[train]"\n'

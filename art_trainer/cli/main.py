@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 
-try:
-    import typer  # noqa: F401
-    from rich.console import Console
-except ModuleNotFoundError as missing:
-    raise SystemExit(f'art-trainer needs {missing.name}: pip install "art-gym[train]"') from missing
+# A plain `pip install art-gym` installs the command without what it needs.
+if _missing := [name for name in ("typer", "rich", "yaml", "torch") if find_spec(name) is None]:
+    raise SystemExit(f'art-trainer needs {", ".join(_missing)}; run: pip install "art-gym[train]"')
+
+from rich.console import Console
 
 from art_gym.errors import ArtGymError
 from art_trainer.cli.options import app
