@@ -222,12 +222,3 @@ def test_ctrl_c_saves_a_checkpoint_and_a_report(tmp_path, model):
     folder = RunFolder(tmp_path / "out")
     assert list(folder.checkpoints.iterdir())
     assert "had not finished" in folder.report_file.read_text()
-
-
-def test_a_missing_extra_is_an_error_with_the_pip_command(tmp_path):
-    (tmp_path / "typer.py").write_text("raise ModuleNotFoundError(\"No module named 'typer'\", name='typer')")
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
-    command = [sys.executable, "-m", "art_trainer.cli.main"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
-    assert 'pip install "art-gym[train]"' in done.stderr
