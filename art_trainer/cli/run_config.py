@@ -43,6 +43,8 @@ SMALL_MODELS: Mapping[str, Mapping[str, Any]] = {
         "steps_per_generation": 4,
         "max_steps": 160,
         "warm_start": AUTO,
+        "warm_start_epochs": 4,
+        "warm_start_learning_rate": 2e-3,
     },
 }
 """Defaults for the two small models; those of ``GRPOConfig`` suit models of billions of parameters."""

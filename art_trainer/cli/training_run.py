@@ -163,10 +163,11 @@ class TrainingRun:
             self._evaluate(BASELINE + name, ScriptedPolicy(name))
 
     def warm_up(self) -> None:
-        """Imitate a scripted player, if the settings ask for it and there is no checkpoint."""
-        if self._settings.run.warm_start is not None and self._checkpoint is None:
-            name = f"warm start, imitating {self._settings.run.warm_start}"
-            with episode_bar(self._console, name, None) as on_step:
+        """Imitate scripted policies, if the settings ask for it and there is no checkpoint."""
+        wanted = self._settings.run.warm_start
+        if wanted is not None and self._checkpoint is None:
+            name = "scripted policies" if wanted == AUTO else wanted
+            with episode_bar(self._console, f"warm start, imitating {name}", None) as on_step:
                 warm_up(self.policy, self._settings, self._make_env, on_step)
 
     def evaluate(self, when: str) -> None:

@@ -155,8 +155,8 @@ def write_base_model(folder: Path, model: nn.Module, tokenizer: PreTrainedTokeni
     hugging_face.config.to_json_file(folder / CONFIG)
     _remove_paths(folder / CONFIG)
     generation = getattr(hugging_face, "generation_config", None)
-    told = {"eos_token_id": getattr(generation, "eos_token_id", None), "probes": token_probes(tokenizer)}
-    _write_json(folder / TOKENS, told)
+    tokens = {"eos_token_id": getattr(generation, "eos_token_id", None), "probes": token_probes(tokenizer)}
+    _write_json(folder / TOKENS, tokens)
     tokenizer.save_pretrained(folder)
     _remove_paths(folder / "tokenizer_config.json")
     if hasattr(model, "peft_config"):

@@ -84,13 +84,13 @@ def _no_group(step: Numbers) -> bool:
 _no_differences = _all(lambda step: step.get("frac_reward_zero_std") == 1)
 _solved = _all(lambda step: step.get("success", 0.0) >= SOLVED)
 _SCRATCH_REMEDY = (
-    "A model of random weights writes no calls until it has imitated some: set --warm-start to a scripted "
-    "player of the environment, or imitate for longer, --set warm_start_epochs=8. In the environment, "
-    "arguments of few values (`Literal[...]`, `int`) make a bare word a call"
+    "A model of random weights writes no calls until it has imitated some: leave --warm-start out or set it "
+    "to a scripted policy of the environment, and imitate for longer, --set warm_start_epochs=8. In the "
+    "environment, arguments of few values (`Literal[...]`, `int`) make a bare word a call"
 )
 _NO_CALL_REMEDY = (
     "The model does not write this environment's calls: try a larger or instruction-tuned --model, "
-    "--warm-start with a scripted player, or a plainer example of a call in the environment's `instructions`"
+    "--warm-start with a scripted policy, or a plainer example of a call in the environment's `instructions`"
 )
 _CAUSES: Mapping[str, _Cause] = {
     "all_groups_failed": _Cause(

@@ -87,7 +87,7 @@ class EarlyStopping:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a :meth:`state`; one of another metric is of no use and is left."""
+        """Continue from a :meth:`state`; one of another metric is of no use and is left."""
         if self.metric is not None and state["metric"] not in (None, self.metric):
             return
         self.metric = state["metric"] or self.metric

@@ -220,7 +220,7 @@ class Learner:
         return plain
 
     def load_full_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Go on from :attr:`model` and from :meth:`full_optimizer`'s, read from a checkpoint."""
+        """Continue from :attr:`model` and from :meth:`full_optimizer`'s, read from a checkpoint."""
         if self._sharded is not None:
             self._sharded.copy_from(self.model)
             self._sharded.scatter_moments(optimizer, self.optimizer)

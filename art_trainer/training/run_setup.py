@@ -215,9 +215,14 @@ def warm_up(
             _log.info("no warm start: the environment has no scripted policy to imitate")
             return
         done = imitate_until_valid(
-            policy, make_env, names, seed=config.seed, split=split,
-            config=replace(imitation_config(run), epochs=4, learning_rate=2e-3), on_step=on_step,
-        )  # fmt: skip
+            policy,
+            make_env,
+            names,
+            seed=config.seed,
+            split=split,
+            config=imitation_config(run),
+            on_step=on_step,
+        )
         _log.info(
             "warm start: %.0f%% of the replies are valid calls, after the best %d of %d episodes of %s",
             *(100 * done.valid, done.imitated, done.played, " and ".join(names)),

@@ -185,7 +185,7 @@ class SelfPlayTrainer(GRPOTrainer):
         return folder
 
     def load_checkpoint(self, path: str | Path) -> None:
-        """Go on from a checkpoint of a trainer with the same seats learning.
+        """Continue from a checkpoint of a trainer with the same seats learning.
 
         Raises:
             CheckpointError: If it is incomplete, damaged or of other models.

@@ -289,7 +289,7 @@ class GRPOTrainer:
         return write_checkpoint(Path(path), self.learner, self.policy.tokenizer, state)
 
     def load_checkpoint(self, path: str | Path) -> None:
-        """Go on from a checkpoint: with the same config, to the same numbers as if never stopped.
+        """Continue from a checkpoint: with the same config, to the same numbers as if never stopped.
 
         Raises:
             CheckpointError: If it is incomplete, damaged or of another model.

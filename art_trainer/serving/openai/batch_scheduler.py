@@ -218,10 +218,10 @@ class BatchScheduler:
                 with sampling_mode(self.policy.model):
                     self._step()
             except Exception as error:  # goes to all clients; the next job gets a fresh decoder
-                told = ApiError(f"the policy failed: {type(error).__name__}: {error}", "policy_error")
-                told.__cause__ = error
+                failure = ApiError(f"the policy failed: {type(error).__name__}: {error}", "policy_error")
+                failure.__cause__ = error
                 for job in (*self._running, *self._new):
-                    job.fail(told)
+                    job.fail(failure)
                 self._running, self._new, self._idle, self._decoder = [], [], {}, None
         self._cancel_all()
 
