@@ -16,7 +16,6 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from art_gym.arguments import check_arguments
 from art_gym.errors import did_you_mean
-from art_gym.registration import register_games
 
 __all__ = ["EnvEntry", "documented_class", "entries", "env_spec", "games", "make_game", "sections", "summary"]
 
@@ -55,7 +54,6 @@ def games() -> dict[str, Any]:
     """PettingZoo's registry of AEC games without PettingZoo's own games; empty without PettingZoo."""
     if importlib.util.find_spec("pettingzoo") is None:
         return {}
-    register_games()
     registry = importlib.import_module("pettingzoo").aec_registry
     return {
         game_id: spec for game_id, spec in registry.items() if not _comes_with("pettingzoo", spec.entry_point)

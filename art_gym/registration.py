@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import warnings
 from functools import partial
 from importlib.metadata import entry_points
@@ -21,8 +22,6 @@ _ENVS: dict[str, dict[str, Any]] = {
     "art/Coding-v0": {"entry_point": "art_gym.envs.coding.env:CodingEnv"},
     # Environments of other libraries; a missing library is reported when one of them is made.
     "toy/FrozenLake-v0": {"entry_point": f"{_ADAPTERS}.frozen_lake:FrozenLakeTextEnv"},
-    "toy/Taxi-v0": {"entry_point": f"{_ADAPTERS}.taxi:TaxiTextEnv"},
-    "toy/Blackjack-v0": {"entry_point": f"{_ADAPTERS}.blackjack:BlackjackTextEnv"},
     "gem/Env-v0": {"entry_point": f"{_ADAPTERS}.gem_env:GemTextEnv"},
     "textarena/Solo-v0": {"entry_point": f"{_ADAPTERS}.textarena_env:TextArenaSoloEnv"},
     "reasoning-gym/Task-v0": {"entry_point": f"{_ADAPTERS}.reasoning_gym_env:ReasoningGymTextEnv"},
@@ -31,7 +30,6 @@ _ENVS: dict[str, dict[str, Any]] = {
 }
 _GAMES = {
     "art/2048Duel-v0": "art_gym.envs.game_2048.duel:Duel2048Env",
-    "art/CodingDuel-v0": "art_gym.envs.coding.duel.env:CodingDuelEnv",
     "classic/TicTacToe-v0": f"{_ADAPTERS}.tic_tac_toe:TicTacToe",
     "classic/ConnectFour-v0": f"{_ADAPTERS}.connect_four:ConnectFour",
     "textarena/Game-v0": f"{_ADAPTERS}.textarena_game:TextArenaGame",
@@ -55,15 +53,16 @@ def register_envs() -> None:
 
 
 def register_games() -> None:
-    """Register every game with PettingZoo; ids that are already registered are left alone.
+    """Register every game with PettingZoo, if that is installed; ids that are registered are left alone.
 
     Each is registered as an AEC environment and, if code may step all seats at once, as a parallel one.
-
-    Raises:
-        ModuleNotFoundError: If PettingZoo is not installed.
     """
+    if importlib.util.find_spec("pettingzoo") is None:
+        return
     import pettingzoo  # type: ignore[import-untyped]
 
+    if not hasattr(pettingzoo, "aec_registry"):  # before version 1.27
+        return
     for game_id, game in _GAMES.items():
         if game_id not in pettingzoo.aec_registry:
             pettingzoo.register("aec", game_id, entry_point=game)

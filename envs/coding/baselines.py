@@ -7,6 +7,7 @@ The teachers know the reference solution; they are an upper bound and can be imi
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
+from textwrap import indent
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -88,7 +89,7 @@ def empty_answer(problem: Problem) -> str:
     if HOLE in problem.template:
         return "None"
     if problem.kind == "function":
-        return f"def {problem.entry_point}(*args, **kwargs):\n    pass\n"
+        return _function(problem.entry_point, "pass")
     return "pass\n"
 
 
@@ -103,7 +104,13 @@ def constant_answers(problem: Problem) -> list[str]:
     values = list(dict.fromkeys(values))
     if HOLE in problem.template:
         return values
-    return [f"def {problem.entry_point}(*args, **kwargs):\n    return {value}\n" for value in values]
+    return [_function(problem.entry_point, f"return {value}") for value in values]
+
+
+def _function(entry_point: str, body: str) -> str:
+    kind, _, name = entry_point.rpartition(".")
+    lines = f"def {name}(*args, **kwargs):\n    {body}\n"
+    return f"class {kind}:\n" + indent(lines, "    ") if kind else lines
 
 
 def _call(env: CodingEnv, name: str, code: str) -> str:

@@ -23,7 +23,7 @@ from art_gym.parameters import Code
 from art_gym.tasks import Task
 from art_gym.tools import Outcome, tool
 
-_QUICK = Limits(wall_seconds=5, cpu_seconds=1)
+_QUICK = Limits(wall_seconds=12, cpu_seconds=1)
 """For one expression; a model in training writes thousands, and ``9 ** 9 ** 9`` among them."""
 _UNGRADED = ("reference", "mutants", "source")  # of a problem, what its judge does not use
 _FENCED = re.compile(r"\s*```[^\n`]*\n(.*?)\n?```\s*", re.DOTALL)
@@ -58,8 +58,8 @@ class CodingEnv(TextEnv):
     ## Rewards
     Only a submission pays, by the hidden tests. ``reward="all"`` (the default) pays ``tests`` 1 when all
     pass; ``reward="fraction"`` pays the share that does. A solution earns ``quick`` besides, up to 0.1 for
-    turns left; an answer that earns nothing else but loads earns ``loads``, 0.05. The public examples pay
-    nothing. A reply that is no valid call costs ``invalid_action_penalty``.
+    turns left; an answer that earns nothing else but loads earns ``loads``, 0.05. What the task shows
+    pays nothing. A reply that is no valid call costs ``invalid_action_penalty``.
 
     The hidden tests run in the sandbox on inputs alone; what comes back is compared outside, by exact type
     and value. What passes is judged a second time in a fresh order, and what does not pass both times does

@@ -15,13 +15,14 @@ import ast
 import json
 import math
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from art_gym.envs.coding.drivers.codec import decode, encode
+from art_gym.envs.coding.drivers.codec import encode
 from art_gym.envs.coding.problem import Case, Problem
 from art_gym.envs.coding.sandbox import (
     Limits,
@@ -41,6 +42,9 @@ _MOST_TIMEOUTS = 2
 _SHOWN = 300  # characters of one value in a report
 _WORDS = 1_500  # characters of a traceback
 _LEAST_FRAMES = 64 << 20  # bytes: a unittest may well hand over lists of a million numbers
+_QUICK_SHARE = 0.1
+"""Of the processor time; what takes longer is tried again in a fresh process."""
+_TAMPERED = "the program tampered with its results"
 _SYNTAX = re.compile(r"(Syntax|Indentation|Tab)Error\b")
 
 
@@ -113,91 +117,76 @@ def grade(
         code: The answer as submitted: a program, or what stands in the template's hole.
         sandbox: Where it runs.
         which: The public cases, with a report of each, or the hidden ones, without details.
-        twice: Run what passed a second time, in another order and a fresh process; what does not pass both
-            times does not count.
+        twice: Try what passed a second time, loaded anew and in another order; what does not pass both times
+            does not count. A function that is quick is tried in the same process, all else in a fresh one.
         rng: Draws that other order, and what ``random`` is seeded with; without it the order is turned
             around.
         limits: Of each run; by default the sandbox's own.
     """
-    program = problem.complete(code)
-    seeds = [int(seed) for seed in rng.integers(2**31, size=2)] if rng else [0, 1]
+    program, limits = problem.complete(code), _limits(problem, limits or sandbox.limits)
     if problem.kind == "unittest":
-        return (
-            Verdict()
-            if which == "public"
-            else _grade_tests(problem, program, sandbox, seeds[: 1 + twice], limits)
-        )
+        return Verdict() if which == "public" else _grade_tests(problem, program, sandbox, twice, rng, limits)
+    seeds = _seeds(rng, 2)
     cases = problem.public if which == "public" else problem.hidden
     if not cases:
         return Verdict()
     trial = _Trial(problem, program, cases, sandbox, limits)
-    first = trial.run(range(len(cases)), seeds[0])
-    if first.refused:
-        return Verdict(total=len(cases), infrastructure=first.refused)
-    passed = [index for index, result in first.results.items() if result.passed]
+
+    def reordered(passed: list[int]) -> list[int]:
+        return [int(index) for index in rng.permutation(passed)] if rng else passed[::-1]
+
+    hidden_twice = twice and which == "hidden"
+    first, *more = trial.run(
+        range(len(cases)), seeds[0], _Again(seeds[1], reordered) if hidden_twice else None
+    )
+    if hidden_twice and not first.refused and first.passed and not more:
+        more = trial.run(reordered(first.passed), seeds[1])
+    if refused := [attempt.refused for attempt in (first, *more) if attempt.refused]:
+        return Verdict(total=len(cases), infrastructure=refused[0])
     if which == "public":
         results = tuple(first.results[index] for index in range(len(cases)))
-        return Verdict(len(passed), len(cases), first.loaded, first.failure, results)
-    if twice and passed:
-        order = [int(index) for index in rng.permutation(passed)] if rng else passed[::-1]
-        second = trial.run(order, seeds[1])
-        if second.refused:
-            return Verdict(total=len(cases), infrastructure=second.refused)
-        passed = [index for index in passed if second.results[index].passed]
+        return Verdict(len(first.passed), len(cases), first.loaded, first.failure, results)
+    passed = set(first.passed).intersection(*(attempt.passed for attempt in more))
     # The program's messages may hold the hidden inputs, which it has seen by now.
     return Verdict(len(passed), len(cases), first.loaded)
 
 
-def answered(
-    problem: Problem, cases: Sequence[Case], sandbox: Sandbox, *, limits: Limits | None = None, seed: int = 0
-) -> tuple[Case, ...]:
-    """The cases with what the reference solution returns or prints as expected.
-
-    Raises:
-        ValueError: If it fails on a case, takes too long or returns what is no plain value.
-        SandboxFailedError: If the sandbox could not run it.
-    """
-    program, found = problem.complete(problem.reference), []
-    if problem.kind == "script":
-        for case in cases:
-            data = case.stdin.encode("utf-8", "replace")
-            run = sandbox.run("script", program.encode(), stdin=data, limits=limits, seed=seed)
-            _require_end(run)
-            found.append(replace(case, stdin=data.decode(), stdout=run.stdout.decode()))
-        return tuple(found)
-    run = _call_function(problem, program, cases, sandbox, limits, seed)
-    if run.outcome is Outcome.REFUSED:
-        raise SandboxFailedError(run.describe())
-    head, *results = [json.loads(frame) for frame in run.frames] or [{"failed": run.describe()}]
-    if head["failed"] is not None:
-        raise ValueError(f"the reference solution cannot be loaded: {head['failed']}")
-    for number, (case, result) in enumerate(zip(cases, results, strict=False), 1):
-        if "raised" in result:
-            raise ValueError(f"the reference solution fails on case {number}: {result['raised']}")
-        try:
-            found.append(replace(case, expected=decode(result["value"])))
-        except ValueError as error:
-            raise ValueError(f"the reference returns no plain value on case {number}: {error}") from None
-    if len(found) < len(cases):
-        raise ValueError(f"the reference solution fails on case {len(found) + 1}: {run.describe()}")
-    _require_end(run)
-    return tuple(found)
+def _limits(problem: Problem, given: Limits) -> Limits:
+    """The given limits with those of the problem; the wall clock keeps its distance from processor time."""
+    cpu_seconds = problem.limits.get("cpu_seconds", given.cpu_seconds)
+    scaled = replace(given, wall_seconds=given.wall_seconds * cpu_seconds / given.cpu_seconds)
+    return replace(scaled, **problem.limits)
 
 
-def _require_end(run: Run) -> None:
-    if run.outcome is Outcome.REFUSED:
-        raise SandboxFailedError(run.describe())
-    if not run.ok or run.truncated:
-        raise ValueError(f"the reference solution fails: {run.describe()}")
+def _seeds(rng: np.random.Generator | None, count: int) -> list[int]:
+    return [int(seed) for seed in rng.integers(2**31, size=count)] if rng else list(range(count))
 
 
-def _call_function(
-    problem: Problem, program: str, cases: Sequence[Case], sandbox: Sandbox, limits: Limits | None, seed: int
+def call_function(
+    problem: Problem,
+    program: str,
+    cases: Sequence[Case],
+    sandbox: Sandbox,
+    limits: Limits,
+    seed: int,
+    talk: Callable[[Process], None] | None = None,
 ) -> Run:
-    """Call the program's function on each case, all in one process."""
-    calls = [(encode(case.args), encode(dict(case.kwargs))) for case in cases]
-    job = {"code": program, "entry_point": problem.entry_point, "cases": calls}
-    return sandbox.run("calls", json.dumps(job).encode(), limits=limits, seed=seed)
+    """Call the program's function on each case, all in one process; `drivers.calls` describes its frames.
+
+    ``talk`` gets the process, takes its frames and may let it call the function again.
+    """
+    job = {
+        "code": program,
+        "entry_point": problem.entry_point,
+        "listed": problem.equality in ("json", "members"),
+        "cases": _calls(cases),
+        "again": talk is not None,
+    }
+    return sandbox.run("calls", json.dumps(job).encode(), limits=limits, seed=seed, talk=talk)
+
+
+def _calls(cases: Iterable[Case]) -> list[tuple[list[Any], list[Any]]]:
+    return [(encode(case.args), encode(dict(case.kwargs))) for case in cases]
 
 
 @dataclass(slots=True)
@@ -209,6 +198,19 @@ class _Attempt:
     failure: str = ""
     refused: str = ""
 
+    @property
+    def passed(self) -> list[int]:
+        """The indices of the cases that passed."""
+        return [index for index, result in self.results.items() if result.passed]
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """A second try of what passes: its seed, and the order of the cases, given those that passed."""
+
+    seed: int
+    reordered: Callable[[list[int]], list[int]]
+
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
@@ -218,24 +220,59 @@ class _Trial:
     program: str
     cases: Sequence[Case]
     sandbox: Sandbox
-    limits: Limits | None
+    limits: Limits
 
-    def run(self, order: Sequence[int], seed: int) -> _Attempt:
-        """Try the cases of these indices, in this order."""
-        return (self._run_script if self.problem.kind == "script" else self._run_calls)(order, seed)
+    def run(self, order: Sequence[int], seed: int, again: _Again | None = None) -> list[_Attempt]:
+        """Try the cases of these indices, in this order; then, if it is quick, once more what passed."""
+        if self.problem.kind == "script":
+            return [self._run_script(order, seed)]
+        attempts: list[_Attempt] = []
+        orders = [order]
 
-    def _run_calls(self, order: Sequence[int], seed: int) -> _Attempt:
+        def talk(process: Process) -> None:
+            attempts.clear()
+            orders[1:] = []
+            began = time.monotonic()
+            attempts.append(self._attempt(process, order))
+            # What is slow needs all the time that there is, in a process of its own.
+            quick = time.monotonic() - began < _QUICK_SHARE * self.limits.cpu_seconds
+            if again is not None and quick and attempts[0].passed:
+                orders.append(again.reordered(attempts[0].passed))
+                calls = _calls(self.cases[index] for index in orders[1])
+                process.send(json.dumps({"seed": again.seed, "cases": calls}).encode())
+                attempts.append(self._attempt(process, orders[1]))
+            process.send(b"")
+
         cases = [self.cases[index] for index in order]
-        run = _call_function(self.problem, self.program, cases, self.sandbox, self.limits, seed)
+        # What one try may send, a second one may send too.
+        limits = replace(self.limits, frames_bytes=self.limits.frames_bytes * (2 if again else 1))
+        run = call_function(self.problem, self.program, cases, self.sandbox, limits, seed, talk)
         if run.outcome is Outcome.REFUSED:
-            return _Attempt(refused=run.describe())
-        answers, failure, loaded = _answers(run, len(order))
-        answers += [failure or "no result"] * (len(order) - len(answers))
-        results = zip(order, map(self._call_result, cases, answers), strict=True)
-        return _Attempt(dict(results), loaded, failure)
+            return [_Attempt(refused=run.describe())]
+        failure = f"{_TAMPERED} (more results than calls)" if run.frames else run.describe()
+        if len(attempts[-1].results) == len(orders[-1]) and (run.frames or not run.ok):
+            # All results are there, but something came after them: such a program has not run to its end.
+            attempts[-1] = _Attempt(loaded=attempts[-1].loaded)
+        for attempt, indices in zip(attempts, orders, strict=True):
+            missing = [index for index in indices if index not in attempt.results]
+            if missing:
+                attempt.failure = attempt.failure or failure
+            attempt.results |= {index: self._call_result(index, attempt.failure) for index in missing}
+        return attempts
 
-    def _call_result(self, case: Case, answer: Tree | str) -> CaseResult:
-        expected, problem = tree_of(case.expected), self.problem
+    def _attempt(self, process: Process, order: Sequence[int]) -> _Attempt:
+        """What a process sends about these cases; fewer results if it ends before."""
+        frames: list[bytes] = []
+        while len(frames) <= len(order) and (frame := process.receive()) is not None:
+            frames.append(frame)
+        answers, failure, loaded = _answers(frames)
+        return _Attempt(
+            dict(zip(order, map(self._call_result, order, answers), strict=False)), loaded, failure
+        )
+
+    def _call_result(self, index: int, answer: Tree | str) -> CaseResult:
+        case, problem = self.cases[index], self.problem
+        expected = tree_of(case.expected)
         passed = not isinstance(answer, str) and same(
             expected, answer, tolerance=problem.tolerance, equality=problem.equality
         )
@@ -270,24 +307,21 @@ class _Trial:
         return CaseResult(passed, shorten(case.stdin, _SHOWN), shorten(wanted, _SHOWN), got)
 
 
-def _answers(run: Run, count: int) -> tuple[list[Tree | str], str, bool]:
-    """The values that came, or words in the place of one; why there are fewer; whether the program loaded."""
+def _answers(frames: Sequence[bytes]) -> tuple[list[Tree | str], str, bool]:
+    """The values that came, or words in the place of one; what is wrong; whether the program loaded."""
+    if not frames:
+        return [], "", False
     try:
-        head, *rest = [_message(frame) for frame in run.frames] or [{"failed": run.describe()}]
+        head, *rest = map(_message, frames)
         if head["failed"] is not None:
             return [], shorten(str(head["failed"]), _WORDS), False
-        if len(rest) > count:
-            raise ValueError("more results than calls")
         answers = [
             read_tree(item["value"]) if "value" in item else shorten(str(item["raised"]), _WORDS)
             for item in rest
         ]
     except (ValueError, KeyError, RecursionError) as error:
-        return [], f"the program tampered with its results ({error})", True
-    if len(answers) < count:
-        return answers, run.describe(), True
-    # All results are there, but a thread or an exit came after them: such a program has not run to its end.
-    return (answers, "", True) if run.ok else ([], run.describe(), True)
+        return [], f"{_TAMPERED} ({error})", True
+    return answers, "", True
 
 
 def _message(frame: bytes) -> dict[str, Any]:
@@ -352,12 +386,18 @@ class Report:
 
 
 def _grade_tests(
-    problem: Problem, program: str, sandbox: Sandbox, seeds: Sequence[int], limits: Limits | None
+    problem: Problem,
+    program: str,
+    sandbox: Sandbox,
+    twice: bool,
+    rng: np.random.Generator | None,
+    limits: Limits | None,
 ) -> Verdict:
-    """Run the unittest file once for each seed; its tests are all hidden."""
+    """Run the unittest file, once or twice; its tests are all hidden."""
     passed: frozenset[str] | None = None
-    for seed in seeds:
-        report = run_tests(problem, program, sandbox, seed=seed, limits=limits)
+    seeds = _seeds(rng, 4)
+    for pair in (seeds[:2], seeds[2:])[: 1 + twice]:
+        report = run_tests(problem, program, sandbox, seeds=pair, limits=limits)
         passed = report.passed if passed is None else passed & report.passed
         if report.refused or not passed:
             break
@@ -365,7 +405,12 @@ def _grade_tests(
 
 
 def run_tests(
-    problem: Problem, program: str, sandbox: Sandbox, *, seed: int = 0, limits: Limits | None = None
+    problem: Problem,
+    program: str,
+    sandbox: Sandbox,
+    *,
+    seeds: Sequence[int] = (0, 1),
+    limits: Limits | None = None,
 ) -> Report:
     """Run a problem's unittest file against a candidate's module.
 
@@ -375,18 +420,19 @@ def run_tests(
             from anything is 0.0.
         program: The candidate's module.
         sandbox: Where both run.
-        seed: Shuffles the tests, and is what ``random`` starts from on both sides.
+        seeds: What ``random`` starts from in the tests (it shuffles them, too) and in the candidate, which
+            could otherwise draw what the tests draw.
         limits: Of each of the two processes.
     """
     limits = limits or sandbox.limits
     limits = replace(limits, frames_bytes=max(limits.frames_bytes, _LEAST_FRAMES))
     module, classes = problem.entry_point, sorted(_asked_classes(problem))
     served = json.dumps({"code": program, "module": module}).encode()
-    job = {"tests": problem.tests, "module": module, "classes": classes, "seed": seed}
+    job = {"tests": problem.tests, "module": module, "classes": classes, "seed": seeds[0]}
     try:
         with (
-            sandbox.start("served", served, limits=limits, seed=seed) as candidate,
-            sandbox.start("tested", json.dumps(job).encode(), limits=limits, seed=seed) as judge,
+            sandbox.start("served", served, limits=limits, seed=seeds[1]) as candidate,
+            sandbox.start("tested", json.dumps(job).encode(), limits=limits, seed=seeds[0]) as judge,
         ):
             report = _converse(judge, candidate)
     except SandboxUnavailableError as error:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
+from art_gym.envs.coding.sandbox import Limits
 from art_gym.envs.coding.values import Equality, read_literal, write_literal
 
 Kind = Literal["function", "script", "unittest"]
@@ -31,6 +33,11 @@ class Case:
     expected: Any = None
     stdin: str = ""
     stdout: str | None = None
+
+    def has_input_of(self, other: Case) -> bool:
+        """Whether both have the same input, whatever they expect."""
+        ours, theirs = ((case.stdin, case.args, case.kwargs) for case in (self, other))
+        return ours == theirs and repr(ours) == repr(theirs)  # 1 == True
 
     def to_json(self) -> dict[str, str]:
         """The case as JSON: values of a call as Python literals in strings, text as it is."""
@@ -71,17 +78,20 @@ class Problem:
         kind: ``function``: `entry_point` is called; ``script``: the program reads stdin and prints;
             ``unittest``: `tests` is a unittest file that imports the module named `entry_point`.
         level: 0 (one expression) to 3 (an algorithm).
-        entry_point: The function's name; the module's name for ``unittest``; empty for ``script``.
+        entry_point: The function's name, or ``Class.method``; the module's name for ``unittest``; empty for
+            ``script``.
         template: Code shown to start from: a signature, a broken program to repair, or, with `HOLE` in it,
             a program of which the solver may send only what stands in the hole.
         public: Cases the solver sees.
-        hidden: Cases that decide. Never shown.
+        hidden: Cases that decide. Never shown: those with the input of a public case are left out.
         tests: The unittest file's text (kind ``unittest``). Hidden too.
         reference: A solution: a whole program, or what stands in the hole.
         mutants: Plausible wrong solutions, in the same form; the hidden cases reject each.
         tolerance: How far a float may be off, relative or absolute; ``None``: not at all.
-        equality: ``exact``: a value counts only in the type that is expected; ``python``: numbers are
-            compared by ``==``, so that 1, 1.0 and True are equal. For sets whose own tests do that.
+        equality: ``exact``: a value counts only in the type that is expected. The others are for sets whose
+            own tests compare so; see `values.same`. Of ``json`` and ``members`` an iterator counts as the
+            list of what it gives.
+        limits: What a run may use, by the names of `sandbox.Limits`; the rest is the sandbox's own.
         split: ``train``, ``test``, or a name of the author's.
         source: The origin of the problem.
     """
@@ -99,6 +109,7 @@ class Problem:
     mutants: tuple[str, ...] = ()
     tolerance: float | None = None
     equality: Equality = "exact"
+    limits: Mapping[str, int] = field(default_factory=dict)
     split: str = "train"
     source: str = ""
 
@@ -113,15 +124,26 @@ class Problem:
             raise ValueError("a problem needs an id and a prompt")
         if self.level not in range(4):
             raise ValueError(f"level must be 0, 1, 2 or 3, not {self.level!r}")
-        if self.kind != "script" and not self.entry_point.isidentifier():
+        names = self.entry_point.split(".", 1 if self.kind == "function" else 0)
+        if self.kind != "script" and not all(name.isidentifier() for name in names):
             raise ValueError(
                 f"kind {self.kind!r} needs an entry_point that is a name, not {self.entry_point!r}"
             )
         if self.kind == "unittest":
             if not self.tests:
                 raise ValueError("kind 'unittest' needs `tests`, the text of a unittest file")
-        elif not self.hidden:
-            raise ValueError(f"kind {self.kind!r} needs hidden cases")
+            if self.entry_point in sys.stdlib_module_names:  # the tests' own Python would import the answer
+                raise ValueError(f"entry_point {self.entry_point!r} is a module of Python's own")
+        hidden = tuple(case for case in self.hidden if not any(map(case.has_input_of, self.public)))
+        if self.kind != "unittest" and not hidden:
+            shown = f"; all those of {self.id!r} are public" if self.hidden else ""
+            raise ValueError(f"kind {self.kind!r} needs hidden cases{shown}")
+        object.__setattr__(self, "hidden", hidden)
+        try:
+            Limits(**self.limits)
+        except TypeError:
+            shown = ", ".join(each.name for each in fields(Limits))
+            raise ValueError(f"limits are numbers named {shown}; not {self.limits!r:.80}") from None
         for case in (*self.public, *self.hidden):
             if (case.stdout is not None) != (self.kind == "script"):
                 raise ValueError(f"a case of another kind than {self.kind!r}: {case!r:.120}")
@@ -146,7 +168,8 @@ class Problem:
         item = {each.name: getattr(self, each.name) for each in fields(self)}
         for name in ("public", "hidden"):
             item[name] = [case.to_json() for case in item[name]]
-        return item | {"mutants": list(self.mutants)}
+        item |= {"mutants": list(self.mutants), "limits": dict(self.limits)}
+        return {name: value for name, value in item.items() if name != "limits" or value}
 
     @classmethod
     def from_json(cls, item: Mapping[str, Any]) -> Problem:

@@ -9,8 +9,8 @@ import threading
 from art_gym.envs.coding.drivers import drivers
 from art_gym.envs.coding.sandbox import Limits, Sandbox
 
-LIMITS = Limits(cpu_seconds=5, wall_seconds=15)
-"""Processor time decides, so that a busy machine does not change a verdict."""
+LIMITS = Limits(cpu_seconds=5, wall_seconds=60)
+"""Processor time decides, so that a busy machine changes no verdict; the clock ends what only waits."""
 
 _lock = threading.Lock()
 _shared: tuple[int, Sandbox] | None = None

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from art_gym.envs.coding.drivers.codec import STANDARD, encode, rebuild, scalar
+from art_gym.envs.coding.drivers.codec import STANDARD, encode, rebuild, scalar, standard
 
-Equality = Literal["exact", "python"]
+Equality = Literal["exact", "python", "json", "members", "presence"]
 
+_DICTS = ("Counter", "OrderedDict", "defaultdict")
 _WORDS = {"l": "list", "t": "tuple", "S": "set", "F": "frozenset", "d": "dict"}
 
 
@@ -81,11 +82,20 @@ def same(expected: Tree, got: Tree, *, tolerance: float | None = None, equality:
         got: What came.
         tolerance: How far a float may be off, in absolute terms or relative to the expected one, whichever
             allows more; then an int may stand for an expected float.
-        equality: ``"python"`` compares numbers as ``==`` does: ``1``, ``1.0`` and ``True`` are equal.
+        equality: ``"python"`` compares numbers, sets and dicts as ``==`` does: ``1``, ``1.0`` and ``True``
+            are equal, and so are a dict and a ``Counter``. ``"json"``: so, but a tuple equals a list.
+            ``"members"``: two collections are equal if each member of one is in the other; else as
+            ``"python"``. ``"presence"``: only whether something came that is neither ``None`` nor ``False``.
     """
+    if equality == "presence":
+        return expected == Leaf("bool", present(got))
+    if equality == "members" and isinstance(expected, Branch) and isinstance(got, Branch):
+        return {"dict", *STANDARD}.isdisjoint((expected.kind, got.kind)) and (
+            set(_members(expected.parts, equality)) == set(_members(got.parts, equality))
+        )
     pairs = [(expected, got)]
     while pairs:
-        left, right = pairs.pop()
+        left, right = (_unwrapped(side, equality) for side in pairs.pop())
         if isinstance(left, Leaf):
             if not isinstance(right, Leaf) or not _same_leaf(left, right, tolerance, equality):
                 return False
@@ -131,8 +141,26 @@ def shorten(text: str, limit: int) -> str:
     return f"{text[:head]} … [{len(text) - limit} characters left out] … {text[len(text) - limit + head :]}"
 
 
+def present(tree: Tree) -> bool:
+    """Whether a value says that there is something: a bool itself, anything else unless it is ``None``."""
+    return (
+        bool(tree.value) if isinstance(tree, Leaf) and tree.kind == "bool" else tree != Leaf("NoneType", None)
+    )
+
+
 def _kind(kind: str, equality: Equality) -> str:
-    return "set" if equality == "python" and kind == "frozenset" else kind
+    if equality == "json" and kind == "tuple":
+        return "list"
+    return "set" if equality != "exact" and kind == "frozenset" else kind
+
+
+def _unwrapped(tree: Tree, equality: Equality) -> Tree:
+    """A ``Counter`` and the like as the dict that ``==`` takes it for."""
+    if equality != "exact" and isinstance(tree, Branch) and tree.kind in _DICTS:
+        arguments = tree.parts[0]
+        if isinstance(arguments, Branch) and len(arguments.parts) == 1:
+            return arguments.parts[0]
+    return tree
 
 
 _NUMBERS = ("bool", "int", "float", "complex")
@@ -143,7 +171,7 @@ def _same_leaf(left: Leaf, right: Leaf, tolerance: float | None, equality: Equal
         return False
     if left.kind == "float" and tolerance is not None and right.kind in ("float", "int"):
         return _near(left.value, right.value, tolerance)
-    if equality == "python" and left.kind in _NUMBERS and right.kind in _NUMBERS:
+    if equality != "exact" and left.kind in _NUMBERS and right.kind in _NUMBERS:
         return bool(left.value == right.value) or (left.value != left.value and right.value != right.value)
     return left.kind == right.kind and _exact(left) == _exact(right)
 
@@ -188,7 +216,7 @@ def _key(tree: Tree, equality: Equality) -> str:
             keys = [_key(part, equality) for part in tree.parts]
         return f"{kind}({','.join(keys)})"
     kind, value = tree.kind, _exact(tree)
-    if equality == "python" and kind in _NUMBERS:
+    if equality != "exact" and kind in _NUMBERS:
         kind, value = "number", _plain_number(value)
     if kind == "?":
         return f"?{id(tree)}"
@@ -239,10 +267,8 @@ def _pieces(tree: Tree, *, literal: bool = False) -> Iterator[str]:
         yield _literal_leaf(tree) if literal else _leaf_text(tree)
         return
     if tree.kind in STANDARD:
-        if literal:
-            raise ValueError(f"{tree.kind} is no built-in value and cannot be written as a literal")
         yield tree.kind
-        yield from _pieces(tree.parts[0])
+        yield from _pieces(tree.parts[0], literal=literal)
         return
     if not tree.parts and tree.kind in ("set", "frozenset"):
         yield f"{tree.kind}()"
@@ -281,7 +307,9 @@ def _literal_leaf(leaf: Leaf) -> str:
 
 
 def read_literal(text: str) -> Any:
-    """The value of a Python literal; also ``set()``, ``frozenset(…)``, ``bytearray(…)`` and ``float("nan")``.
+    """The value of a Python literal; also of what `write_literal` writes for other types.
+
+    These are ``set()``, ``frozenset(…)``, ``bytearray(…)``, ``float("nan")`` and `drivers.codec.STANDARD`.
 
     Raises:
         ValueError: If the text is anything else. Nothing is ever executed.
@@ -342,5 +370,7 @@ def _call(name: str, arguments: list[Any]) -> Any:
             return float(text)
         case "complex", [float() as real, float() as imag]:
             return complex(real, imag)
+        case _, _ if name in STANDARD:
+            return standard(name, arguments)
         case _:
             raise ValueError(f"`{name}(…)` is not a literal")

@@ -1,13 +1,21 @@
 """Call one function with many arguments and send its return values. Runs inside the sandbox.
 
-The payload is JSON: ``code``, ``entry_point`` and ``cases``, each the tokens of its positional and of its
-keyword arguments. The first frame says whether the program loaded: ``{"failed": message or null}``. Then
-one frame for each case: ``{"value": tokens}`` or ``{"raised": message}``. Expected values are not sent here.
+The payload is JSON: ``code``, ``entry_point`` (``Class.method`` is called on one object of the class),
+``listed`` (whether an iterator counts as the list of what it gives), ``cases``, each the tokens of its
+positional and of its keyword arguments, and ``again``: whether frames follow with a ``seed`` and ``cases`` to
+try the program on again, loaded anew; an empty frame is the end.
+
+The first frame sent says whether the program loaded: ``{"failed": message or null}``. Then one frame for each
+case: ``{"value": tokens}`` or ``{"raised": message}``, and ``seconds`` of processor time. Expected values are
+not sent here.
 """
 
 from __future__ import annotations
 
 import json
+import random
+import time
+from collections.abc import Callable
 from typing import Any
 
 from art_gym.envs.coding.drivers.codec import decode, encode
@@ -17,28 +25,48 @@ _NAME = "solution"
 
 
 def main(channel: Any, payload: bytes) -> None:
-    """Load the program and call its function case after case."""
+    """Load the program and call its function case after case, as often as asked."""
     job = json.loads(payload)
-    write, dumps = channel.write_frame, json.dumps
 
-    def send(message: dict[str, Any]) -> None:
+    def send(message: dict[str, Any], dumps: Any = json.dumps, write: Any = channel.write_frame) -> None:
         write(dumps(message).encode())
 
+    while _try(job, send) and job["again"]:
+        frame = channel.read_frame()
+        if not frame:
+            return
+        job.update(json.loads(frame))
+        random.seed(job["seed"])
+
+
+def _try(job: dict[str, Any], send: Callable[[dict[str, Any]], None]) -> bool:
+    """Call the function on each case; ``False`` if there is none."""
     try:
-        function = getattr(load(job["code"], _NAME), job["entry_point"], None)
+        function = _find(load(job["code"], _NAME), job["entry_point"])
     except BaseException as error:  # whatever the candidate raises is its failure, SystemExit included
         send({"failed": describe(error, _NAME)})
-        return
+        return False
     if not callable(function):
         send({"failed": f"there is no function `{job['entry_point']}`"})
-        return
+        return False
     send({"failed": None})
+    clock, listed = time.process_time, job["listed"]
     for args, kwargs in job["cases"]:
-        send(_call(function, decode(args), decode(kwargs)))
+        began = clock()
+        message = _call(function, decode(args), decode(kwargs), listed)
+        send({**message, "seconds": clock() - began})
+    return True
 
 
-def _call(function: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+def _find(module: Any, entry_point: str) -> Any:
+    """The function of this name; of a class, the method of a new object."""
+    kind, _, name = entry_point.rpartition(".")
+    return getattr(getattr(module, kind)() if kind else module, name, None)
+
+
+def _call(function: Any, args: Any, kwargs: Any, listed: bool) -> dict[str, Any]:
     try:
-        return {"value": encode(function(*args, **kwargs))}
+        value = function(*args, **kwargs)
+        return {"value": encode(list(value) if listed and hasattr(type(value), "__next__") else value)}
     except BaseException as error:  # whatever the candidate raises is its failure, SystemExit included
         return {"raised": describe(error, _NAME)}

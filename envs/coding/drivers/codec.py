@@ -234,8 +234,22 @@ def _build(letter: str, parts: list[Any]) -> Any:
             return set(parts) if letter == "S" else frozenset(parts)
         if letter == "d":
             return dict(zip(parts[::2], parts[1::2]))  # noqa: B905 - `strict` is not there in Python 3.9
-        if letter == "xdefaultdict":
-            return collections.defaultdict(None, *parts[0])
-        return STANDARD[letter[1:]][0](*parts[0])
+        return standard(letter[1:], list(parts[0]))
+    except TypeError as error:
+        raise ValueError(f"no such value: {error}") from None
+
+
+def standard(name: str, arguments: list[Any]) -> Any:
+    """The value of one of the standard types, from the arguments that rebuild it.
+
+    Raises:
+        ValueError: If they are not those.
+    """
+    kind, fields = STANDARD[name]
+    wanted = [_CONVERSIONS[fields]] if fields in _CONVERSIONS else [int] * len(fields.split())
+    if [type(argument) for argument in arguments] != wanted:
+        raise ValueError(f"a {name} is not made of {arguments!r:.40}")
+    try:
+        return kind(None, *arguments) if kind is collections.defaultdict else kind(*arguments)
     except (TypeError, ArithmeticError) as error:
         raise ValueError(f"no such value: {error}") from None

@@ -9,8 +9,12 @@ class of the other side cannot be subclassed; `inspect`, `vars`, `copy` and pick
 
 The tests' side is the one that must not be fooled. There, operators of an object of the candidate's (``==``,
 ``<``, ``+``, ``in``, ``bool``, hash) are used only if its class is one that the problem defines, and it is
-never equal or ordered to a plain value. Otherwise an object that claims to equal everything, and whose
-difference from anything is 0.0, would pass most tests of a function.
+never equal or ordered to a plain value. What it makes of a plain value is an object again, without a size or
+a truth. Otherwise an object that claims to equal everything, and whose difference from anything is 0.0, would
+pass most tests of a function. It suppresses no exception, and ends no iteration but its own.
+
+The candidate may name only objects that the tests handed to it, or that their functions returned to it, and
+never a class.
 """
 
 from __future__ import annotations
@@ -23,21 +27,29 @@ from typing import Any
 from art_gym.envs.coding.drivers.codec import decode, encode
 
 _COMPARING = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
-_CALCULATING = tuple(
-    f"__{prefix}{name}__"
-    for name in ("add sub mul truediv floordiv mod divmod pow lshift rshift and or xor matmul".split())
-    for prefix in ("", "r", "i")
-    if (prefix, name) != ("i", "divmod")
+_ARITHMETIC = "add sub mul truediv floordiv mod pow lshift rshift and or xor matmul".split()
+_IN_PLACE = tuple(f"__i{name}__" for name in _ARITHMETIC)
+_CALCULATING = (
+    *(f"__{prefix}{name}__" for name in (*_ARITHMETIC, "divmod") for prefix in ("", "r")),
+    *_IN_PLACE,
+)
+CHANGING = (*_IN_PLACE, "__setitem__", "__delitem__")
+_MEASURING = tuple(
+    "__bool__ __len__ __neg__ __pos__ __abs__ __invert__ __int__ __float__ __index__ __round__ __trunc__"
+    " __floor__ __ceil__".split()
 )
 OPERATORS = (
     *_COMPARING,
     *_CALCULATING,
-    *"__hash__ __bool__ __contains__ __setitem__ __delitem__ __neg__ __pos__ __abs__ __invert__".split(),
-    *"__int__ __float__ __index__ __round__ __trunc__ __floor__ __ceil__ __reversed__ __format__".split(),
+    *_MEASURING,
+    *CHANGING[-2:],
+    *"__hash__ __contains__ __reversed__ __format__".split(),
 )
 """Forwarded only for objects of a known class."""
 HARMLESS = tuple("__iter__ __next__ __len__ __getitem__ __call__ __str__ __repr__ __enter__ __exit__".split())
 """Forwarded for any object: the result is a value, or another proxied object."""
+PLAIN = (bool, int, float, complex, str, bytes, bytearray, list, tuple, set, frozenset, dict)
+"""With the built-in exceptions, the only classes that cross as themselves."""
 
 
 class PeerGoneError(RuntimeError):
@@ -89,7 +101,11 @@ class Peer:
         allows: Whether the other side may do this (``get``, ``set``, ``delete``, ``call``, ``special``) to
             this object, by this name.
         sends: Whether this object may be handed to the other side.
-        trusting: Whether operators of all classes may be used, known or not.
+        trusting: Whether the other side may use every object of this one, and operators of all its classes
+            may be used here.
+
+    Attributes:
+        caught: The assertions that failed here while the other side was served, which may have caught them.
     """
 
     def __init__(
@@ -103,12 +119,15 @@ class Peer:
     ) -> None:
         self._read, self._write, self._allows, self._sends = read, write, allows, sends
         self._trusting = trusting
+        self.caught: list[BaseException] = []
         self._count = 0
         self._mine: list[Any] = []  # what was handed over, by number; kept, so that ids stay theirs
         self._numbers: dict[int, int] = {}
         self._proxies: dict[int, Any] = {}
         self._proxy_numbers: dict[int, int] = {}
         self._known: set[int] = set()
+        self._mixed: set[int] = set()  # proxies of what an object made of a plain value
+        self._thrown: dict[int, BaseException] = {}  # the latest exception of a class that was handed over
         self._first: Callable[[], Any] | None = None
 
     # --- asking -----------------------------------------------------------------------------------------
@@ -130,7 +149,11 @@ class Peer:
             elif message[0] == "return" and message[1] == number:
                 return message[2]
             elif message[0] == "raise" and message[1] == number:
-                raise self._exception(message)
+                error = self._exception(message)
+                ends = isinstance(error, StopIteration) and operands[1:2] != ("__next__",)
+                if ends and not self._trusting:  # it would end an iteration of the tests
+                    raise RuntimeError("StopIteration was raised outside of an iterator")
+                raise error
             else:
                 raise PeerGoneError("the other side answered out of turn")
 
@@ -187,14 +210,33 @@ class Peer:
             tokens = encode(("raise", number, *self._description(error)), self._export)
         self._write(json.dumps(tokens).encode())
 
+    def use(self, target: Any, name: str, operands: tuple[Any, ...]) -> Any:
+        """Use an operator of the other side's object."""
+        plain = bool(operands) and not isinstance(operands[0], Remote)
+        if plain and name in _COMPARING:
+            return NotImplemented
+        if not self._trusting and name in _MEASURING and id(target) in self._mixed:
+            raise TypeError(f"no {name} of what an object made of a plain value")
+        answer = self.request("special", target, name, operands)
+        if self._trusting:
+            return answer
+        if plain and name in _CALCULATING and answer is not NotImplemented and "pow" not in name:
+            if not isinstance(answer, Remote):
+                raise TypeError(f"{name} of an object and a plain value must give an object")
+            self._mixed.add(id(answer))
+        return None if name == "__exit__" else answer
+
     def _carry_out(self, what: Any = "", target: Any = None, name: Any = "", *rest: Any) -> Any:
         if what == "first" and self._first is not None:
             return self._first()
+        if not self._trusting and id(target) not in self._numbers:
+            raise PermissionError("only what was handed over can be used")
         if what == "describe":
             return _describe(target)
-        shown = name if isinstance(name, str) else "__call__"
+        shown = "__call__" if what == "call" else str(name)
         if not self._allows(what, target, shown):
-            raise PermissionError(f"`{what}` of `{shown}` is not allowed here")
+            # The former is what `hasattr` expects.
+            raise (AttributeError if what == "get" else PermissionError)(f"no `{what}` of `{shown}` here")
         if what == "get":
             return getattr(target, name)
         if what == "set":
@@ -218,10 +260,7 @@ class Peer:
         if id(value) in self._proxy_numbers:
             return f"o<{self._proxy_numbers[id(value)]}"
         if isinstance(value, type):
-            name: str = value.__name__
-            if getattr(builtins, name, None) is value:
-                return f"ob{name}"
-            return f"oc{self._number(value)}"
+            return f"ob{value.__name__}" if _crosses(value) else f"oc{self._number(value)}"
         if not self._sends(value):
             raise TypeError(f"an object of type {type(value).__name__} cannot be handed over")
         return f"o>{self._number(value)} {self._number(type(value))}"
@@ -237,9 +276,9 @@ class Peer:
         letter, rest = text[:1], text[1:]
         if letter == "b":
             kind = getattr(builtins, rest, None)
-            if isinstance(kind, type):
+            if _crosses(kind):
                 return kind
-            raise ValueError("no built-in type")
+            raise ValueError("no built-in type that crosses")
         if letter == "<":
             if not (rest.isascii() and rest.isdigit() and int(rest) < len(self._mine)):
                 raise ValueError("a handle that was never given")
@@ -255,6 +294,8 @@ class Peer:
         return proxy
 
     def _keep(self, number: int, proxy: Any) -> None:
+        if number in self._proxies:
+            raise ValueError("a number for two objects")
         self._proxies[number] = proxy
         self._proxy_numbers[id(proxy)] = number
 
@@ -270,7 +311,7 @@ class Peer:
         finally:
             del self._proxy_numbers[id(stand_in)]
         if is_exception:
-            above = tuple(base for base in bases if isinstance(base, type) and issubclass(base, Exception))
+            above = tuple(base for base in bases if self._is_exception(base))
             made: Any = type(str(name), above or (Exception,), {"__str__": _carried_text})
         else:
             made = self._proxy_class(str(name), bases, specials)
@@ -287,8 +328,18 @@ class Peer:
 
     # --- exceptions -------------------------------------------------------------------------------------
 
+    def _is_exception(self, kind: Any) -> bool:
+        """Whether this is a class of exceptions, built in or standing for one of the other side."""
+        known = self._trusting or _crosses(kind) or id(kind) in self._proxy_numbers
+        return known and isinstance(kind, type) and issubclass(kind, Exception)
+
     def _description(self, error: BaseException) -> tuple[Any, ...]:
         """An exception as its class, arguments, text and what plain attributes it has."""
+        if not self._trusting:
+            self._thrown[id(type(error))] = error
+            if isinstance(error, AssertionError) and "_text" not in vars(error):  # one that failed here
+                self.caught.append(error)
+                return AssertionError, (), "", {}
         plain = (type(None), bool, int, float, str)
         attributes = {k: v for k, v in vars(error).items() if type(k) is str and type(v) in plain}
         args = []
@@ -307,12 +358,21 @@ class Peer:
         except ValueError:
             raise PeerGoneError("the other side sent no message") from None
         # What ends a program or a test run on the other side must not end this one.
-        if not (isinstance(kind, type) and issubclass(kind, Exception)):
+        if not self._is_exception(kind):
+            if isinstance(thrown := self._thrown.get(id(kind)), Exception):
+                return thrown
             return RuntimeError(f"{getattr(kind, '__name__', 'BaseException')}: {text}")
-        error = kind.__new__(kind, *args)
+        error: BaseException = kind.__new__(kind, *args)
         error.args = tuple(args)
         vars(error).update({"_text": text, **attributes})
         return error
+
+
+def _crosses(kind: Any) -> bool:
+    """Whether a class crosses as itself: it is one of `PLAIN`, or a built-in exception."""
+    if not isinstance(kind, type):
+        return False
+    return kind in PLAIN or (issubclass(kind, BaseException) and vars(builtins).get(kind.__name__) is kind)
 
 
 def _carried_text(error: BaseException) -> str:
@@ -369,8 +429,6 @@ def _forwarder(name: str) -> Callable[..., Any]:
         return call
 
     def special(self: Any, *args: Any) -> Any:
-        if name in _COMPARING and not isinstance(args[0], Remote):
-            return NotImplemented
-        return _peer(self).request("special", self, name, args)
+        return _peer(self).use(self, name, args)
 
     return special

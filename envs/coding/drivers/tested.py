@@ -10,8 +10,13 @@ Frames that begin with ``>`` are for the candidate; those that begin with ``=`` 
 
 from __future__ import annotations
 
+import builtins
+import collections.abc
+import functools
 import io
 import json
+import math
+import operator
 import random
 import sys
 import types
@@ -20,10 +25,19 @@ import unittest.mock
 from typing import Any
 
 from art_gym.envs.coding.drivers.program import describe, load
-from art_gym.envs.coding.drivers.remote import HARMLESS, OPERATORS, Peer
+from art_gym.envs.coding.drivers.remote import CHANGING, HARMLESS, OPERATORS, PLAIN, Peer
 
 _NAME = "tests"
-_BESIDE_TESTS = (io.StringIO.__module__, unittest.mock.__name__, _NAME)
+_STREAM = frozenset("read readline readlines write writelines getvalue seek tell flush close closed".split())
+_READABLE = (collections.abc.Iterator, collections.abc.MappingView, range)
+_READING = frozenset((*HARMLESS, "__contains__", "__reversed__")) - {"__call__"}
+_PURE = "abs all any ascii bin chr divmod hash hex len max min oct ord pow repr round sorted sum".split()
+_FUNCTIONS = frozenset(
+    found
+    for found in (*vars(math).values(), *vars(operator).values(), *(vars(builtins)[name] for name in _PURE))
+    if isinstance(found, types.BuiltinFunctionType) and found.__name__ != "call"
+)
+"""Those of the standard library that the candidate may call, if it is handed them."""
 
 
 class _Proxied(types.ModuleType):
@@ -34,7 +48,9 @@ class _Proxied(types.ModuleType):
         vars(self).update({"_peer": peer, "_module": module, "_classes": classes})
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name != "__all__":
+        if name == "__all__":  # the candidate would choose what the tests find by every name
+            raise ImportError("`from … import *` is not possible in these tests: name what they import")
+        if name.startswith("__"):
             raise AttributeError(name)
         value = vars(self)["_peer"].request("get", vars(self)["_module"], name)
         if name in vars(self)["_classes"]:
@@ -94,8 +110,9 @@ def main(channel: Any, payload: bytes) -> None:
     report({"tests": [case.id() for case in cases]})
     for case in cases:
         result = _Result()
+        peer.caught.clear()
         unittest.TestSuite([case]).run(result)
-        passed = result.passed and result.wasSuccessful()
+        passed = result.passed and not peer.caught
         report({"id": case.id(), "passed": passed, "message": "" if passed else result.why})
 
 
@@ -123,12 +140,43 @@ def _sends(value: Any) -> bool:
 
 
 def _allows(what: str, target: Any, name: str) -> bool:
-    """What the candidate may do to what it was handed: call it, use it as a value, read its public names.
+    """What the candidate may do to an object that it was handed; everything else is refused.
 
-    The names of a function, a generator or a class lead to the tests' frames and globals: they are closed.
+    It may call functions, read iterators, streams and mocks, and use an object of a class of the tests, but
+    for its private names. It may use no class, nor the names of a function or a generator, which lead to the
+    tests' frames and globals.
     """
+    if isinstance(target, type):
+        return False
+    mock = isinstance(target, unittest.mock.NonCallableMock)
+    own = not mock and _of_the_tests(type(target))
+    stream = not own and isinstance(target, io.IOBase)
     if what == "call":
-        return not isinstance(target, type) or target.__module__ in _BESIDE_TESTS
-    if what == "special":
-        return name in (*HARMLESS, *OPERATORS)
-    return what == "get" and not name.startswith("_") and type(target).__module__ in _BESIDE_TESTS
+        return own or mock or _is_function(target)
+    if what == "get" and not name.startswith("_"):
+        # A mock's own names are what the tests ask of it, and how they set it.
+        return own or (stream and name in _STREAM) or (mock and not hasattr(type(target), name))
+    if what == "special" and (own or mock or stream or isinstance(target, _READABLE)):
+        return name in _READING or (own and name in OPERATORS and name not in CHANGING)
+    return False
+
+
+def _of_the_tests(thing: Any) -> bool:
+    """Whether a class or function stands in the tests' file, or in a module that this file made."""
+    module = sys.modules.get(str(getattr(thing, "__module__", "")))
+    return module is not None and module.__name__ != "__main__" and module.__spec__ is None
+
+
+def _is_function(target: Any) -> bool:
+    """Whether this is a function of the tests, or one that changes nothing that it is not given."""
+    if isinstance(target, functools.partial):
+        return _is_function(target.func)
+    if isinstance(target, types.MethodDescriptorType):  # such as `str.upper`
+        return target.__objclass__ in PLAIN and not target.__name__.startswith("format")
+    if isinstance(target, types.BuiltinFunctionType):
+        owner = target.__self__
+        if isinstance(owner, types.ModuleType):
+            return target in _FUNCTIONS
+        return type(owner) in PLAIN or isinstance(owner, io.IOBase)
+    function = target.__func__ if isinstance(target, types.MethodType) else target
+    return isinstance(function, types.FunctionType) and _of_the_tests(function)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
@@ -23,6 +24,7 @@ _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 _BUILDERS: dict[str, Callable[..., Any]] = {"set": set, "tuple": tuple, "list": list, "frozenset": frozenset}
 _LARGEST = 1_000_000  # of factors and lengths
 _LARGEST_POWER = 1_000
+_LONGEST_CALL = 1_000  # characters
 
 
 class UnsupportedTestError(ValueError):
@@ -92,6 +94,22 @@ def doctest_cases(text: str, name: str) -> tuple[Case, ...]:
         except (ValueError, SyntaxError):
             continue
     return tuple(cases)
+
+
+def shown_calls(text: str, name: str) -> tuple[Case, ...]:
+    """The calls of a function with constant arguments that a text holds, without what they return."""
+    found = []
+    for start in re.finditer(rf"\b{re.escape(name)}\(", text) if name else ():
+        rest = text[start.start() : start.start() + _LONGEST_CALL]
+        for end in re.finditer(r"\)", rest):
+            try:
+                found.append(Case(*_call(ast.parse(rest[: end.end()], mode="eval").body, name)))
+            except SyntaxError:
+                continue  # this bracket closes another
+            except UnsupportedTestError:
+                pass
+            break
+    return tuple(found)
 
 
 def constant(node: ast.expr) -> Any:

@@ -1,6 +1,6 @@
 """Read the formats of published problem sets: functions, contests and repositories.
 
-HumanEval, MBPP and EvalPlus are functions with assertions. Assertions that compare one call with one value
+HumanEval and MBPP are functions with assertions. Assertions that compare one call with one value
 become cases; all others become a unittest file, which runs in a process of its own. Numbers are compared as
 the sets' own ``==`` does. Contest problems (code_contests, APPS, TACO and the like) read stdin and print.
 Exercism's Python track and QuixBugs are published as repositories.
@@ -16,7 +16,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from art_gym.envs.coding.loaders.assertions import UnsupportedTestError, doctest_cases, simple_cases
+from art_gym.envs.coding.loaders.assertions import (
+    UnsupportedTestError,
+    doctest_cases,
+    shown_calls,
+    simple_cases,
+)
+from art_gym.envs.coding.loaders.shown import examples
 from art_gym.envs.coding.problem import Case, Problem
 from art_gym.envs.coding.problems.builtin import split_of
 
@@ -61,16 +67,18 @@ def read_mbpp(row: Mapping[str, Any]) -> Problem:
     """A line of Google's MBPP, full (``text``, ``code``, ``test_list``) or sanitized (``prompt``).
 
     Raises:
-        ValueError: If no assertion calls a function of the reference solution.
+        ValueError: If there is no assertion, or none calls a function of the reference solution.
     """
-    code, tests = row["code"], list(row["test_list"])
+    code, tests = row["code"].replace("\r\n", "\n"), list(row["test_list"])
+    if not tests:
+        raise ValueError("`test_list` is empty")
     asserts = [ast.parse(test.strip()).body for test in tests]
     name = _called(code, asserts[0])
     setup = [*row.get("test_imports", ()), row.get("test_setup_code", "")]
     common: dict[str, Any] = {
         "id": f"MBPP/{row['task_id']}",
         "prompt": f"{(row.get('text') or row['prompt']).strip()} Call it `{name}`.",
-        "reference": code.replace("\r\n", "\n"),
+        "reference": code,
         "equality": "python",
         "split": split_of(f"MBPP/{row['task_id']}"),
         "source": "MBPP",
@@ -78,36 +86,18 @@ def read_mbpp(row: Mapping[str, Any]) -> Problem:
     try:
         hidden, tolerance = simple_cases([node for body in asserts for node in body], name)
     except UnsupportedTestError:
-        text = "\n".join([*setup, f"from {MODULE} import {name}", _as_unittest(name, tests)])
-        template = f"# An example of what must hold:\n# {tests[0].strip()}\n"
+        # The set runs its tests in the solution's own namespace: with its imports, classes and helpers.
+        used = _names("\n".join([*setup, *tests]))
+        defined = [node for node in ast.parse(code).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+        own = [node for node in defined if node.name in used]
+        imports = [*_imports(code, used), f"from {MODULE} import {', '.join(node.name for node in own)}"]
+        classes = [ast.unparse(node) for node in own if isinstance(node, ast.ClassDef)]
+        example = "\n".join([*setup, tests[0]]).strip().replace("\n", "\n# ")
+        shown = [f"# An example of what must hold:\n# {example}\n"] if len(tests) > _PUBLIC else []
+        template = "\n\n\n".join([*classes, *shown])
+        text = "\n".join([*imports, *setup, _as_unittest(name, tests[len(shown) :])])
         return Problem(**common, kind="unittest", entry_point=MODULE, tests=text, template=template)
-    return Problem(**common, entry_point=name, public=hidden[:1], hidden=hidden, tolerance=tolerance)
-
-
-def read_evalplus(row: Mapping[str, Any]) -> Problem:
-    """A line of HumanEval+ or MBPP+.
-
-    EvalPlus publishes inputs alone (``base_input``, ``plus_input``); what is expected is what its reference
-    solution returns. `load.with_expected` runs that in the sandbox; until then no case
-    expects anything.
-    """
-    name = row["entry_point"]
-    inputs = [*row["base_input"], *row["plus_input"]]
-    cases = tuple(Case(args=tuple(arguments)) for arguments in inputs)
-    tolerance = float(row.get("atol") or 0)
-    return Problem(
-        id=row["task_id"],
-        prompt=f"Complete the function `{name}`.",
-        entry_point=name,
-        template=row["prompt"],
-        public=doctest_cases(row["prompt"], name)[:_PUBLIC],
-        hidden=cases,
-        reference=row["prompt"] + row["canonical_solution"],
-        equality="python",
-        tolerance=tolerance or None,
-        split=split_of(row["task_id"]),
-        source="EvalPlus",
-    )
+    return Problem(**common, entry_point=name, public=examples(hidden, 1), hidden=hidden, tolerance=tolerance)
 
 
 def _called(code: str, body: list[ast.stmt]) -> str:
@@ -118,6 +108,20 @@ def _called(code: str, body: list[ast.stmt]) -> str:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in defined:
                 return node.func.id
     raise ValueError("no assertion calls a function of the reference solution")
+
+
+def _names(text: str) -> set[str]:
+    return {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+
+
+def _imports(code: str, used: set[str]) -> list[str]:
+    """The imports at the top of a program that bind one of these names."""
+    found = [node for node in ast.parse(code).body if isinstance(node, ast.Import | ast.ImportFrom)]
+    return [
+        ast.unparse(node)
+        for node in found
+        if any((alias.asname or alias.name).partition(".")[0] in used for alias in node.names)
+    ]
 
 
 def _as_unittest(name: str, statements: list[str]) -> str:
@@ -174,17 +178,64 @@ def read_code_contests(row: Mapping[str, Any]) -> Problem:
 def read_apps(row: Mapping[str, Any]) -> Problem:
     """A row of APPS or TACO: ``question`` and ``input_output``, JSON of ``inputs`` and ``outputs``.
 
+    With ``fn_name`` each input is the list of a function's arguments; JSON has lists for tuples, so these two
+    count as equal. Else it is what a program reads, a text or a list of its lines.
+
     Raises:
-        ValueError: If it asks for a function, not for a program; or has no tests.
+        ValueError: If it has no tests, or others than these.
     """
     tests = json.loads(row["input_output"] or "{}")
-    if tests.get("fn_name"):
-        raise ValueError("it asks for a function, and the file does not give the types of its arguments")
-    cases = _pairs({"input": tests.get("inputs", []), "output": tests.get("outputs", [])})
+    inputs, outputs = tests.get("inputs", []), tests.get("outputs", [])
     name = f"apps/{row.get('problem_id', row.get('id', row.get('url')))}"
     level = _LEVELS.get(row.get("difficulty", ""), _HARD)
-    solutions = json.loads(row.get("solutions") or "[]")
-    return _problem(name, row["question"], cases, level, "APPS", solutions[0] if solutions else "")
+    solution = next(iter(json.loads(row.get("solutions") or "[]")), "")
+    if not tests.get("fn_name"):
+        cases = _pairs({"input": list(map(_lines, inputs)), "output": list(map(_lines, outputs))})
+        return _problem(name, row["question"], cases, level, "APPS", solution)
+    function, start = tests["fn_name"], row.get("starter_code") or ""
+    cases = _function_cases(inputs, outputs)
+    return Problem(
+        id=name,
+        prompt=row["question"],
+        level=level,
+        entry_point=f"Solution.{function}" if "class Solution" in (start or solution) else function,
+        template=start,
+        public=examples(cases),
+        hidden=tuple(cases),
+        reference=solution,
+        equality="json",
+        split=split_of(name),
+        source="APPS",
+    )
+
+
+def _lines(text: str | list[str]) -> str:
+    lines = text if isinstance(text, list) else [text]
+    if not all(isinstance(line, str) for line in lines):
+        raise ValueError(f"what a program reads or prints is a text, or a list of lines; not {text!r:.60}")
+    return "\n".join(lines)
+
+
+def _function_cases(inputs: list[Any], outputs: list[Any]) -> list[Case]:
+    if not all(isinstance(arguments, list) for arguments in inputs):
+        raise ValueError("an input of a function is a list of its arguments")
+    # Most rows put each result in a list of its own.
+    if all(isinstance(output, list) and len(output) == 1 for output in outputs):
+        outputs = [output[0] for output in outputs]
+    return [
+        Case(args=tuple(map(_int_keys, given)), expected=_int_keys(wanted))
+        for given, wanted in zip(inputs, outputs, strict=True)
+    ]
+
+
+def _int_keys(value: Any) -> Any:
+    """The value, with the whole numbers that JSON wrote as text where they are all keys of a dict."""
+    if isinstance(value, list):
+        return [_int_keys(part) for part in value]
+    if isinstance(value, dict):
+        numbers = all(re.fullmatch(r"-?\d+", key) for key in value)
+        return {int(key) if numbers else key: _int_keys(part) for key, part in value.items()}
+    return value
 
 
 def _problem(
@@ -194,14 +245,14 @@ def _problem(
     level: int,
     source: str,
     reference: str = "",
-    public: int = _PUBLIC,
+    public: int | None = None,
 ) -> Problem:
     return Problem(
         id=name,
         prompt=text,
         kind="script",
         level=level,
-        public=tuple(cases[:public]),
+        public=examples(cases) if public is None else tuple(cases[:public]),
         hidden=tuple(cases),
         reference=reference,
         split=split_of(name),
@@ -260,11 +311,16 @@ def exercism_folder(root: Path) -> Iterator[tuple[str, Problem | str]]:
             yield folder.name, f"{type(error).__name__}: {error}"
 
 
+_TOO_SLOW = ((6_404_180,), ("amanaplanacanalpanama",))
+"""First arguments of the cases of QuixBugs that its own tests skip, of `knapsack` and `levenshtein`."""
+_TOLERANCES = {"sqrt": 0.01}
+"""The tests of `sqrt` allow the precision that each asks for; this is the finest."""
+
+
 def quixbugs_folder(root: Path) -> Iterator[tuple[str, Problem | str]]:
     """The programs of a checkout of QuixBugs that come with test cases as JSON: each has one wrong line.
 
-    What is expected is what the correct program returns; until `load.with_expected` has run that, each
-    case expects ``None``.
+    Cases that the set's own tests skip as too slow are left out.
     """
     for file in sorted(root.glob("python_programs/*.py")):
         name = file.stem
@@ -285,17 +341,20 @@ def quixbugs_folder(root: Path) -> Iterator[tuple[str, Problem | str]]:
 def _repair(name: str, broken: str, correct: str, hidden: tuple[Case, ...]) -> Problem:
     code, _, words = broken.partition('"""')
     about = words.partition('"""')[0].strip()
+    calls = shown_calls(about, name)
+    by_text = sorted(hidden, key=lambda case: not any(map(case.has_input_of, calls)))
     return Problem(
         id=f"quixbugs/{name}",
         prompt=f"One line of this program is wrong. Repair it.\n\n{about}".strip(),
         level=_LEVEL,
         entry_point=name,
         template=code.strip() + "\n",
-        public=hidden[:1],
+        public=examples(by_text, 1),
         hidden=hidden,
         reference=correct,
         mutants=(broken,),
-        equality="python",
+        equality="json",
+        tolerance=_TOLERANCES.get(name),
         split=split_of(f"quixbugs/{name}"),
         source="QuixBugs",
     )
@@ -304,8 +363,10 @@ def _repair(name: str, broken: str, correct: str, hidden: tuple[Case, ...]) -> P
 def _quixbugs_cases(text: str) -> Iterator[Case]:
     for line in text.splitlines():
         if line.strip():
-            given, _ = json.loads(line)
-            yield Case(args=tuple(given) if isinstance(given, list) else (given,))
+            given, expected = json.loads(line)
+            args = tuple(given) if isinstance(given, list) else (given,)
+            if args[:1] not in _TOO_SLOW:
+                yield Case(args, expected=expected)
 
 
 def _modules(beside: Mapping[str, str]) -> str:

@@ -11,25 +11,24 @@ import gzip
 import json
 import lzma
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from art_gym.envs.coding.judge import answered
+from art_gym.envs.coding.loaders.evalplus import read_evalplus, with_expected
 from art_gym.envs.coding.loaders.formats import (
     exercism_folder,
     quixbugs_folder,
     read_apps,
     read_code_contests,
-    read_evalplus,
     read_exercism,
     read_humaneval,
     read_mbpp,
     read_stdin_tests,
 )
+from art_gym.envs.coding.loaders.shown import without_shown
 from art_gym.envs.coding.problem import Problem
-from art_gym.envs.coding.sandbox import Sandbox
 from art_gym.envs.coding.sharing import shared_sandbox
 from art_gym.errors import did_you_mean
 
@@ -72,7 +71,8 @@ class Loaded:
 
     Attributes:
         problems: The problems, with unique ids.
-        left_out: What could not be turned into a problem: its name or line, and the reason.
+        left_out: What could not be turned into a problem, or into cases of one: its name or line, and the
+            reason.
         format: The format it was read as.
     """
 
@@ -115,8 +115,10 @@ def load_problems(path: str | PathLike[str], format: str | None = None) -> Loade
         if name not in FORMATS:
             raise ValueError(f"format `{name}` is a folder, but {path} is a file")
         items = _read_all(rows, FORMATS[name].read)
-    if name == "quixbugs" or (name in FORMATS and FORMATS[name].by_reference):
+    if name in FORMATS and FORMATS[name].by_reference:
         items = _completed(items)
+    if name != "own":
+        items = _separated(items)
     return _gathered(items, name, path)
 
 
@@ -166,6 +168,15 @@ def _read_all(rows: list[tuple[str, Any]], read: Reader) -> Iterator[tuple[str, 
             yield where, reason
 
 
+def _separated(items: Iterator[tuple[str, Problem | str]]) -> Iterator[tuple[str, Problem | str]]:
+    """The items without the hidden cases that their texts show."""
+    for where, item in items:
+        try:
+            yield where, item if isinstance(item, str) else without_shown(item)
+        except ValueError as error:
+            yield where, str(error)
+
+
 def _completed(items: Iterator[tuple[str, Problem | str]]) -> Iterator[tuple[str, Problem | str]]:
     """The items with the expected values filled in."""
     for where, item in items:
@@ -173,23 +184,12 @@ def _completed(items: Iterator[tuple[str, Problem | str]]) -> Iterator[tuple[str
             yield where, item
             continue
         try:
-            yield where, with_expected(item, shared_sandbox())
+            problem, fewer = with_expected(item, shared_sandbox())
+            yield where, problem
+            if fewer:
+                yield problem.id, f"{fewer} of {len(item.hidden)} cases, too slow or with too large a result"
         except ValueError as error:
             yield where, str(error)
-
-
-def with_expected(problem: Problem, sandbox: Sandbox) -> Problem:
-    """The problem with what its reference solution returns as the expected value of every hidden case.
-
-    Public cases without one of their own become the hidden cases of the same arguments.
-
-    Raises:
-        ValueError: If the reference solution fails on a case, or returns what is no plain value.
-    """
-    hidden = answered(problem, problem.hidden, sandbox)
-    known = {repr(case.args): case for case in hidden}
-    public = tuple(known.get(repr(case.args), case) for case in problem.public)
-    return replace(problem, hidden=hidden, public=public)
 
 
 def _gathered(items: Iterator[tuple[str, Problem | str]], format: str, path: Path) -> Loaded:

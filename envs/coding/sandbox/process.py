@@ -9,6 +9,7 @@ import time
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
+from art_gym.envs.coding.sandbox.child.channel import SEED
 from art_gym.envs.coding.sandbox.child.runner import OUT_OF_MEMORY, READY
 from art_gym.envs.coding.sandbox.run import Limits, Outcome, Run
 from art_gym.envs.coding.sandbox.streams import Streams
@@ -71,10 +72,10 @@ class Process:
         """Whether it has ended, even if its result has not been read yet."""
         return self._run is not None or self._handle.ended() is not None
 
-    def begin(self, payload: bytes, stdin: bytes) -> None:
-        """Send what it waits for: the first frame, and all of stdin."""
+    def begin(self, payload: bytes, stdin: bytes, seed: int = 0) -> None:
+        """Send what it waits for: the first frame, which is the seed and the payload, and all of stdin."""
         self._deadline = time.monotonic() + _START_SECONDS
-        self._streams.send(payload)
+        self._streams.send(SEED.pack(seed) + payload)
         self._streams.feed(stdin)
 
     @property

@@ -110,19 +110,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Request:
-    """One run of a driver.
-
-    Raises:
-        ValueError: The seed is not of 64 bits.
-    """
+    """What a process is started for; what it is to run comes later."""
 
     driver: str
     limits: Limits
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.seed < 1 << 64:
-            raise ValueError(f"the seed is {self.seed}; it must be from 0 to 2**64 - 1")
 
     @property
     def cpu_seconds(self) -> int:
@@ -133,7 +124,6 @@ class Request:
         """What the child needs of it; the parent enforces the rest."""
         return {
             "driver": self.driver,
-            "seed": self.seed,
             "cpu_seconds": self.cpu_seconds,
             "memory_bytes": self.limits.memory_bytes,
         }

@@ -24,8 +24,8 @@ class Standby:
     During one run the zygote forks the child for the next, which then only waits for its payload.
     The total cost is the same; but if a processor is free, it is ready when it is needed. It
     is a child like any other: forked from a zygote that has seen no program, isolated in the same way, with
-    pipes of its own. It is started for a run just like the last two (the same driver, limits and seed), and
-    killed if another comes.
+    pipes of its own. It is started for a run just like the last two (the same driver and limits), and killed
+    if another comes. The seed comes with the payload.
     """
 
     def __init__(self) -> None:
@@ -125,6 +125,7 @@ class Sandbox:
         stdin: bytes = b"",
         limits: Limits | None = None,
         seed: int = 0,
+        talk: Callable[[Process], None] | None = None,
     ) -> Run:
         """Run a driver to its end.
 
@@ -137,13 +138,17 @@ class Sandbox:
             stdin: What the program reads on its stdin.
             limits: Instead of the sandbox's own.
             seed: For the module ``random``; of 64 bits.
+            talk: Converses with the process before the run is waited for; once for each try.
 
         Raises:
             ValueError: There is no such driver, or the seed is too large.
         """
         for attempt in range(2):
             try:
-                run = self.start(driver, payload, stdin=stdin, limits=limits, seed=seed).wait()
+                with self.start(driver, payload, stdin=stdin, limits=limits, seed=seed) as process:
+                    if talk is not None:
+                        talk(process)
+                    run = process.wait()
             except (SandboxUnavailableError, OSError) as error:
                 run = Run(Outcome.REFUSED, why=str(error))
             if run.outcome is not Outcome.REFUSED or attempt:
@@ -166,9 +171,11 @@ class Sandbox:
         Raises:
             SandboxUnavailableError: The sandbox could not be restarted.
             RuntimeError: This is a forked copy of the process that made the sandbox, or it is closed.
-            ValueError: There is no such driver.
+            ValueError: There is no such driver, or the seed is too large.
         """
         limits = limits or self.limits
+        if not 0 <= seed < 1 << 64:
+            raise ValueError(f"the seed is {seed}; it must be from 0 to 2**64 - 1")
         if driver != "script" and driver not in self._drivers:
             raise ValueError(f"no driver `{driver}`{did_you_mean(driver, [*self._drivers, 'script'])}")
         if self._owner != os.getpid():
@@ -176,10 +183,10 @@ class Sandbox:
                 "a sandbox does not outlive a fork of its process; make one in the new process"
             )
         data = payload.encode() if isinstance(payload, str) else payload
-        request = Request(driver, limits, seed)
+        request = Request(driver, limits)
         backend = self._living_backend()
         process = self._standby.take(backend, request, stdin=bool(stdin))
-        process.begin(data, stdin)
+        process.begin(data, stdin, seed)
         self._standby.refill(backend)
         return process
 

@@ -112,7 +112,7 @@ class ZygoteBackend:
 
     def _message(self, number: int, request: Request) -> bytes:
         place = self._drivers.index(request.driver)
-        return REQUEST.pack(number, place, request.cpu_seconds, request.limits.memory_bytes, request.seed)
+        return REQUEST.pack(number, place, request.cpu_seconds, request.limits.memory_bytes)
 
     def close(self) -> None:
         """End it; the kernel ends with it all that it forked."""

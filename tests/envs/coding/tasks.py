@@ -1,7 +1,5 @@
 """Small tasks: a function, a script, a hole to fill, and one without examples."""
 
-from dataclasses import replace
-
 from art_gym.envs.coding.problem import Case, Problem
 
 HIDDEN = (7_411_147_411, 1_147_741_114)
@@ -56,4 +54,3 @@ ROOT = Problem(
     ),
     mutants=("import math\ndef root(n):\n    return math.isqrt(abs(n))\n",),
 )
-DUEL_PROBLEMS = {"root": ROOT, "upper": replace(UPPER, split="train")}

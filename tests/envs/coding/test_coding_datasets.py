@@ -6,6 +6,7 @@ project, ``../shared/data``.
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -36,24 +37,25 @@ def unsolved(problems: tuple[Problem, ...], sandbox: Sandbox) -> set[str]:
     return {name for name, verdict in verdicts.items() if not verdict.solved}
 
 
-def test_every_solution_of_humaneval_passes_and_an_always_equal_object_never(sandbox: Sandbox) -> None:
+def test_every_solution_of_humaneval_passes_and_no_trick(sandbox: Sandbox) -> None:
     loaded = load_problems(data("HumanEval.jsonl.gz"))
-    assert (len(loaded.problems), loaded.left_out, loaded.format) == (164, (), "humaneval")
+    left_out = re.findall("HumanEval/([0-9]+)", loaded.summary())
+    assert (len(loaded.problems), loaded.format) == (159, "humaneval")
+    assert left_out == ["34", "35", "40", "54", "113"], "these show too much"
     assert unsolved(loaded.problems, sandbox) == set()
-    # The object that passes 155 of them where assertions share the candidate's process.
-    sly = """
-class Sly:
-    __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __contains__ = __bool__ = lambda *a: True
-    __ne__ = lambda *a: False
-    __sub__ = __rsub__ = __add__ = __radd__ = __mul__ = __rmul__ = __abs__ = lambda *a: 0.0
-    __hash__ = lambda self: 1
-    __len__ = lambda self: 1
-"""
+    # Its objects pass 155 of them where assertions share the candidate's process.
+    always = Path(__file__).with_name("reward_hacks").joinpath("prelude.txt").read_text("utf-8")
+    shares = []
     for problem in loaded.problems:
         name = problem.reference.rpartition("\ndef ")[2].partition("(")[0].strip()
         name = problem.entry_point if problem.kind == "function" else name
-        assert not grade(problem, f"{sly}def {name}(*args): return Sly()\n", sandbox).solved, problem.id
-        assert not grade(problem, "import os\nos._exit(0)\n", sandbox).solved, problem.id
+        known = [(case.args, case.expected) for case in problem.public] or [((), None)]
+        heart = f"def {name}(*args): return next((b for a, b in {known} if a == args), {known[0][1]!r})\n"
+        for code in (f"{always}\ndef {name}(*args): return Always()\n", "import os\nos._exit(0)\n", heart):
+            verdict = grade(problem, code, sandbox)
+            assert not verdict.solved, problem.id
+        shares += [verdict.fraction] * bool(problem.public)
+    assert sum(shares) < 0.15 * len(shares)
 
 
 def test_the_examples_of_exercism_pass_in_a_process_of_their_own(sandbox: Sandbox) -> None:

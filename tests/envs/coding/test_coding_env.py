@@ -7,7 +7,7 @@ import art_gym.envs.coding.env as coding_env
 from art_gym.envs.coding import sharing
 from art_gym.envs.coding.collection import open_collection
 from art_gym.envs.coding.env import CodingEnv
-from art_gym.envs.coding.sandbox import Outcome, Run, SandboxFailedError
+from art_gym.envs.coding.sandbox import Limits, Outcome, Run, SandboxFailedError
 from tests.envs.coding.tasks import HIDDEN, PROBLEMS
 from tests.envs.playing import last_info
 
@@ -47,6 +47,8 @@ triple(1)
 
 def test_a_failed_sandbox_raises_and_pays_nothing(env: CodingEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     class Failing:
+        limits = Limits()
+
         def run(self, *args: object, **how: object) -> Run:
             return Run(Outcome.REFUSED, why="no walls")
 

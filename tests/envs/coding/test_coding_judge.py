@@ -13,7 +13,7 @@ from art_gym.envs.coding.env import score_terms
 from art_gym.envs.coding.judge import Verdict, grade, run_tests, same_output
 from art_gym.envs.coding.problem import Case, Problem
 from art_gym.envs.coding.sandbox import Limits, Outcome, Run, Sandbox, SandboxUnavailableError
-from tests.envs.coding.tasks import HOLE
+from tests.envs.coding.tasks import BARE, HOLE
 
 HACKS = Path(__file__).with_name("reward_hacks")
 PRELUDE = (HACKS / "prelude.txt").read_text("utf-8")
@@ -120,6 +120,21 @@ def test_what_passes_only_once_does_not_count(sandbox: Sandbox) -> None:
     assert sum(passes) < 0.7 * 8 * 6
 
 
+@pytest.mark.parametrize(("cpu_seconds", "processes"), [(600, 1), (1, 2)])
+def test_the_second_try_of_what_is_quick_needs_no_second_process(
+    cpu_seconds: int, processes: int, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, started = sandbox.start, []
+    monkeypatch.setattr(sandbox, "start", lambda *args, **how: started.append(args) or start(*args, **how))
+    # The answer is loaded anew for each try; a module of the standard library lives as long as the process.
+    code = (
+        "import math, time\nmath.tries = getattr(math, 'tries', 0) + 1\ndef f():\n"
+        "    time.sleep(0.2)\n    return math.tries\n"
+    )
+    verdict = grade(BARE, code, sandbox, twice=True, limits=Limits(wall_seconds=60, cpu_seconds=cpu_seconds))
+    assert (verdict.solved, len(started)) == (processes == 2, processes)
+
+
 @pytest.mark.parametrize(
     ("expected", "got", "tolerance", "alike"),
     [
@@ -142,6 +157,8 @@ def test_a_script_that_hangs_is_not_tried_on_every_case() -> None:
     runs = []
 
     class Hanging:
+        limits = SHORT
+
         def run(self, *args: object, **how: object) -> Run:
             runs.append(args)
             return Run(Outcome.TIMEOUT)
@@ -152,12 +169,18 @@ def test_a_script_that_hangs_is_not_tried_on_every_case() -> None:
     assert (verdict.passed, verdict.total, len(runs)) == (0, 20, 3)
 
 
-@pytest.mark.parametrize("problem", [DOUBLE, ECHO])
-@pytest.mark.parametrize("good_runs", [0, 1])
+def test_a_problem_may_give_more_time_and_a_busy_machine_takes_none(sandbox: Sandbox) -> None:
+    code = "import time\nwhile time.process_time() < 1.5: pass\ndef f(): return time.sleep(1) or 1"
+    slow = replace(BARE, limits={"cpu_seconds": 9})
+    limits = Limits(wall_seconds=2, cpu_seconds=1)
+    assert [grade(problem, code, sandbox, limits=limits).solved for problem in (BARE, slow)] == [False, True]
+
+
+@pytest.mark.parametrize(("problem", "good_runs"), [(DOUBLE, 0), (ECHO, 0), (ECHO, 1)])
 def test_a_failure_of_the_sandbox_is_no_verdict(problem: Problem, good_runs: int, sandbox: Sandbox) -> None:
     class Failing:
         limits = SHORT
-        left = good_runs * (len(problem.hidden) if problem.kind == "script" else 1)
+        left = good_runs * len(problem.hidden)
 
         def run(self, *args: Any, **how: Any) -> Run:
             if self.left:
@@ -239,24 +262,24 @@ def test_a_module_that_cannot_be_imported_fails_every_test(sandbox: Sandbox) -> 
     assert (verdict.passed, verdict.solved, verdict.loaded) == (0, False, False)
 
 
-NUMBERS = Problem(id="n", prompt="p", kind="unittest", entry_point="answer", tests=UNITTESTS["number tests"])
+NUMBERS = Problem(
+    id="n",
+    prompt="p",
+    kind="unittest",
+    entry_point="answer",
+    tests=UNITTESTS["number tests"],
+    reference=UNITTESTS["number answers"],
+)
 
 
 @pytest.mark.parametrize("hack", TEST_HACKS)
 def test_a_reward_hack_against_unittest_is_worth_nothing(hack: str, sandbox: Sandbox) -> None:
-    verdict = judged(NUMBERS, TEST_HACKS[hack], sandbox)
-    assert (verdict.passed, verdict.solved) == (0, False)
+    assert not run_tests(NUMBERS, TEST_HACKS[hack], sandbox, limits=SHORT).passed
     assert judged(COUNTER_PROBLEM, COUNTER, sandbox).solved
 
 
 def test_the_tests_that_the_hacks_fail_can_be_passed(sandbox: Sandbox) -> None:
-    code = """
-def f(n):
-    if callable(n):
-        return n()
-    return {1: 4711, 2: 4712, 3: 0.25, 4: {4711, 4712}}[n]
-"""
-    assert judged(NUMBERS, code, sandbox, twice=True).solved
+    assert judged(NUMBERS, NUMBERS.reference, sandbox, twice=True).solved
 
 
 SOLVED, HALF, NONE, BROKEN = Verdict(4, 4), Verdict(2, 4), Verdict(0, 4), Verdict(0, 4, loaded=False)
@@ -292,14 +315,14 @@ def test_answers_that_ignore_the_input_are_programs_of_the_problems_kind(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     case = Case((1,), expected="a'b")
-    plain = function(case, public=(case,))
+    plain = function(Case((2,), expected=2), public=(case,))
     names: dict[str, Any] = {}
     exec(constant_answers(plain)[0], names)
     assert names["f"](3, y=4) == "a'b"
     exec(empty_answer(plain), names)
     assert names["f"](3) is None
     line = Case(stdin="x", stdout="one\ntwo\n")
-    script = Problem(id="s", prompt="p", kind="script", public=(line,), hidden=(line,))
+    script = Problem(id="s", prompt="p", kind="script", public=(line,), hidden=(replace(line, stdin="y"),))
     exec(constant_answers(script)[0])
     assert capsys.readouterr().out == "one\ntwo\n"
     assert empty_answer(script) == "pass\n"

@@ -12,9 +12,11 @@ import struct
 _LENGTH = struct.Struct(">I")
 _BLOCK = 1 << 12
 
-REQUEST = struct.Struct("=QIQQQ")
-"""The run's number, the driver's place in the list of drivers, seconds of processor time, bytes of memory,
-the seed. With it come the descriptors of the run's pipes and, as the sixth, one to report its end on."""
+REQUEST = struct.Struct("=QIQQ")
+"""The run's number, the driver's place in the list of drivers, seconds of processor time, bytes of memory.
+With it come the descriptors of the run's pipes and, as the sixth, one to report its end on."""
+SEED = struct.Struct("=Q")
+"""What the first frame to a child begins with."""
 KILL = struct.Struct("=Q")
 """The number of the run to kill."""
 ENDED = struct.Struct("=id")

@@ -77,7 +77,7 @@ def _run(config: Mapping[str, Any], descriptors: list[int]) -> NoReturn:
         Channel(3, 4).write_frame(REFUSED + str(error).encode())
         os._exit(1)
     hide_setup()
-    run_driver(driver, Channel(3, 4), request["seed"])
+    run_driver(driver, Channel(3, 4))
 
 
 def _carry_in(source: BinaryIO, targets: list[int]) -> None:

@@ -14,7 +14,7 @@ import threading
 import traceback
 from typing import Any, NoReturn, TextIO
 
-from art_gym.envs.coding.sandbox.child.channel import Channel
+from art_gym.envs.coding.sandbox.child.channel import SEED, Channel
 
 READY, REFUSED = b"\0", b"\1"
 """The first byte of the first frame: all layers are active, or the reason why nothing was run."""
@@ -51,19 +51,20 @@ class Driver:
         exec(self._last, self._globals)
 
 
-def run_driver(driver: Driver, channel: Channel, seed: int) -> NoReturn:
-    """Tell the parent that all layers are active, read the payload, run the driver, and end.
+def run_driver(driver: Driver, channel: Channel) -> NoReturn:
+    """Tell the parent that all layers are active, read seed and payload, run the driver, and end.
 
     Args:
         driver: The driver.
         channel: The frames to and from the parent.
-        seed: For the module ``random``, so that a run can be repeated.
     """
-    if seed:  # the zygote has seeded with 0
-        random.seed(seed)
     channel.write_frame(READY)
     try:
-        driver.run(channel, channel.read_frame())
+        frame = channel.read_frame()
+        (seed,) = SEED.unpack_from(frame)
+        if seed:  # the zygote has seeded with 0
+            random.seed(seed)
+        driver.run(channel, frame[SEED.size :])
         status = 0
     except BaseException as error:  # whatever a program throws, SystemExit included, ends here
         status = exit_code(error)

@@ -60,11 +60,11 @@ class Zygote:
         self._children: dict[int, tuple[int, int, int]] = {}
         """By pidfd, the runs that have not ended: number, process id, descriptor to report its end on."""
 
-    def serve(self) -> tuple[Driver, Channel, int] | None:
+    def serve(self) -> tuple[Driver, Channel] | None:
         """Fork a child for every request, until the parent is gone.
 
         Returns:
-            In a child: its driver, channel and seed, for the caller to continue with, outside of the
+            In a child: its driver and channel, for the caller to continue with, outside of the
             frames of this loop. In the zygote: ``None``, at the end.
         """
         self._poll.register(_CONTROL_ASIDE, select.POLLIN)
@@ -87,9 +87,9 @@ class Zygote:
                 else:
                     self._reap(descriptor)
 
-    def _fork(self, message: bytes, attached: bytes) -> tuple[Driver, Channel, int] | None:
+    def _fork(self, message: bytes, attached: bytes) -> tuple[Driver, Channel] | None:
         """``None`` in the zygote."""
-        number, driver, cpu_seconds, memory_bytes, seed = REQUEST.unpack(message)
+        number, driver, cpu_seconds, memory_bytes = REQUEST.unpack(message)
         *places, status = DESCRIPTORS.unpack(attached)
         if (*places,) != _PLACES:
             os._exit(1)  # too many descriptors are open here; a new zygote begins with none
@@ -112,7 +112,7 @@ class Zygote:
                     channel.write_frame(REFUSED + str(error).encode())
                 finally:
                     os._exit(1)
-            return run, channel, seed
+            return run, channel
         handle = os.pidfd_open(pid)
         os.closerange(0, len(_PLACES))
         self._children[handle] = number, pid, status

@@ -1,1 +1,0 @@
-"""A two-player coding game: one writes tests that break the other's program."""
