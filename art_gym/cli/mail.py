@@ -10,10 +10,9 @@ import numpy as np
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
 
 from art_gym.cli.common import fail, user_errors
+from art_gym.terminal import visible
 
 if TYPE_CHECKING:
     from art_gym.envs.mail.importers.load import ImportReport
@@ -25,33 +24,33 @@ mail_app = typer.Typer(help="Mailboxes for art/Email-v0.", no_args_is_help=True)
 
 @mail_app.command("import")
 def import_command(
-    path: Annotated[Path, typer.Argument(help="The mail to import.", show_default=False)],
+    sources: Annotated[list[Path], typer.Argument(help="The mail to import.", show_default=False)],
     out: Annotated[Path, typer.Option(help="The mailbox file to write.", show_default=False)],
     format: Annotated[
-        str | None, typer.Option(help="mbox, maildir, eml, enron or jsonl.", show_default="detected")
+        str | None, typer.Option(help="mbox, eml or jsonl, for every file.", show_default="detected")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file at --out.")] = False,
 ) -> None:
     """Import mail into a mailbox file that art/Email-v0 can search.
 
-    PATH is an mbox or JSONL file (also .gz, .xz, .bz2), an .eml file, a Maildir, a folder of .eml files, or a
-    folder tree like the Enron release. Messages that cannot be read are listed with the reason.
+    SOURCES are mbox, JSONL and .eml files, folders of them (a Maildir, a Thunderbird profile, a tree like the
+    Enron release) and .zip and .tar archives, compressed or not. What cannot be read is listed with a reason.
 
-    Example: art-gym mail import ~/Mail/archive.mbox --out box.db
+    Example: art-gym mail import ~/Mail/archive.mbox takeout.zip --out box.db
     """
     if out.exists() and not force:
         fail(f"{out} exists already; choose another --out, or replace it with --force")
     try:
         with user_errors():
-            report = _import_with_progress(path, out, format)
+            report = _import_with_progress(sources, out, format)
     except KeyboardInterrupt:
         print(f"interrupted: nothing was written to {out}", file=sys.stderr)
         raise typer.Exit(130) from None
-    print(report.summary())
+    print(visible(report.summary()))
     print(f"written to {out}; search it with: art-gym mail search {out} WORDS")
 
 
-def _import_with_progress(path: Path, out: Path, format: str | None) -> "ImportReport":
+def _import_with_progress(sources: list[Path], out: Path, format: str | None) -> "ImportReport":
     from art_gym.envs.mail.importers.load import import_mail
 
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[amount]}"))
@@ -64,7 +63,7 @@ def _import_with_progress(path: Path, out: Path, format: str | None) -> "ImportR
             description = "indexing" if done == total else "importing"
             bar.update(task, completed=done, total=total, amount=amount, description=description)
 
-        report = import_mail(path, out, format=format, on_progress=show)
+        report = import_mail(sources, out, format=format, on_progress=show)
         bar.update(task, total=1, completed=1, description="imported", amount=f"{report.imported:,} messages")
     return report
 
@@ -81,6 +80,9 @@ def search_command(
     limit: Annotated[int, typer.Option(help="The most hits to show.", min=1)] = 10,
 ) -> None:
     """Search a mailbox file; mail with all the words comes first.
+
+    Each mail is shown with how many of the words it holds, the text around them, and its Message-ID, which
+    questions of your own name in `gold_ids`.
 
     Example: art-gym mail search box.db quarterly budget --sender ann --after 2024-01-01
     """
@@ -99,15 +101,14 @@ def search_command(
             mailbox=mailbox,
             limit=limit,
         )
-        table = Table(box=None, pad_edge=False)
-        for title in ("date", "from", "subject", "text", "words"):
-            table.add_column(title, no_wrap=title == "date")
         for hit in hits:
             header = store.header(hit.row)
             day = f"{header.date:%Y-%m-%d}" if header.date else "no date"
-            cells = (day, header.sender.label, header.subject, store.snippet(hit.row, words))
-            table.add_row(*(Text(cell) for cell in cells), f"{hit.matched}/{len(words)}")
-        Console().print(table if hits else f"no mail found among {len(store):,}")
+            print(visible(f"{day} | {header.sender.label} | {header.subject} | {hit.matched}/{len(words)}"))
+            print(visible(f"    {store.snippet(hit.row, words)}"))
+            print(visible(f"    Message-ID: {store.message_id(hit.row)}"))
+        if not hits:
+            print(f"no mail found among {len(store):,}")
 
 
 def _day(text: str | None) -> date | None:
@@ -144,5 +145,6 @@ def questions_command(
             reasons = "".join(f"; {number} left out: {reason}" for reason, number in left_out.items())
             summary = f"{len(questions)} questions converted{reasons}"
         lines = [json.dumps(question.to_json(), ensure_ascii=False) + "\n" for question in questions]
+        out.touch(0o600)
         out.write_text("".join(lines), encoding="utf-8")
     print(f"{summary}; written to {out}")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from art_gym.baselines import Act, Baseline
+from art_gym.envs.mail.message import Message
 from art_gym.envs.mail.store.store import query_words
 from art_gym.parameters import Parameter
 from art_gym.tools import Tool
@@ -141,14 +142,19 @@ def _end(env: EmailEnv, number: int | None) -> str:
     if env.task.data["kind"] == "known_item":
         return env.tools["select"].render({"email_id": f"m{number}"})
     row = next(row for row, given in env.listed.items() if given == number)
-    text = _likely_value(env.store.message(row).body, env.task.prompt)
+    text = _likely_value(env.store.message(row), env.task.prompt)
     return env.tools["answer"].render({"text": text, "sources": [f"m{number}"]})
 
 
-def _likely_value(body: str, question: str) -> str:
+def _likely_value(message: Message, question: str) -> str:
     """A guess at the answer without a model: the first text in the mail of the kind asked for."""
-    lowered = question.lower()
+    lowered, body = question.lower(), message.body
+    if re.search(r"e-?mail address|address of", lowered) and (address := _address_of(message, lowered)):
+        return address
     patterns = [
+        (("website", "web site", "web page", "url", "link"), r"https?://[^\s<>)]+|www\.[^\s<>)]+"),
+        (("phone", "fax", "mobile", "cell"), r"\+?\(?\d[\d ().-]{5,}\d"),
+        (("percent", "per cent"), r"\d+(?:\.\d+)? ?(?:%|per ?cent)"),
         (
             ("how much", "amount", "cost", "price"),
             r"\d[\d.,]*\s?(?:EUR|USD|GBP|euros?|dollars?)|[€$£]\s?\d[\d.,]*",
@@ -166,6 +172,17 @@ def _likely_value(body: str, question: str) -> str:
             return found.group()
     found = re.search(r"[A-Z][a-z]+", body)
     return found.group() if found else "not in the mailbox"
+
+
+def _address_of(message: Message, question: str) -> str | None:
+    """The address of whom the question names, else the first one in the text."""
+    asked = set(query_words(question))
+    named = {who.email: len(asked.intersection(query_words(who.name))) for who in message.people if who.email}
+    best = max(named, key=named.__getitem__, default=None)
+    if best is not None and named[best]:
+        return best
+    found = re.search(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+", message.body)
+    return found.group() if found else best
 
 
 def _random_arguments(env: EmailEnv, chosen: Tool, rng: np.random.Generator) -> dict[str, object]:

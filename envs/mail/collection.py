@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from art_gym.envs.mail.questions import Question, known_item_questions, world_questions
+from art_gym.envs.mail.questions.model import check_in_store
 from art_gym.envs.mail.store.store import MailStore, MailStoreWriter
 from art_gym.envs.mail.synthetic.world import generate
 from art_gym.tasks import Task, TaskSet
@@ -44,7 +45,7 @@ def open_collection(
         difficulty: Which levels to keep; ``None`` keeps all.
 
     Raises:
-        ValueError: If no question is left, or a file is not what it should be.
+        ValueError: If no question is left, or a question is not what it should be or does not fit the mail.
         FileNotFoundError: If a path does not exist.
     """
     path = world_path(world_seed) if mailbox is None else Path(mailbox).resolve()
@@ -53,11 +54,10 @@ def open_collection(
     )
     if questions is None or isinstance(questions, str | PathLike):
         named = None if questions is None else str(Path(questions).resolve())
-        store, tasks = _open(
-            str(path), path.stat().st_mtime_ns if path.exists() else 0, named, world_seed, levels
-        )
-        return store, tasks
-    return MailStore(path), _tasks(list(questions), levels)
+        return _open(str(path), _state(path), named, _state(named), world_seed, levels)
+    store, chosen = MailStore(path), list(questions)
+    check_in_store({f"question {question.id}": question for question in chosen}, store)
+    return store, _tasks(chosen, levels)
 
 
 def world_path(seed: int) -> Path:
@@ -74,37 +74,55 @@ def world_path(seed: int) -> Path:
     if not path.exists():
         world = generate(seed)
         questions = world_questions(world, np.random.default_rng([seed, 1]))
-        with MailStoreWriter(path) as writer:
+        with MailStoreWriter(path, private=False) as writer:
             for message in world.messages:
                 writer.add(message)
             writer.meta["questions"] = json.dumps([question.to_json() for question in questions])
     return path
 
 
-def read_questions(path: str | PathLike[str]) -> list[Question]:
-    """Read questions from a JSONL file, one ``Question`` a line.
+def read_questions(path: str | PathLike[str], store: MailStore) -> list[Question]:
+    """Read questions about a store from a JSONL file, one ``Question`` a line, and check them.
 
     Raises:
-        ValueError: For a line that is not a question, with its number.
+        ValueError: For the first line that is not a question about this store, with its number and field.
+        FileNotFoundError: If there is no such file.
     """
-    questions = []
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            questions.append(Question.from_json(json.loads(line)))
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number}: not a question: {error}") from error
-    return questions
+    questions: dict[str, Question] = {}
+    with Path(path).open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                place = f"{path}, line {number}"
+                try:
+                    questions[place] = Question.from_json(json.loads(line))
+                except ValueError as error:
+                    raise ValueError(f"{place}: {error}") from error
+    if not questions:
+        raise ValueError(f"{path}: there is no question in it; write one a line, as JSON")
+    check_in_store(questions, store)
+    return list(questions.values())
+
+
+def _state(path: str | Path | None) -> tuple[int, int]:
+    """A file's time and size, so that one that was written again is read again."""
+    if path is None or not Path(path).exists():
+        return 0, 0
+    found = Path(path).stat()
+    return found.st_mtime_ns, found.st_size
 
 
 @functools.lru_cache(maxsize=16)
 def _open(
-    path: str, _modified: int, questions: str | None, seed: int, levels: tuple[int, ...] | None
+    path: str,
+    _store_state: tuple[int, int],
+    questions: str | None,
+    _questions_state: tuple[int, int],
+    seed: int,
+    levels: tuple[int, ...] | None,
 ) -> tuple[MailStore, TaskSet]:
     store = MailStore(path)
     if questions is not None:
-        chosen = read_questions(questions)
+        chosen = read_questions(questions, store)
     elif "questions" in store.meta:
         chosen = [Question.from_json(item) for item in json.loads(store.meta["questions"])]
     else:
@@ -116,7 +134,9 @@ def _tasks(questions: list[Question], levels: tuple[int, ...] | None) -> TaskSet
     kept = [q for q in questions if levels is None or q.difficulty in levels]
     if not kept:
         there = sorted({q.difficulty for q in questions})
-        raise ValueError(f"no question of difficulty {list(levels or ())}; there are {there}")
+        raise ValueError(
+            f"no question of difficulty {list(levels or ())}; there are {there or 'none at all'}"
+        )
     return TaskSet(_task(question) for question in kept)
 
 

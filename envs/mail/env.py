@@ -13,7 +13,7 @@ from art_gym.envs.mail.collection import open_collection, store_sha256
 from art_gym.envs.mail.facts import episode_facts
 from art_gym.envs.mail.grading import matches, says_nothing_found
 from art_gym.envs.mail.questions import Question
-from art_gym.envs.mail.rewards import REWARDS, Progress, end_terms, search_terms
+from art_gym.envs.mail.rewards import REWARDS, Progress, failed_terms, right_terms
 from art_gym.envs.mail.store.store import Hit, query_words
 from art_gym.errors import ToolError, did_you_mean
 from art_gym.tasks import Task
@@ -47,21 +47,22 @@ class EmailEnv(TextEnv):
     The standing instructions and the question. The seed chooses the question.
 
     ## Rewards
-    ``reward="outcome"`` (the default) pays at the end: ``correct`` 1, and with it ``sources`` up to 0.1 for
-    citing exactly the mails an answer rests on and ``quick`` up to 0.1 for turns left. A wrong mail or answer
-    costs 0.5 (``wrong``); giving up costs nothing, so a guess must be right more often than one time in
-    three. Without a correct end ``found`` and ``read`` pay 0.1 each, once, for having listed and having
-    opened a right mail; a correct end does not pay them again, so reading for its own sake earns nothing.
-    A reply that is no valid call costs ``invalid_action_penalty``.
+    ``reward="outcome"`` (the default) pays at the end alone. The right mail or answer pays ``correct`` 1, and
+    with it ``sources`` up to 0.1 for citing exactly the mails an answer rests on and ``quick`` up to 0.1 for
+    turns left. Every other end costs 0.5: a wrong one (``wrong``), and none (``no_answer``), which is saying
+    that the mailbox does not have what it has, or running out of turns. So silence is never better than a
+    guess, and a policy that never succeeds earns -0.5 or less, whatever it finds and reads on the way. For a
+    question that nothing answers, saying so is right. A reply that is no valid call costs
+    ``invalid_action_penalty`` besides.
 
-    ``reward="shaped"`` adds step rewards to that: a search that finds nothing costs 0.1; new results pay
-    for the share of the question's words they hold (``relevance``) and for senders not seen before
-    (``diversity``), at most 1 in an episode. Results seen before pay nothing, so repeating a search earns
-    nothing; but an agent can still earn up to 1 by looking around before it answers.
+    ``reward="shaped"`` adds ``progress``: 0.2 when a right mail is first listed, 0.2 when one is first
+    opened, and both taken back at the end. It tells an algorithm that credits single turns which of them
+    helped; the sum of an episode is that of ``"outcome"``, so there is nothing to gain by looking around, and
+    an algorithm that learns from the sum alone, as GRPO does by default, sees no difference.
 
-    Answers are graded by normalised match with the accepted forms: an answer with two different amounts,
-    dates or names, or longer than a sentence or two, is wrong. For a question that nothing answers,
-    saying so is right.
+    Answers are graded by normalised match with the accepted forms: one that names two amounts, dates, names
+    or texts, however they are joined, or is longer than a sentence or two, is wrong. The grader
+    knows no language but English: in another, the answer alone is the safest.
 
     ## Episode End
     Terminated by ``select`` and ``answer``; truncated after ``max_turns`` replies.
@@ -81,7 +82,8 @@ class EmailEnv(TextEnv):
     * ``split``, ``max_turns``, ``invalid_action_penalty``, ``render_mode``: as in every ``TextEnv``.
 
     ## References
-    OpenPipe's ART-E (an e-mail agent trained with GRPO), whose small reward terms are used here.
+    OpenPipe's ART-E, an e-mail agent trained with GRPO. Ng, Harada and Russell (1999), "Policy invariance
+    under reward transformations", for ``reward="shaped"``.
 
     ## Version History
     * v0: first version.
@@ -177,12 +179,8 @@ class EmailEnv(TextEnv):
         self._scores = {hit.row: hit.score for hit in hits}
         self._results = [(hit.row, hit.matched) for hit in hits]
         self._newest_first()
-        new = [row for row, _ in self._results if row not in self._ids]
-        terms: dict[str, float] = {}
-        if self.reward_name == "shaped":
-            terms = search_terms(self._progress, self.store, self.task.prompt, new)
         self._progress.searches += 1
-        return Outcome(self._listing(), terms)
+        return Outcome(self._listing(), self._progress_terms())
 
     @tool
     def filter(
@@ -231,7 +229,7 @@ class EmailEnv(TextEnv):
         return self._listing()
 
     @tool
-    def read(self, email_id: str, page: int = 1) -> str:
+    def read(self, email_id: str, page: int = 1) -> Outcome:
         """Open one mail.
 
         Args:
@@ -254,7 +252,7 @@ class EmailEnv(TextEnv):
         lines += [f"Date: {when}", f"Subject: {message.subject}", "", body[(page - 1) * _PAGE : page * _PAGE]]
         if pages > 1:
             lines.append(f"(page {page} of {pages})")
-        return "\n".join(lines)
+        return Outcome("\n".join(lines), self._progress_terms())
 
     @tool(ends=True)
     def select(self, email_id: str) -> Outcome:
@@ -281,30 +279,27 @@ class EmailEnv(TextEnv):
         cited = {self._row(email_id) for email_id in sources or []}
         if len(cited) > _MOST_SOURCES:
             raise ToolError(f"cite at most {_MOST_SOURCES} mails, not {len(cited)}")
-        kind, nothing = self.task.data["kind"], says_nothing_found(text)
-        gave_up = nothing and kind != "unanswerable"
-        self._result = None if gave_up else {"answer": text}
+        kind, nothing = self.task.data["kind"], says_nothing_found(text, self.task.prompt)
+        if nothing and kind != "unanswerable":
+            return self._no_answer("You gave up.")
+        self._result = {"answer": text}
         if kind == "known_item":
-            return (
-                self._give_up() if nothing else self._end(False, "The question asks for a mail: use select.")
-            )
+            return self._end(False, "The question asks for a mail: use select.")
         if kind == "unanswerable":
-            return self._end(
-                nothing, "Right: nothing answers it." if nothing else "Nothing in the mailbox says so."
-            )
-        if nothing:
-            return self._give_up()
-        right = matches(text, self.task.data["answers"], self.task.data["answer_type"])
+            words = "Right: nothing answers it." if nothing else "Nothing in the mailbox says so."
+            return self._end(nothing, words)
+        right = matches(text, self.task.data["answers"], self.task.data["answer_type"], self.task.prompt)
         share = len(cited & self._gold) / max(len(cited), len(self._gold), 1)
         return self._end(right, "This is right." if right else "This is wrong.", sources=share)
 
     def on_truncation(self) -> Outcome:
-        """Running out of turns is giving up."""
-        return self._give_up("No turns are left.")
+        """Running out of turns costs as much as a wrong answer."""
+        return self._no_answer("No turns are left.")
 
     def facts(self) -> dict[str, Any]:
         """The expected and the given result, for judges; mails are named by Message-ID."""
-        return episode_facts(self.task.data, self._result, list(map(self.store.message_id, self._gold)))
+        gold = list(map(self.store.message_id, self._gold))
+        return episode_facts(self.task.data, self._result, gold, self.task.prompt)
 
     @property
     def listed(self) -> dict[int, int]:
@@ -324,12 +319,17 @@ class EmailEnv(TextEnv):
         """Search what may be seen: the question's mailbox up to the question's date."""
         return self.store.search(query, mailbox=self._mailbox, until=self._until, limit=limit, **filters)
 
-    def _give_up(self, words: str = "You gave up.") -> Outcome:
-        return Outcome(words, self._progress.terms(), ends=True, metrics=self._metrics())
+    def _progress_terms(self, *, ended: bool = False) -> dict[str, float]:
+        return self._progress.terms(ended=ended) if self.reward_name == "shaped" else {}
+
+    def _no_answer(self, words: str) -> Outcome:
+        terms = failed_terms(answered=False) | self._progress_terms(ended=True)
+        return Outcome(words, terms, ends=True, metrics=self._metrics())
 
     def _end(self, right: bool, words: str, *, sources: float = 0.0) -> Outcome:
         left = (self.max_turns - self.turn) / self.max_turns
-        terms = end_terms(self._progress, right=right, sources=sources, turns_left=left)
+        paid = right_terms(sources=sources, turns_left=left) if right else failed_terms(answered=True)
+        terms = paid | self._progress_terms(ended=True)
         return Outcome(words, terms, ends=True, success=right, metrics=self._metrics())
 
     def _metrics(self) -> dict[str, float]:

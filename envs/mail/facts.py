@@ -23,7 +23,7 @@ _REQUIRED = {
 
 
 def episode_facts(
-    question: Mapping[str, Any], result: Mapping[str, str] | None, gold: Sequence[str]
+    question: Mapping[str, Any], result: Mapping[str, str] | None, gold: Sequence[str], text: str = ""
 ) -> dict[str, Any]:
     """An episode's facts, see :meth:`art_gym.env.TextEnv.facts`.
 
@@ -35,6 +35,7 @@ def episode_facts(
         question: The task's data.
         result: ``{"mail": Message-ID}``, ``{"answer": text}``, or ``None`` for giving up.
         gold: The Message-IDs of the right mails.
+        text: The question as it is asked.
     """
     kind = question["kind"]
     free_text = kind in ("fact", "two_messages") and question["answer_type"] in (None, "text")
@@ -54,12 +55,12 @@ def episode_facts(
     answers = [_NOTHING] if kind == "unanswerable" else question["answers"]
     if answers:
         facts["expected"] = {"answer": answers[0]}
-        if "answer" in given and _is_right(given["answer"], question):
+        if "answer" in given and _is_right(given["answer"], question, text):
             facts["result"] = dict(facts["expected"])
     return facts
 
 
-def _is_right(answer: str, question: Mapping[str, Any]) -> bool:
+def _is_right(answer: str, question: Mapping[str, Any], text: str) -> bool:
     if question["kind"] == "unanswerable":
-        return says_nothing_found(answer)
-    return matches(answer, question["answers"], question["answer_type"])
+        return says_nothing_found(answer, text)
+    return matches(answer, question["answers"], question["answer_type"], text)

@@ -1,22 +1,23 @@
-"""The rewards of the mail environment: ``"outcome"`` pays at the end, ``"shaped"`` for searching too."""
+"""The rewards of the mail environment: ``"outcome"`` pays at the end, ``"shaped"`` lends on the way to it.
+
+An end without the right result always costs the same: a wrong result, none, no turns left. So what
+never succeeds earns the least there is, and a guess is never worse than silence.
+
+Progress is paid by ``"shaped"`` alone, as the change of a potential that is 0 at the start and at the end
+(Ng, Harada and Russell, 1999, "Policy invariance under reward transformations"). It moves reward to the turns
+that come nearer to the result and adds nothing to an episode's sum, so no policy gains by it.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-
-from art_gym.envs.mail.store.store import MailStore
+from dataclasses import dataclass
 
 REWARDS = ("outcome", "shaped")
 """The rewards by the name that ``gym.make`` takes."""
 
-_CORRECT, _WRONG = 1.0, -0.5
+_CORRECT, _FAILED = 1.0, -0.5
 _SOURCES, _QUICK = 0.1, 0.1
-_FOUND, _READ = 0.1, 0.1
-_NOTHING_FOUND = -0.1
-_RELEVANCE, _DIVERSITY = 0.2, 0.05
-_SHAPED_MOST = 1.0
+_PROGRESS = 0.2
 
 
 @dataclass
@@ -28,44 +29,22 @@ class Progress:
     read: bool = False
     """Whether a right mail was opened."""
     searches: int = 0
-    senders: set[str] = field(default_factory=set)
-    """Senders already paid for."""
-    shaped: float = 0.0
-    """Step rewards paid so far."""
+    lent: float = 0.0
+    """What ``"shaped"`` has paid so far."""
 
-    def terms(self) -> dict[str, float]:
-        """What is paid for progress if the episode does not end right."""
-        terms = {"found": _FOUND} if self.found else {}
-        return terms | {"read": _READ} if self.read else terms
+    def terms(self, *, ended: bool = False) -> dict[str, float]:
+        """What ``"shaped"`` pays for a turn: 0.2 for each of found and read, taken back at the end."""
+        potential = 0.0 if ended else _PROGRESS * (self.found + self.read)
+        change, self.lent = potential - self.lent, potential
+        return {"progress": change} if change else {}
 
 
-def end_terms(progress: Progress, *, right: bool, sources: float, turns_left: float) -> dict[str, float]:
-    """What an end pays under both rewards; ``sources`` and ``turns_left`` are shares in [0, 1]."""
-    if not right:
-        return {"wrong": _WRONG, **progress.terms()}
+def right_terms(*, sources: float, turns_left: float) -> dict[str, float]:
+    """What the right result pays; ``sources`` and ``turns_left`` are shares in [0, 1]."""
     terms = {"correct": _CORRECT, "quick": _QUICK * turns_left}
     return terms | {"sources": _SOURCES * sources} if sources else terms
 
 
-def search_terms(progress: Progress, store: MailStore, question: str, new: Sequence[int]) -> dict[str, float]:
-    """What a search pays under ``"shaped"``, given the rows of its results that were not listed before.
-
-    They pay by what they share with the question and by who sent them, up to 1 over the episode.
-    """
-    if not new:
-        return {"nothing_found": _NOTHING_FOUND}
-    wanted = _words(question)
-    messages = [store.message(row) for row in new]
-    shares = [len(wanted & _words(f"{m.subject} {m.body}")) / max(1, len(wanted)) for m in messages]
-    new_senders = {message.sender.email for message in messages} - progress.senders
-    progress.senders |= new_senders
-    relevance = _RELEVANCE * sum(shares) / len(shares)
-    diversity = _DIVERSITY * len(new_senders)
-    left = max(0.0, _SHAPED_MOST - progress.shaped)
-    scale = min(1.0, left / (relevance + diversity)) if relevance + diversity else 0.0
-    progress.shaped += scale * (relevance + diversity)
-    return {"relevance": scale * relevance, "diversity": scale * diversity}
-
-
-def _words(text: str) -> set[str]:
-    return set(re.findall(r"\w{3,}", text.lower()))
+def failed_terms(*, answered: bool) -> dict[str, float]:
+    """What any other end costs: ``wrong`` for a wrong result, ``no_answer`` for none."""
+    return {"wrong" if answered else "no_answer": _FAILED}

@@ -25,7 +25,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from art_gym.envs.mail.importers.text import decode, decode_header, html_to_text, transfer_decode
+from art_gym.envs.mail.importers.charsets import decode, guessed_charset
+from art_gym.envs.mail.importers.text import decode_header, html_to_text, transfer_decode
 from art_gym.envs.mail.message import Address, Message, bare_id
 
 MAX_BODY = 1_000_000  # characters of a text that are kept
@@ -38,13 +39,16 @@ _MAX_DEPTH = 20  # parts within parts
 _MAX_PARTS = 300  # parts in one message
 _MAX_PART = 4 * MAX_BODY  # bytes of one text part that are decoded
 
+_HTML_HEAD = 4_000  # bytes of HTML in which it may name its charset
+
 _HEADER_LINE = re.compile(rb"([!-9;-~]+)[ \t]*:(.*)", re.DOTALL)
-_LEADING_BLANKS = re.compile(rb"\A(?:[ \t]*\r?\n)+")
+_BEFORE_HEADER = re.compile(rb"\A(?:\xef\xbb\xbf)?(?:[ \t]*\r?\n)*")  # a byte order mark, blank lines
+_CHARSET = re.compile(rb"charset\s*=\s*[\"']?([\w.:-]+)", re.IGNORECASE)
 _HEADER_END = re.compile(rb"\r?\n\r?\n")
 _PARAMETER = re.compile(r';\s*([!-:<-~]+?)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^;\s]*))')
-_MAIL_HEADERS = frozenset(
+MAIL_HEADERS = frozenset(
     """from to cc subject date message-id received return-path reply-to sender mime-version content-type
-    delivered-to in-reply-to references x-mailer""".split()
+    delivered-to in-reply-to references x-mailer x-mozilla-status""".split()
 )
 _ADDRESS_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"?|<[^<>]*>?|\([^()]*\)?|[,;]|:|[^",;:<>()]+|[>)]')
 
@@ -106,13 +110,13 @@ def parse_message(data: bytes, folder: str = "", mailbox: str = "") -> Parsed:
         raise NotMailError("empty")
     if b"\n" not in data:
         data = data.replace(b"\r", b"\n")
-    root = split_part(_LEADING_BLANKS.sub(b"", data, count=1))
-    if not _MAIL_HEADERS & root.headers.keys():
+    root = split_part(_BEFORE_HEADER.sub(b"", data, count=1))
+    if not MAIL_HEADERS & root.headers.keys():
         raise NotMailError("no mail header")
     senders = parse_addresses(root.headers.get("from", "") or root.headers.get("sender", ""))
     message = Message(
         message_id=bare_id("".join(root.headers.get("message-id", "").split())),
-        date=parse_date(root.headers.get("date", "")),
+        date=_date_of(root.headers),
         sender=senders[0] if senders else Address(),
         to=parse_addresses(root.headers.get("to", "")),
         cc=parse_addresses(root.headers.get("cc", "")),
@@ -148,7 +152,7 @@ def split_part(data: bytes) -> Part:
         return Part({}, data)
     blank = _HEADER_END.search(data, 0, _MAX_HEADER_BYTES)
     end = blank.end() if blank else min(len(data), _MAX_HEADER_BYTES)
-    headers: dict[str, str] = {}
+    headers: dict[str, bytes] = {}
     name, lines, at = "", [b""], 0
     block = data[:end].splitlines(keepends=True)
     for line, following in zip(block, [*block[1:], b""], strict=False):
@@ -165,12 +169,17 @@ def split_part(data: bytes) -> Part:
             break
         at += len(line)
     _keep(headers, name, lines)
-    return Part(headers, data[at:])
+    if b"".join(headers.values()).isascii():
+        return Part({name: decode(value, None) for name, value in headers.items()}, data[at:])
+    # Letters that are not encoded are in the charset of the text, by its name or by its look.
+    named = _CHARSET.search(headers.get("content-type", b""))
+    around = named[1].decode("ascii", "replace") if named else guessed_charset(data)
+    return Part({name: decode(value, None, around) for name, value in headers.items()}, data[at:])
 
 
-def _keep(headers: dict[str, str], name: str, lines: list[bytes]) -> None:
+def _keep(headers: dict[str, bytes], name: str, lines: list[bytes]) -> None:
     if name and name not in headers and len(headers) < _MAX_HEADERS:
-        headers[name] = decode(b" ".join(line.strip() for line in lines)[:_MAX_VALUE], None)
+        headers[name] = b" ".join(line.strip() for line in lines)[:_MAX_VALUE]
 
 
 class _Reader:
@@ -228,7 +237,10 @@ def _best_alternative(parts: list[Part]) -> Part:
 
 def _text_of(part: Part, kind: str) -> str:
     data = transfer_decode(part.content[:_MAX_PART], part.headers.get("content-transfer-encoding", ""))
-    text = decode(data, part.parameter("content-type", "charset"))
+    charset = part.parameter("content-type", "charset")
+    if kind == "text/html" and not charset and (named := _CHARSET.search(data, 0, _HTML_HEAD)):
+        charset = named[1].decode("ascii", "replace")
+    text = decode(data, charset)
     return html_to_text(text) if kind == "text/html" else text
 
 
@@ -258,9 +270,17 @@ def _line_after(content: bytes, at: int) -> int:
     return len(content) if end < 0 else end + 1
 
 
+def _date_of(headers: dict[str, str]) -> datetime | None:
+    """When a message was sent; if it does not say so, when its last server received it."""
+    arrived = headers.get("received", "").rpartition(";")[2]
+    values = (headers.get("date", ""), headers.get("delivery-date", ""), arrived)
+    return next((date for value in values if value and (date := parse_date(value))), None)
+
+
 def parse_date(value: str) -> datetime | None:
     """When a Date header says a message was sent, in UTC; ``None`` if that cannot be so.
 
+    Years of three digits, also as ``0102``, count from 1900 (RFC 5322, 4.3), and so do ones as ``19102``.
     Dates before 1970-01-02 and on 1980-01-01 are the zeros of clocks, not dates; ones from 2100 on are wrong.
     """
     try:
@@ -268,8 +288,9 @@ def parse_date(value: str) -> datetime | None:
         if fields is None:
             return None
         zone = timezone(timedelta(seconds=fields[9] or 0)) if abs(fields[9] or 0) < 86_400 else UTC
-        moment = datetime(*fields[:6], tzinfo=zone)
-        return usable_date(moment)
+        year = fields[0] - 19_000 if 19_100 <= fields[0] < 19_200 else fields[0]
+        year += 1_900 if 100 <= year < 200 else 0
+        return usable_date(datetime(year, *fields[1:6], tzinfo=zone))
     except (ValueError, IndexError, TypeError, OverflowError):
         return None
 

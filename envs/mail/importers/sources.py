@@ -1,123 +1,129 @@
-"""Read mail files and folders of several formats as a stream of raw messages.
+"""Read files, folders and archives of mail as a stream of raw messages.
 
-A source yields one :class:`Raw` per message, in an order that depends on names only, and holds at most one
-message in memory.
+Each file is read by what it is: an mbox, JSON lines or one message, also compressed, in a folder, a Maildir,
+a Thunderbird profile, a zip or a tar file. The order depends on names only (in archives, on theirs), and at
+most one message is in memory.
 """
 
 from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import lzma
 import os
 import re
 import stat
+import tarfile
+import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
-from typing import BinaryIO, NamedTuple, cast
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple, cast
 
-MAX_MESSAGE = 32_000_000  # bytes of one message that are read; the rest is passed over
-CHUNK = 65_536  # bytes of a line that are read at once
-_OPENERS: dict[str, Callable[[BinaryIO], object]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
-_BROKEN = (EOFError, lzma.LZMAError, zlib.error, OSError)
-_FROM_LINE = re.compile(rb"From .*\d\d?:\d\d.*\d{4}")
-_QUOTED_FROM = re.compile(rb">+From ")
-_HEADER_LINE = re.compile(rb"[!-9;-~]+[ \t]*:|>?From ")
-_NUMBERED = re.compile(r"\d+\.?")
+from art_gym.envs.mail.importers.mbox import CHUNK, MAX_MESSAGE, mbox_lines
+
+_OPENERS: dict[bytes, Callable[[io.BufferedReader], object]] = {
+    b"\x1f\x8b": gzip.open,
+    b"\xfd7zXZ\x00": lzma.open,
+    b"BZh": bz2.open,
+}
+_BROKEN = (EOFError, OSError, lzma.LZMAError, zlib.error, tarfile.TarError, zipfile.BadZipFile)
+_HEAD = 4096  # bytes that tell what a file is
+_HEADER_LINE = re.compile(rb"[!-9;-~]+[ \t]*:")
+# One message each, though it may begin with a From line: of the Enron release `1.`, of SpamAssassin `1.7c53`.
+_ONE_MESSAGE = re.compile(r".*\.eml|\d+\.[0-9a-f]*", re.IGNORECASE)
 _USUAL_FOLDERS = {"inbox", "sent", "sent_items", "_sent_mail", "deleted_items", "all_documents"}
-_MAILDIR_FILES = re.compile(r"dovecot|courier|\.|subscriptions$|maildirsize$|maildirfolder$")
+_NOT_LISTED = re.compile(r"dovecot|courier|\.|subscriptions$|maildirsize$|maildirfolder$|.*\.msf$")
 
 
 class Raw(NamedTuple):
     """One message as found. ``reason`` is set, and ``data`` empty, if it could not be read.
 
-    ``position`` is how many bytes of a file had been read by then.
+    Attributes:
+        where: The file, and the number of the message if it holds several.
+        source: The file with several messages, or the folder with files of one.
+        data: The message.
+        format: How it is written, one of ``FORMATS``.
+        folder: The mail folder it is in.
+        mailbox: The mailbox it is in.
+        reason: Why it could not be read.
+        position: How many bytes of the file on disk had been read by then.
     """
 
     where: str
+    source: str
     data: bytes = b""
+    format: str = "eml"
     folder: str = ""
     mailbox: str = ""
     reason: str = ""
     position: int = 0
 
 
-class Source(NamedTuple):
-    """A stream of messages: its format, the size of the file in bytes (None for a folder), the messages."""
+class _File(NamedTuple):
+    """A file of a source: its path for reports, its mailbox, and the folders from there on to its name.
 
-    format: str
-    size: int | None
-    messages: Iterator[Raw]
+    ``parts`` is empty for a source that is a file.
+    """
+
+    shown: str
+    mailbox: str
+    parts: tuple[str, ...] = ()
+    is_in_archive: bool = False
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return PurePosixPath(self.shown).name
+
+    @property
+    def home(self) -> str:
+        """The folder it is in, as reports show it; a source that is a file stands for itself."""
+        return str(PurePosixPath(self.shown).parent) if self.parts else self.shown
+
+    @property
+    def folders(self) -> list[str]:
+        """The mail folders it is in, by the names that Maildirs and Thunderbird make of them."""
+        parts = self.parts[:-1]
+        if parts[-1:] in (("cur",), ("new",)):
+            parts = tuple(part.strip(".").replace(".", "/") for part in parts[:-1])
+        return [self.mailbox, *(part.removesuffix(".sbd") for part in parts)]
+
+    def member(self, name: str) -> _File:
+        """A file in this archive."""
+        parts = (*self.parts[:-1], *(PurePosixPath(name.replace("\\", "/")).parts or (name,)))
+        return _file(f"{self.shown}/{name}", self.mailbox, parts)._replace(is_in_archive=True)
+
+    def left_out(self, reason: str) -> Raw:
+        """The file as one that no mail was read from."""
+        return Raw(self.shown, self.home, reason=reason)
 
 
-def open_source(path: Path, format: str | None = None) -> Source:
-    """Detect the format of a path and begin to read it.
+def _file(shown: str, mailbox: str, parts: tuple[str, ...]) -> _File:
+    """A file in a folder; in the Enron release (``user/folder/1.``) its mailbox is the user's."""
+    if re.fullmatch(r"\d+\.", parts[-1]):
+        parts = parts[1:] if parts[0] == "maildir" else parts
+        if len(parts) > 2:
+            return _File(shown, parts[0], parts[1:])
+    return _File(shown, mailbox, parts)
+
+
+def read_source(path: Path, format: str | None = None) -> Iterator[Raw]:
+    """The messages in a file, folder or archive, and each other file with the reason that it is left out.
 
     Args:
-        path: A file or a folder.
-        format: One of ``FORMATS``, if it is known.
-
-    Raises:
-        FileNotFoundError: There is nothing at the path.
-        ValueError: No known format, or the format does not fit a file or a folder.
+        path: What to read.
+        format: How every file in it is written, one of ``FORMATS``; by default each by name and content.
     """
-    if not path.exists():
-        raise FileNotFoundError(f"nothing to import at {path}")
-    format = format or detect_format(path)
-    readers = _FOLDER_READERS if path.is_dir() else _FILE_READERS
-    if format not in readers:
-        what = "folder" if path.is_dir() else "file"
-        raise ValueError(
-            f"{path} is a {what}, and {format!r} is not a format of one; use {', '.join(readers)}"
-        )
-    return Source(format, None if path.is_dir() else path.stat().st_size, readers[format](path))
-
-
-def detect_format(path: Path) -> str:
-    """The format of a file by its first bytes, of a folder by the names in it.
-
-    Raises:
-        ValueError: It is none of the known ones.
-    """
-    if path.is_dir():
-        return _detect_folder(path)
-    with _opened(path) as (file, _):
-        try:
-            head = file.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n")
-        except _BROKEN as error:
-            raise ValueError(f"{path} cannot be read: {error}") from error
-    if head.startswith(b"{"):
-        return "jsonl"
-    if head.startswith(b"From "):
-        return "mbox"
-    if _HEADER_LINE.match(head):
-        return "eml"
-    raise ValueError(f"{path} holds no mail that is known here; known: {', '.join(FORMATS)}")
-
-
-def _detect_folder(path: Path) -> str:
-    for folder, names, files in os.walk(path):
-        names.sort()
-        if {"cur", "new"} & set(names) or Path(folder).name in ("cur", "new"):
-            return "maildir"
-        if any(name.lower().endswith(".eml") for name in files):
-            return "eml"
-        if any(_NUMBERED.fullmatch(name) for name in files):
-            return "enron"
-    raise ValueError(
-        f"no mail found in {path}: no Maildir (cur, new), no .eml files, no numbered files as in the Enron "
-        "tree; an mbox or JSONL file is given by its own path"
-    )
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
-    """A file's content, uncompressed, and the file itself."""
-    with path.open("rb") as raw:
-        opener = _OPENERS.get(path.suffix.lower())
-        yield (cast(BinaryIO, opener(raw)) if opener else raw), raw
+    if not path.is_dir():
+        yield from _read_path(path, _File(str(path), stem(path)), format)
+        return
+    is_one_user = any((path / folder).is_dir() for folder in _USUAL_FOLDERS)
+    for found in _walk(path):
+        shown, parts = found.as_posix(), found.relative_to(path).parts
+        file = _File(shown, stem(path), parts) if is_one_user else _file(shown, stem(path), parts)
+        yield from _read_path(found, file, format)
 
 
 def stem(path: Path) -> str:
@@ -126,131 +132,128 @@ def stem(path: Path) -> str:
     return name.lstrip(".").split(".")[0] or name
 
 
-def _read_mbox(path: Path) -> Iterator[Raw]:
-    """The messages of an mbox file (mboxo, mboxrd), split at its ``From `` lines.
-
-    Such a line counts when it has a time and a year and a header follows (or, after a blank line, a blank
-    one): mail quotes "From " at the start of lines more often than its writers think.
-    """
-    name = stem(path)
-    count = 0
-    with _opened(path) as (file, raw):
-        lines: list[bytes] | None = None
-        try:
-            for starts, line in _mbox_lines(file):
-                if starts and lines is not None:
-                    count += 1
-                    where = f"{path.name}, message {count}"
-                    yield Raw(where, b"".join(lines), name, name, position=raw.tell())
-                if starts:
-                    lines = []
-                elif lines is not None:
-                    lines.append(line)
-                elif line.strip():
-                    lines = [line]
-        except _BROKEN as error:
-            yield Raw(f"{path.name}, after message {count}", reason=_broken(error))
-        if lines is not None:
-            yield Raw(f"{path.name}, message {count + 1}", b"".join(lines), name, name)
-
-
-def _mbox_lines(file: BinaryIO) -> Iterator[tuple[bool, bytes]]:
-    """Each line with whether it begins a message; what exceeds a message's limit is passed over."""
-    size, was_blank, is_first = 0, True, True
-    line = file.readline(CHUNK)
-    while line:
-        following = file.readline(CHUNK)
-        is_blank_next = not following.strip()
-        starts = line.startswith(b"From ") and (
-            is_first
-            or (
-                (_FROM_LINE.match(line) is not None)
-                and (_HEADER_LINE.match(following) is not None or (was_blank and is_blank_next))
-            )
-        )
-        size = 0 if starts else size + len(line)
-        if starts or size <= MAX_MESSAGE:
-            yield starts, line[1:] if _QUOTED_FROM.match(line) else line
-        was_blank = not line.strip()
-        is_first = is_first and was_blank
-        line = following
-
-
-def _read_jsonl(path: Path) -> Iterator[Raw]:
-    """The lines of a file; each is a message for ``parse_json``."""
-    name = stem(path)
-    number = 0
-    with _opened(path) as (file, raw):
-        try:
-            while line := file.readline(MAX_MESSAGE):
-                number += 1
-                where = f"{path.name}, line {number}"
-                if len(line) == MAX_MESSAGE and not line.endswith(b"\n"):
-                    while (more := file.readline(CHUNK)) and not more.endswith(b"\n"):
-                        continue
-                    reason = f"a line of over {MAX_MESSAGE:,} bytes"
-                    yield Raw(where, reason=reason, position=raw.tell())
-                elif line.strip():
-                    yield Raw(where, line, mailbox=name, position=raw.tell())
-        except _BROKEN as error:
-            yield Raw(f"{path.name}, after line {number}", reason=_broken(error))
-
-
-def _read_one(path: Path) -> Iterator[Raw]:
-    """A file that is one message."""
-    yield _read_file(path, path.name, "", stem(path))
-
-
-def _read_eml(root: Path) -> Iterator[Raw]:
-    """Every .eml file in a folder and the folders in it."""
-    name = stem(root)
-    for path, where in _walk(root):
-        if path.suffix.lower() == ".eml":
-            yield _read_file(path, where, "/".join([name, *Path(where).parts[:-1]]), name)
-        else:
-            yield Raw(where, reason="no .eml file")
-
-
-def _read_maildir(root: Path) -> Iterator[Raw]:
-    """Every message in the ``cur`` and ``new`` of a Maildir and of the folders in it."""
-    name = stem(root)
-    for path, where in _walk(root):
-        *parents, place, _ = [root.name, *Path(where).parts]
-        if place not in ("cur", "new"):
-            if place != "tmp" and not _MAILDIR_FILES.match(path.name):
-                yield Raw(where, reason="not in cur or new of a Maildir")
-            continue
-        folders = [part.strip(".").replace(".", "/") for part in parents[1:]]
-        yield _read_file(path, where, "/".join([name, *folders]), name)
-
-
-def _read_enron(root: Path) -> Iterator[Raw]:
-    """The tree of the Enron release, ``user/folder/1.``; or one user's part of it, ``folder/1.``."""
-    is_one_user = any((root / folder).is_dir() for folder in _USUAL_FOLDERS)
-    for path, where in _walk(root):
-        parents = list(Path(where).parts[:-1])
-        if is_one_user or not parents:
-            parents = [stem(root), *parents]
-        yield _read_file(path, where, "/".join(parents), parents[0])
-
-
-def _walk(root: Path) -> Iterator[tuple[Path, str]]:
-    """Every file under a folder with its relative name, by name; links to folders are not followed."""
+def _walk(root: Path) -> Iterator[Path]:
+    """Every file in a folder, by name; not in the ``tmp`` of Maildirs, nor where links to folders lead."""
     for folder, names, files in os.walk(root):
+        if "cur" in names and "tmp" in names:
+            names.remove("tmp")
         names.sort()
-        for name in sorted(files):
-            path = Path(folder, name)
-            yield path, path.relative_to(root).as_posix()
+        yield from (Path(folder, name) for name in sorted(files))
 
 
-def _read_file(path: Path, where: str, folder: str, mailbox: str) -> Raw:
+def _read_path(path: Path, file: _File, format: str | None) -> Iterator[Raw]:
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            return Raw(where, reason="not a regular file")
-        with _opened(path) as (file, _):
-            return Raw(where, file.read(MAX_MESSAGE), folder, mailbox)
+            yield file.left_out("not a regular file")
+            return
+        with path.open("rb", buffering=CHUNK) as disk:
+            for raw in _read_stream(cast(io.BufferedReader, disk), file, format):
+                yield raw._replace(position=disk.tell())
     except _BROKEN as error:
-        return Raw(where, reason=_broken(error))
+        yield file.left_out(_broken(error))
+
+
+def _read_stream(stream: io.BufferedReader, file: _File, format: str | None) -> Iterator[Raw]:
+    """What is in a file: an archive's members, or the messages of one of the formats."""
+    head = stream.peek(_HEAD)
+    is_zip = head.startswith((b"PK\x03\x04", b"PK\x05\x06"))
+    for magic, opener in _OPENERS.items():
+        if head.startswith(magic):
+            stream = cast(io.BufferedReader, opener(stream))
+            head = stream.peek(_HEAD)
+    is_archive = is_zip or head[257:262] == b"ustar"
+    if is_archive and file.is_in_archive:
+        yield file.left_out("an archive in an archive")
+    elif is_archive:
+        yield from (_read_zip if is_zip else _read_tar)(stream, file, format)
+    elif kind := format or _detected(head, file):
+        yield from _READERS[kind](stream, file)
+    elif not _NOT_LISTED.match(file.name):
+        yield file.left_out("no mail that is known here")
+
+
+def _detected(head: bytes, file: _File) -> str | None:
+    """The format of a file by its name and first bytes; None if it holds no mail."""
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if _ONE_MESSAGE.fullmatch(file.name) or file.parts[-2:-1] in (("cur",), ("new",)):
+        return "eml"
+    if text.startswith(b"From "):
+        return "mbox"
+    if text.startswith(b"{") and (not file.parts or ".jsonl" in file.name.lower()):
+        return "jsonl"
+    is_header = _HEADER_LINE.match(text) or (not text and not _NOT_LISTED.match(file.name))
+    return "eml" if is_header else None
+
+
+def _read_zip(stream: io.BufferedReader, file: _File, format: str | None) -> Iterator[Raw]:
+    with zipfile.ZipFile(stream) as archive:
+        for info in archive.infolist():
+            member = file.member(info.filename)
+            if info.flag_bits & 1:
+                yield member.left_out("encrypted")
+            elif not info.is_dir():
+                try:
+                    with archive.open(info) as found:
+                        yield from _read_stream(cast(io.BufferedReader, found), member, format)
+                except (*_BROKEN, NotImplementedError) as error:
+                    yield member.left_out(_broken(error))
+
+
+def _read_tar(stream: io.BufferedReader, file: _File, format: str | None) -> Iterator[Raw]:
+    with tarfile.open(fileobj=stream, mode="r|") as archive:
+        while (info := archive.next()) is not None:
+            vars(archive)["members"] = []  # which would grow with the archive
+            found = archive.extractfile(info) if info.isreg() else None
+            if found is not None:
+                yield from _read_stream(cast(io.BufferedReader, found), file.member(info.name), format)
+            elif not info.isdir():
+                yield file.member(info.name).left_out("not a regular file")
+
+
+def _read_mbox(stream: io.BufferedReader, file: _File) -> Iterator[Raw]:
+    """The messages of an mbox file."""
+    folders = [*file.folders, stem(Path(file.name))] if file.parts else file.folders
+    message = Raw("", file.shown, format="mbox", folder="/".join(folders), mailbox=file.mailbox)
+    count = 0
+    lines: list[bytes] | None = None
+    try:
+        for separates, line in mbox_lines(stream):
+            if separates and lines is not None:
+                count += 1
+                yield message._replace(where=f"{file.shown}, message {count}", data=b"".join(lines))
+            if separates:
+                lines = []
+            elif lines is not None:
+                lines.append(line)
+            elif line.strip():
+                lines = [line]
+    except _BROKEN as error:
+        yield Raw(f"{file.shown}, after message {count}", file.shown, reason=_broken(error))
+    if lines is not None:
+        yield message._replace(where=f"{file.shown}, message {count + 1}", data=b"".join(lines))
+
+
+def _read_jsonl(stream: io.BufferedReader, file: _File) -> Iterator[Raw]:
+    """The lines of a file; each is a message for ``parse_json``."""
+    number = 0
+    try:
+        while line := stream.readline(MAX_MESSAGE):
+            number += 1
+            message = Raw(f"{file.shown}, line {number}", file.shown, mailbox=file.mailbox, format="jsonl")
+            if len(line) == MAX_MESSAGE and not line.endswith(b"\n"):
+                while (more := stream.readline(CHUNK)) and not more.endswith(b"\n"):
+                    continue
+                yield message._replace(reason=f"a line of over {MAX_MESSAGE:,} bytes")
+            elif line.strip():
+                yield message._replace(data=line)
+    except _BROKEN as error:
+        yield Raw(f"{file.shown}, after line {number}", file.shown, reason=_broken(error))
+
+
+def _read_eml(stream: io.BufferedReader, file: _File) -> Iterator[Raw]:
+    """A file that is one message."""
+    data = stream.read(MAX_MESSAGE)
+    yield Raw(file.shown, file.home, data, folder="/".join(file.folders), mailbox=file.mailbox)
 
 
 def _broken(error: BaseException) -> str:
@@ -262,7 +265,9 @@ def _broken(error: BaseException) -> str:
     return "the compressed or stored data is damaged from here on"
 
 
-_Readers = Mapping[str, Callable[[Path], Iterator[Raw]]]
-_FILE_READERS: _Readers = {"mbox": _read_mbox, "jsonl": _read_jsonl, "eml": _read_one}
-_FOLDER_READERS: _Readers = {"maildir": _read_maildir, "eml": _read_eml, "enron": _read_enron}
-FORMATS = ("mbox", "maildir", "eml", "enron", "jsonl")
+_READERS: dict[str, Callable[[io.BufferedReader, _File], Iterator[Raw]]] = {
+    "mbox": _read_mbox,
+    "jsonl": _read_jsonl,
+    "eml": _read_eml,
+}
+FORMATS = tuple(_READERS)

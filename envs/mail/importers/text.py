@@ -1,19 +1,18 @@
-"""Decode mail to text: charsets, transfer encodings, encoded headers, HTML. Nothing here raises.
+"""Decode mail to text: transfer encodings, encoded headers, HTML. Nothing here raises.
 
-Written for mail as it is found: charsets that do not exist, base64 cut short, markup that never ends. Every
-function takes time linear in its input.
+Written for mail as it is found: base64 cut short, markup that never ends. Every function takes time linear in
+its input.
 """
 
 from __future__ import annotations
 
 import binascii
-import codecs
 import html
 import re
-from functools import lru_cache
+
+from art_gym.envs.mail.importers.charsets import decode
 
 _ENCODED_WORD = re.compile(r"=\?([^?\s]{1,60})\?([bBqQ])\?([^?]*)\?=")
-_NOT_CHARSETS = {"idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined", "mbcs", "oem"}
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _NOT_BASE64 = bytes(set(range(256)) - set(_BASE64))
 _TAG_NAME = re.compile(r"/?[a-zA-Z][a-zA-Z0-9]*")
@@ -24,34 +23,6 @@ _HIDDEN_TAGS = {
     "style": re.compile("</style", re.IGNORECASE),
     "head": re.compile("</head|<body", re.IGNORECASE),
 }
-
-
-def decode(data: bytes, charset: str | None) -> str:
-    """Text of bytes in a declared charset; if it is unknown or wrong, UTF-8, else Windows-1252."""
-    codec = _codec(charset.strip("\"' \t").lower()) if charset else None
-    for name in (codec, "utf-8"):
-        if name is not None:
-            try:
-                return data.decode(name)
-            except UnicodeError:
-                continue
-    if codec not in (None, "ascii", "utf-8"):
-        try:
-            return data.decode(str(codec), "replace")
-        except UnicodeError:
-            pass  # some codecs know no replacement
-    return data.decode("cp1252", "replace")
-
-
-@lru_cache(maxsize=512)
-def _codec(charset: str) -> str | None:
-    """Python's name of a text charset, or None."""
-    try:
-        info = codecs.lookup(charset)
-    except (LookupError, ValueError):
-        return None
-    is_text = getattr(info, "_is_text_encoding", True)
-    return info.name if is_text and info.name.replace("-", "_") not in _NOT_CHARSETS else None
 
 
 def transfer_decode(data: bytes, encoding: str) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import numpy as np
 
@@ -21,7 +21,7 @@ _TRIES = 6
 """Sets of words tried on one message."""
 _MIN_SHARED = 3
 """An identifying word occurs in at least so many mails: misspellings and codes do not."""
-_REAL_WORD = re.compile(r"(?=[a-z]*[aeiouy])[a-z]{4,14}")
+_ENGLISH_WORD = re.compile(r"(?=[a-z]*[aeiouy])[a-z]{4,14}")
 _QUOTE = re.compile(
     r"^\s*(?:>|-{2,}\s*(?:original|forwarded)|on .{5,80} wrote:)", re.IGNORECASE | re.MULTILINE
 )
@@ -47,6 +47,9 @@ def known_item_questions(
         rng: The source of chance.
         count: How many questions; fewer come back when the store has too few mails with such words.
         mailbox: Ask only about this mailbox of the store; ``None`` is all of it.
+
+    Raises:
+        ValueError: If not one can be made.
     """
     fast = FastRng(rng)
     rows = list(store.rows(mailbox))
@@ -57,6 +60,12 @@ def known_item_questions(
         question = _question(store, fast, rows, row, mailbox)
         if question is not None:
             questions.append(question)
+    if not questions:
+        raise ValueError(
+            f"no question can be made about the {len(rows):,} mails of {store.path}: it takes a mail with "
+            f"{MIN_BODY_WORDS} words of its own, some of which stand in {_MIN_SHARED} mails or more; import "
+            "more mail, or write your own questions"
+        )
     return questions
 
 
@@ -65,9 +74,11 @@ def _question(
 ) -> Question | None:
     message = store.message(row)
     own = _own_words(message)
-    if message.date is None or len(own) < MIN_BODY_WORDS:
+    if _length(own) < MIN_BODY_WORDS:
         return None
-    asked_on = message.date + timedelta(days=rng.between(1, 60), hours=rng.between(0, 12))
+    # Mail without a date is asked for after all other mail.
+    sent = message.date or store.header(rows[-1]).date or datetime(2000, 1, 1, tzinfo=UTC)
+    asked_on = sent + timedelta(days=rng.between(1, 60), hours=rng.between(0, 12))
     found = _find_keywords(store, rng, row, message, own, mailbox, asked_on)
     if found is None:
         return None
@@ -75,9 +86,7 @@ def _question(
     held = set(query_words(f"{message.subject} {message.body} {' '.join(map(str, message.people))}"))
     text, keywords = request(rng, shape, roles, _NOISE, lambda word: word not in held)
     if dated:
-        form = rng.pick(QUESTION_PHRASES["sent_forms"]).format(
-            m=MONTHS[message.date.month - 1], year=message.date.year
-        )
+        form = rng.pick(QUESTION_PHRASES["sent_forms"]).format(m=MONTHS[sent.month - 1], year=sent.year)
         text = f"{text} {form}"
     return Question(
         id=f"mail-{row:06d}",
@@ -112,8 +121,8 @@ def _find_keywords(
     """Shape, roles and whether sender and month are needed; checked by searching as an agent would."""
     names = _sender_words(message)
     most = max(30, len(store) // 60)
-    words = [word for word in rng.shuffled(own) if _REAL_WORD.fullmatch(word) and word not in names][:24]
-    rare = [word for word in words if _MIN_SHARED <= store.document_frequency(word) <= most]
+    words = [word for word in rng.shuffled(own) if _is_real(word) and word not in names][:24]
+    rare = [word for word in words if _fewest(word) <= store.document_frequency(word) <= most]
     for chosen in _choices(rng, rare):
         by_sender = bool(names) and rng.chance(30)
         roles = (
@@ -135,6 +144,28 @@ def _find_keywords(
     return None
 
 
+def _has_case(word: str) -> bool:
+    """Whether a word is of a script with capitals, such as Latin, Cyrillic or Greek."""
+    return word != word.upper()
+
+
+def _is_real(word: str) -> bool:
+    """Whether a word looks like one of a language. Chinese and Korean ones are short."""
+    if word.isascii():
+        return _ENGLISH_WORD.fullmatch(word) is not None
+    return word.isalpha() and (4 if _has_case(word) else 2) <= len(word) <= 14
+
+
+def _fewest(word: str) -> int:
+    """In how many mails a word must stand; what stands between spaces in Chinese is seldom said twice."""
+    return _MIN_SHARED if _has_case(word) else 1
+
+
+def _length(words: list[str]) -> int:
+    """How many words there are; in scripts without spaces two characters are about one word."""
+    return sum(1 if word.isascii() or _has_case(word) else -(-len(word) // 2) for word in words)
+
+
 def _choices(rng: FastRng, words: list[str]) -> Iterator[list[str]]:
     if len(words) >= 3:
         for _ in range(_TRIES):
@@ -145,7 +176,9 @@ def _sender_words(message: Message) -> list[str]:
     """The sender's names as plain words, the surname last (``Allen, Phillip`` is turned round)."""
     last, comma, first = message.sender.name.partition(",")
     name = f"{first} {last}" if comma else message.sender.name
-    return [word for word in query_words(name) if word.isalpha() and len(word) > 2]
+    return [
+        word for word in query_words(name) if word.isalpha() and len(word) > (2 if _has_case(word) else 1)
+    ]
 
 
 def _month_of(moment: datetime) -> tuple[date, date]:

@@ -162,10 +162,10 @@ class MailStore:
             query: Any text; its first 64 distinct words count.
             sender: Words that each begin a word of the sender's name or address (``"ann"``, ``"b@x.org"``).
             recipient: The same for any one of the recipients (to, cc, bcc).
-            after: The first day (UTC) wanted. With any bound in time, messages without a date are left out.
+            after: The first day (UTC) wanted. With ``after`` or ``before``, mail without a date is left out.
             before: The last day (UTC) wanted.
             mailbox: Only mail in this mailbox, one of :meth:`mailboxes`.
-            until: Only mail sent at this moment or earlier.
+            until: Only mail sent at this moment or earlier, and mail without a date.
             limit: The most hits to return.
 
         Raises:
@@ -260,7 +260,7 @@ class MailStore:
         )
 
     def rows(self, mailbox: str | None = None, until: datetime | None = None) -> Iterator[int]:
-        """The rows visible in a mailbox up to a moment, in order of date."""
+        """The rows visible in a mailbox up to a moment, in order of date after those without one."""
         low, high = self._row_range(None, None, until)
         if mailbox is None:
             yield from range(low, high + 1)
@@ -297,7 +297,7 @@ class MailStore:
         low, high = 1, int(self._count)
         if after is not None:
             low = self._rows_sent_before(_day(after)) + 1
-        elif before is not None or until is not None:
+        elif before is not None:
             low = self._first_dated
         if before is not None:
             high = min(high, self._rows_sent_before(_day(before) + _DAY_END + 1))

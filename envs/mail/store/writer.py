@@ -61,14 +61,18 @@ class MailStoreWriter:
         path: The file to write.
         meta: Metadata saved with the store (see ``MailStore.meta``); more can be put into
             ``writer.meta`` until the block ends.
+        private: Whether the file is for its owner alone (mode 0600) or for everybody (0644).
 
     Example:
         >>> with MailStoreWriter("box.db") as writer:  # doctest: +SKIP
         ...     writer.add(message)
     """
 
-    def __init__(self, path: str | os.PathLike[str], meta: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], meta: Mapping[str, str] | None = None, *, private: bool = True
+    ) -> None:
         self.path = Path(path)
+        self._private = private
         self.meta: dict[str, str] = dict(meta or {})
         self._seen: dict[int, int] = {}  # digest of the text → number of the message
         self._staged: list[tuple[float, int]] = []  # of each message: its date, its place in the spool
@@ -142,6 +146,7 @@ class MailStoreWriter:
             db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         with path.open("rb") as file:
             os.fsync(file.fileno())
+        path.chmod(0o600 if self._private else 0o644)
         os.replace(path, self.path)
 
 

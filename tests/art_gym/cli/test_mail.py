@@ -13,8 +13,8 @@ from art_gym.envs.mail.store.store import MailStore
 def jsonl(tmp_path: Path) -> Path:
     path = tmp_path / "mail.jsonl"
     ann = {"message_id": "1", "date": "2024-01-05", "from": "Ann <ann@x.org>", "subject": "Budget"}
-    bob = {"message_id": "2", "date": "2024-02-05", "from": "Bob <bob@x.org>", "subject": "[/b] x"}
-    lines = [ann | {"body": "bridge"}, bob | {"body": "budget"}]
+    bob = {"message_id": "2", "date": "2024-02-05", "from": "Bob\x1b[2J <bob@x.org>", "subject": "[/b] x"}
+    lines = [ann | {"body": "bridge"}, bob | {"body": "budget \x1b]52;c;b3duZWQ=\x07"}]
     path.write_text("\n".join([*map(json.dumps, lines), "{"]))
     return path
 
@@ -34,20 +34,25 @@ def test_import_writes_a_store_and_reports(jsonl, command, rejected):
     assert "2 imported" in result.out
     assert "skipped 1: no JSON" in result.out
     assert "--force" in rejected("mail", "import", jsonl, "--out", out)
-    assert command("mail", "import", jsonl, "--out", out, "--force", "--format", "jsonl").code == 0
+    again = command("mail", "import", jsonl, jsonl, "--out", out, "--force", "--format", "jsonl")
+    assert "2 imported, 2 copies of these" in again.out
+    assert f"6 in {jsonl}" in again.out
+    assert "would replace" in rejected("mail", "import", jsonl, "--out", jsonl, "--force")
 
 
 def test_search_shows_hits(box, command, rejected):
     lines = command("mail", "search", box, "budget", "bridge").out.splitlines()
-    assert lines[1].split() == ["2024-01-05", "Ann", "Budget", "bridge", "2/2"]
-    assert "[/b] x" in lines[2]
+    assert lines[:3] == ["2024-01-05 | Ann | Budget | 2/2", "    bridge", "    Message-ID: 1"]
+    assert lines[3] == "2024-02-05 | Bob␛[2J | [/b] x | 1/2"
+    assert lines[4] == "    budget ␛]52;c;b3duZWQ=␇"
     narrowed = command("mail", "search", box, "budget", "--after", "2024-02-01", "--sender", "bob")
     assert "Ann" not in narrowed.out
     assert "no mail found among 2" in command("mail", "search", box, "zebra").out
     assert "write it as 2024-01-31" in rejected("mail", "search", box, "x", "--after", "May")
     questions = box.with_name("questions.jsonl")
-    assert "0 questions made" in command("mail", "questions", box, "--out", questions).out
-    assert questions.read_text() == ""
+    assert "about the 2 mails of" in rejected("mail", "questions", box, "--out", questions)
+    assert not questions.exists()
+    assert box.stat().st_mode & 0o777 == 0o600
     assert "Example: art-gym mail import" in command("mail", "import", "--help").out
 
 

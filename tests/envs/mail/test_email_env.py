@@ -9,10 +9,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from art_gym.envs.mail.baselines import _likely_value
 from art_gym.envs.mail.env import EmailEnv
 from art_gym.envs.mail.facts import episode_facts
-from art_gym.envs.mail.rewards import Progress, search_terms
-from tests.envs.mail.boxes import FALCON_MAILS, FALCON_QUESTIONS, written
+from tests.envs.mail.boxes import EVE, FALCON_MAILS, FALCON_QUESTIONS, mail, written
 from tests.envs.playing import last_info
 
 
@@ -56,14 +56,6 @@ def test_nobody_sees_later_mail_or_another_mailbox(env: EmailEnv, search: str) -
         assert "secret" not in observation
         if info.get("metrics"):
             break
-
-
-def test_shaped_rewards_pay_at_most_one_in_an_episode(env: EmailEnv) -> None:
-    progress = Progress(shaped=0.96)
-    terms = search_terms(progress, env.store, "the falcon budget", new=[1, 2])
-    assert min(terms.values()) > 0
-    assert (sum(terms.values()), progress.shaped) == (pytest.approx(0.04), pytest.approx(1.0))
-    assert search_terms(progress, env.store, "lunch", new=[3]) == {"relevance": 0.0, "diversity": 0.0}
 
 
 def test_a_snapshot_holds_the_episode_but_no_mailbox(box: Path) -> None:
@@ -125,3 +117,18 @@ def test_how_well_the_players_play(name: str, least: float, most: float) -> None
     harder = EmailEnv(difficulty=[2, 3, 4])
     for seed in range(10):
         last_info(harder, name, seed)
+
+
+@pytest.mark.parametrize(
+    ("asked", "guess"),
+    [
+        ("What is the e-mail address of Eve Lund?", "eve@fir.example"),
+        ("What is the address of our bank?", "bank@x.org"),
+        ("What is Eve's phone number?", "+49 (30) 1234-56"),
+        ("On which website is it?", "https://x.org/a"),
+        ("By how many percent did it fall?", "3.5%"),
+    ],
+)
+def test_what_scripted_policies_answer_to_questions_as_people_ask_them(asked: str, guess: str) -> None:
+    body = "It fell 3.5% in 2 days, see <https://x.org/a>; call +49 (30) 1234-56 or write to bank@x.org."
+    assert _likely_value(mail(1, EVE, "Bank", body, day=0), asked) == guess

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
+from datetime import UTC, datetime
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ import numpy as np
 import pytest
 
 from art_gym.envs.mail.collection import open_collection, read_questions, world_path
+from art_gym.envs.mail.env import EmailEnv
 from art_gym.envs.mail.grading import matches
+from art_gym.envs.mail.message import Address, Message
 from art_gym.envs.mail.questions import Question, known_item_questions, world_questions
 from art_gym.envs.mail.questions.generated import WordIndex
 from art_gym.envs.mail.questions.request import words_of
@@ -23,6 +26,7 @@ from art_gym.envs.mail.store.store import MailStore
 from art_gym.envs.mail.synthetic import language
 from art_gym.envs.mail.synthetic.language import KINDS, VOCABULARY, Kind
 from art_gym.envs.mail.synthetic.world import World, generate
+from art_gym.errors import UnknownTaskError
 from tests.envs.mail.boxes import written
 
 
@@ -293,17 +297,66 @@ def test_known_items_of_any_mailbox_are_found_by_their_identifying_words(store: 
         assert (len(best) == 1) == (question.difficulty == 1)
 
 
-def test_known_items_of_an_empty_mailbox_are_none(tmp_path: Path) -> None:
-    assert known_item_questions(written(tmp_path / "empty.db", []), np.random.default_rng(0), 5) == []
+@pytest.mark.parametrize(
+    ("letters", "name"),
+    [
+        ("абвгдежзикл", "Иван Петров"),
+        ("αβγδεζηθικλ", "Νίκος"),
+        ("天地玄黄宇宙洪荒", "王伟"),
+        ("กขคงจฉชซ", "สมชาย"),
+    ],
+)
+def test_mail_of_any_script_or_date_gets_questions(letters: str, name: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    words = ["".join(rng.choice(list(letters), 5)) for _ in range(300)]
+    days, who = (None, datetime(2024, 1, 1, tzinfo=UTC)), Address(name, "a@b.example")
+    messages = [Message(f"m{n}", days[n % 2], who, body=" ".join(rng.choice(words, 60))) for n in range(50)]
+    store = written(tmp_path / "box.db", messages)
+    made = known_item_questions(store, rng, 20)
+    assert len(made) == 20
+    assert {int(question.gold_ids[0][1:]) % 2 for question in made} == {0, 1}
+    for question in made:
+        hits = store.search(" ".join(question.keywords), until=question.asked_on)
+        best = [store.message_id(hit.row) for hit in hits if hit.matched == 3]
+        assert question.gold_ids[0] in best[: 1 if question.difficulty == 1 else None]
 
 
-def test_questions_come_back_from_a_file(questions: list[Question], tmp_path: Path) -> None:
+def test_a_mailbox_that_is_too_small_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"about the 0 mails of .*empty\.db"):
+        known_item_questions(written(tmp_path / "empty.db", []), np.random.default_rng(0), 5)
+
+
+def test_questions_come_back_from_a_file(questions: list[Question], store: MailStore, tmp_path: Path) -> None:
     path = tmp_path / "questions.jsonl"
     chosen = questions[::50]
     path.write_text("\n".join(json.dumps(question.to_json()) for question in chosen) + "\n\n")
-    assert read_questions(path) == chosen
-    _, tasks = open_collection(None, path, world_seed=0, difficulty=None)
+    assert read_questions(path, store) == chosen
+    _, tasks = open_collection(store.path, path, world_seed=0, difficulty=None)
     assert [task.id for task in tasks] == [question.id for question in chosen]
+
+
+def test_the_questions_in_the_guide_are_questions() -> None:
+    guide = (Path(__file__).parents[3] / "docs/guides/email.md").read_text(encoding="utf-8")
+    lines = guide.split("```json\n")[1].split("```")[0].splitlines()
+    assert [Question.from_json(json.loads(line)).difficulty for line in lines] == [1, 3, 3, 3]
+
+
+def test_own_questions_may_be_short_and_for_evaluation_alone_and_are_read_again(
+    world: World, store: MailStore, tmp_path: Path
+) -> None:
+    path, gold = tmp_path / "own.jsonl", [world.messages[7].message_id]
+    for text in ("Where is it?", "And now?"):
+        path.write_text(json.dumps({"id": "q", "text": text, "kind": "known_item", "gold_ids": gold}))
+        env = EmailEnv(mailbox=store.path, questions=path)
+        assert env.reset(options={"split": "test"})[0].endswith(text)
+    with pytest.raises(UnknownTaskError, match="no split `train`; known: `test`"):
+        env.reset()
+    path.write_text("\n")
+    with pytest.raises(ValueError, match=r"own\.jsonl: there is no question in it"):
+        EmailEnv(mailbox=store.path, questions=path)
+    other = Question.from_json({"id": "q", "text": "Where?", "kind": "known_item", "gold_ids": ["gone"]})
+    with pytest.raises(ValueError, match=r"question q: gold_ids: world\.db has no mail 'gone'"):
+        EmailEnv(mailbox=store.path, questions=[other])
 
 
 @pytest.mark.parametrize(
@@ -311,27 +364,35 @@ def test_questions_come_back_from_a_file(questions: list[Question], tmp_path: Pa
     [
         ("{", "Expecting property name"),
         ("[]", "not list"),
-        ('"text"', "not str"),
-        ('{"id": 3}', "is missing"),
-        ({"kind": "riddle"}, "kind must be one of"),
-        ({"text": 3}, "text must be text, not 3"),
-        ({"asked_on": None}, "asked_on must be text"),
-        ({"gold_ids": "<1@x>"}, "gold_ids must be a list of texts"),
-        ({"keywords": [1]}, "keywords must be"),
-        ({"difficulty": True}, "difficulty must be a whole number"),
-        ({"answer_type": "sum"}, "answer_type must be null or one of"),
-        ({"mailbox": 3}, "mailbox must be"),
-        ({"colour": "red"}, "unknown field 'colour'"),
+        ('{"id": "q"}', "text: it is missing"),
+        ({"kind": ["riddle"]}, "kind: it must be one of"),
+        ({"text": " "}, "text: it must be a text that is not empty"),
+        ({"asked_on": "May"}, "asked_on: it must be null or a time, as in 2001-03-16T09:30, not 'May'"),
+        ({"asked_on": "1999-01-01"}, "asked_on: nobody sees mail .* at 1999-01-01 00:00"),
+        ({"gold_ids": "<1@x>"}, r"gold_ids: it must be a list of texts, as in \[\"one\"\], not '<1@x>'"),
+        ({"gold_ids": []}, "gold_ids: it must be a list of 1 or more Message-IDs for kind known_item"),
+        ({"gold_ids": ["1@x"]}, r"gold_ids: world\.db has no mail '1@x'"),
+        ({"answers": ["yes"]}, "answers: it must be left out for kind known_item"),
+        ({"kind": "fact"}, "answers: it must be a list of accepted answers for kind fact"),
+        ({"kind": "two_messages"}, "gold_ids: it must be a list of 2 or more"),
+        ({"kind": "unanswerable"}, "gold_ids: it must be left out for kind unanswerable"),
+        ({"kind": "fact", "answers": ["yes"]}, "answer_type: it must be one of person, .* for kind fact"),
+        ({"difficulty": True}, "difficulty: it must be a whole number"),
+        ({"answer_type": "sum"}, "answer_type: it must be null or one of"),
+        ({"split": "tets"}, "split: it must be one of train, validation, test"),
+        ({"mailbox": 3}, "mailbox: it must be"),
+        ({"mailbox": "me"}, r"mailbox: world\.db has no 'me'"),
+        ({"colour": "red"}, "colour: a question has no such field"),
     ],
 )
 def test_a_line_that_is_no_question_is_named(
-    questions: list[Question], tmp_path: Path, change: str | dict[str, Any], words: str
+    questions: list[Question], store: MailStore, tmp_path: Path, change: str | dict[str, Any], words: str
 ) -> None:
     line = change if isinstance(change, str) else json.dumps(questions[0].to_json() | change)
     path = tmp_path / "questions.jsonl"
     path.write_text("\n" + line)
-    with pytest.raises(ValueError, match=rf"questions\.jsonl, line 2: not a question: .*{words}"):
-        read_questions(path)
+    with pytest.raises(ValueError, match=rf"questions\.jsonl, line 2: .*{words}"):
+        read_questions(path, store)
 
 
 def test_the_world_is_made_once_and_opened_once_and_is_the_same_anywhere(
