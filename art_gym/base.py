@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from datetime import date
 from typing import Any, ClassVar
 
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 
 from art_gym.errors import did_you_mean
 from art_gym.parsing.parser import ParseError
@@ -63,6 +65,27 @@ class SnapshotMixin:
         self.__dict__.update(fixed | pickle.loads(snapshot.state))
 
 
+class TurnLimitSpec:
+    """Writes an environment's ``max_turns`` into its own spec, for wrappers that read ``max_episode_steps``.
+
+    The registered spec has none, since Gymnasium would add a ``TimeLimit`` of it whatever ``max_turns`` is.
+    """
+
+    max_turns: int
+    _spec: EnvSpec | None = None
+
+    @property
+    def spec(self) -> EnvSpec | None:
+        """What ``gym.make`` made the environment from."""
+        return self._spec
+
+    @spec.setter
+    def spec(self, spec: EnvSpec | None) -> None:
+        self._spec = copy.copy(spec)
+        if self._spec is not None and self._spec.max_episode_steps is None:
+            self._spec.max_episode_steps = self.max_turns
+
+
 class TaskEnv(SnapshotMixin):
     """The settings that text environments and text games have in common, and the choice of a task."""
 
@@ -84,7 +107,9 @@ class TaskEnv(SnapshotMixin):
         if tasks is None:
             tasks = [Task("default", "", split)]
         self.tasks = tasks if isinstance(tasks, TaskSet) else TaskSet(tasks)
-        self.task = self.tasks.split(split)[0]
+        # The default split may be missing, as in tasks to evaluate on: `reset` then names the others.
+        missing = split == "train" and split not in self.tasks.splits
+        self.task = (self.tasks if missing else self.tasks.split(split))[0]
         self.split = split
         self.invalid_action_penalty = float(invalid_action_penalty)
         self.render_mode = render_mode

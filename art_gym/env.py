@@ -15,6 +15,7 @@ import gymnasium as gym
 from art_gym.base import (
     WARN_AT,
     TaskEnv,
+    TurnLimitSpec,
     add_terms,
     error_info,
     fit_text,
@@ -29,12 +30,13 @@ from art_gym.parsing.parser import Call, ParseError, parse
 from art_gym.random_calls import random_calls
 from art_gym.spaces import UnicodeText
 from art_gym.tasks import Task
+from art_gym.terminal import exchange
 from art_gym.tools import Outcome, Tool, collect_tools
 
 __all__ = ["Baseline", "TextEnv"]
 
 
-class TextEnv(TaskEnv, gym.Env[str, str]):
+class TextEnv(TurnLimitSpec, TaskEnv, gym.Env[str, str]):
     """A Gymnasium environment whose observations and actions are text.
 
     A subclass implements :meth:`begin` and at least one method marked with :func:`art_gym.tool`. Class
@@ -49,7 +51,7 @@ class TextEnv(TaskEnv, gym.Env[str, str]):
     Args:
         tasks: The tasks. Without any, the environment has one task and episodes differ by seed alone.
         split: The split that ``reset`` samples from.
-        max_turns: The episode is truncated after this many replies.
+        max_turns: The episode is truncated after this many replies; ``env.spec`` says so too.
         invalid_action_penalty: Subtracted from the reward of a reply that is not a valid call.
         render_mode: ``"ansi"`` (``render`` returns the latest exchange), ``"human"`` (prints it) or ``None``.
 
@@ -62,7 +64,7 @@ class TextEnv(TaskEnv, gym.Env[str, str]):
     instructions: ClassVar[str] = ""
     # Attributes that never change after construction, so that a snapshot need not hold them.
     _fixed: ClassVar[frozenset[str]] = frozenset(
-        {"tasks", "split", "max_turns", "invalid_action_penalty", "render_mode", "spec", "metadata"}
+        {"tasks", "split", "max_turns", "invalid_action_penalty", "render_mode", "_spec", "metadata"}
         | {"action_space", "observation_space"}
     )
     baselines: ClassVar[Mapping[str, Baseline]] = {"random": random_calls}
@@ -96,7 +98,7 @@ class TextEnv(TaskEnv, gym.Env[str, str]):
         self.turn = 0
         self._running = False
         self._invalid_actions = 0
-        self._latest = ("", "")
+        self._latest = ""
 
     def begin(self, task: Task) -> str:
         """Set the episode up and return the task's part of the first observation.
@@ -197,11 +199,27 @@ class TextEnv(TaskEnv, gym.Env[str, str]):
         return text, sum(terms.values(), 0.0), terminated, truncated, info
 
     def render(self) -> str | None:
-        """Return the latest reply and observation in ``"ansi"`` mode, otherwise ``None``."""
-        if self.render_mode != "ansi":
-            return None
-        reply, observation = self._latest
-        return f"> {reply}\n{observation}" if reply else observation
+        """Return the latest reply and observation in ``"ansi"`` mode, otherwise ``None``.
+
+        Characters that a terminal would obey, such as escape sequences in a mail, are replaced by pictures.
+        """
+        return self._latest if self.render_mode == "ansi" else None
+
+    def truncate(self) -> dict[str, Any]:
+        """End the episode from outside, for example if a model's context has no room for another turn.
+
+        Returns:
+            The ``info`` of the end. Its ``score_terms`` are what ``on_truncation`` pays; add them to the last
+            step's.
+
+        Raises:
+            ResetNeededError: If no episode is running.
+        """
+        if not self._running:
+            raise ResetNeededError("call reset() first: no episode is running")
+        info: dict[str, Any] = {"score_terms": {}}
+        self._finish(Outcome(""), "", info["score_terms"], info, truncated=True)
+        return info
 
     def _reject(self, error: ParseError, info: dict[str, Any]) -> Outcome:
         """Answer a reply that is not a valid call."""
@@ -245,6 +263,6 @@ class TextEnv(TaskEnv, gym.Env[str, str]):
         return fit_text(text, self.observation_space.max_length)  # type: ignore[attr-defined]
 
     def _render_human(self, reply: str, observation: str) -> None:
-        self._latest = (reply, observation)
+        self._latest = exchange(reply, observation)
         if self.render_mode == "human":
-            print(f"> {reply}\n{observation}" if reply else observation)
+            print(self._latest)

@@ -14,11 +14,12 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
+from art_gym.env import TextEnv
 from art_trainer.inference.policy import Conversation, Policy, Reply
 from art_trainer.rollout.envs import EnvPool, MakeEnv, TextEnvironment, state_digest
 from art_trainer.types import (
@@ -326,6 +327,7 @@ class _EpisodeRunner:
             live.fail(Ending.POLICY_ERROR, reply.error)
         elif reply.context_full:
             live.ending = Ending.CONTEXT_FULL
+            _truncate(live)
         else:
             began = time.monotonic()
             self._step(live, reply)
@@ -376,6 +378,23 @@ class _EpisodeRunner:
             on_episode(episode)
         if self._on_end is not None:
             self._on_end(live.index, episode)
+
+
+def _truncate(live: _LiveEpisode) -> None:
+    """End the environment's episode as at its turn limit, and add what that pays to the last turn."""
+    env = live.env.unwrapped
+    if not live.turns or not isinstance(env, TextEnv):
+        return
+    try:
+        info = env.truncate()
+    except Exception:  # an environment is its author's code; what it raises is this episode's outcome
+        live.fail(Ending.ENV_ERROR, last_line())
+        return
+    last, paid = live.turns[-1], info["score_terms"]
+    terms = {name: last.score_terms.get(name, 0.0) + paid.get(name, 0.0) for name in last.score_terms | paid}
+    live.turns[-1] = replace(last, reward=last.reward + sum(paid.values()), score_terms=terms)
+    live.success, live.metrics = outcome_of(info)
+    live.facts = dict(info["facts"])
 
 
 def turn_of(reply: str, observation: str, reward: Any, info: Mapping[str, Any], **more: Any) -> Turn:

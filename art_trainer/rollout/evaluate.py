@@ -536,7 +536,9 @@ def maker(env: EnvSource) -> MakeEnv:
                 f"this {type(env).__name__} was not made by gym.make, so no second one can be made like it: "
                 "pass a callable that makes one, or the id"
             )
-        return lambda: gym.make(spec)
+        # A text environment's own limit is in its spec too: another TimeLimit would end nothing earlier.
+        own = getattr(env.unwrapped, "max_turns", None) == spec.max_episode_steps
+        return lambda: gym.make(spec, max_episode_steps=-1 if own else None)
     if isinstance(env, str):
         env_id = find_env(env).id
         return lambda: gym.make(env_id)

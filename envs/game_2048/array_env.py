@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from art_gym.base import SnapshotMixin
+from art_gym.base import SnapshotMixin, TurnLimitSpec
 from art_gym.envs.game_2048 import rendering
 from art_gym.envs.game_2048.options import GameOptions, split_of
 from art_gym.envs.game_2048.rules.board import ACTIONS, Rules
@@ -20,7 +20,7 @@ _BYTE = np.dtype(np.uint8)
 _RENDER_MODES = ("ansi", "human", "rgb_array")
 
 
-class Array2048Env(SnapshotMixin, gym.Env[NDArray[np.uint8], SupportsInt]):
+class Array2048Env(TurnLimitSpec, SnapshotMixin, gym.Env[NDArray[np.uint8], SupportsInt]):
     """Slide the tiles of 2048, with the board as an array and the move as a number.
 
     ## Description
@@ -80,7 +80,8 @@ class Array2048Env(SnapshotMixin, gym.Env[NDArray[np.uint8], SupportsInt]):
         "options",
         "render_mode",
         "rules",
-        "spec",
+        "_spec",
+        "max_turns",
     )
 
     def __init__(
@@ -109,6 +110,7 @@ class Array2048Env(SnapshotMixin, gym.Env[NDArray[np.uint8], SupportsInt]):
             max_turns=max_turns,
         )
         check_render_mode(render_mode)
+        self.max_turns = max_turns
         self.rules = Rules.of(board_size)
         self.render_mode = render_mode
         self.observation_space = cast(gym.Space[NDArray[np.uint8]], self.options.observation_space())

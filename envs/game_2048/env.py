@@ -19,6 +19,7 @@ from art_gym.envs.game_2048.rules.rewards import shaped_terms, target_terms
 from art_gym.envs.game_2048.rules.tile_rng import SPLITS, TileRng, draw_key
 from art_gym.errors import did_you_mean
 from art_gym.tasks import Task
+from art_gym.terminal import visible
 from art_gym.tools import Outcome, tool
 
 _NUMBERS = {name: number for number, name in enumerate(ACTIONS)}
@@ -259,7 +260,7 @@ class Game2048Env(TextEnv):
             super()._render_human(reply, observation)
             return
         board = rendering.colored(self.exponents, self.rules.size, self.score)
-        print(f"> {reply}\n{board}" if reply else board)
+        print(f"> {visible(reply)}\n{board}" if reply else board)
 
     def _words(self) -> str:
         if not self.show_points:

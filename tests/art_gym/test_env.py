@@ -1,4 +1,5 @@
 import math
+import re
 from collections.abc import Callable
 from datetime import date
 from typing import Any, ClassVar
@@ -6,10 +7,13 @@ from typing import Any, ClassVar
 import pytest
 
 from art_gym.env import TextEnv
+from art_gym.envs.game_2048.env import Game2048Env
 from art_gym.errors import UnknownTaskError
 from art_gym.tasks import Task
+from art_gym.terminal import visible
 from art_gym.testing import check_text_env
 from art_gym.tools import Outcome, tool
+from tests.art_gym.toy_games import Race
 from tests.art_gym.toys import CounterEnv
 
 
@@ -246,3 +250,21 @@ def test_render_shows_the_latest_exchange(capsys: pytest.CaptureFixture[str]) ->
     human.step("stop()")
     assert human.render() is None
     assert capsys.readouterr().out.endswith("> stop()\nDone.\n")
+
+
+def test_visible_keeps_lines_tabs_and_every_script() -> None:
+    assert visible("a\tb\r\nc 日本 é 🙂") == "a\tb\nc 日本 é 🙂"
+    assert visible("\x00\x7f\x9b") == "␀␡�"
+
+
+@pytest.mark.parametrize("mode", ["ansi", "human"])
+@pytest.mark.parametrize("make", [CounterEnv, Game2048Env, Race])
+def test_what_a_model_says_cannot_drive_the_terminal(
+    make: Any, mode: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    env = make(render_mode=mode)
+    env.reset(seed=0)
+    env.step("\x1b]52;c;b3duZWQ=\x07\x9b2J\u202e\ud800")
+    shown = f"{env.render()}{capsys.readouterr().out}"
+    assert not re.search("\x1b\\]|[\x07\x9b\u202e\ud800]", shown)
+    assert ("␛]52" in shown) == (make is not Race or mode == "human")

@@ -38,6 +38,7 @@ class GuessEnv(TextEnv):
     __doc__ = DOCSTRING
     instructions = "Guess the number."
     baselines = {"random": guess_mostly}  # noqa: RUF012
+    teachers = {"know": lambda env, rng: lambda observation: f"guess({env.hidden})"}  # noqa: RUF012
 
     def __init__(self, **kwargs):
         super().__init__(TASKS, max_turns=6, **kwargs)
@@ -287,7 +288,8 @@ for _name, _rules, _change in (
     mutant(_name, *_rules, step=changed_info(_change))
 mutant("ToolsByName", R.INFO, reset=changed_reset(lambda e, obs, info: (obs, info | {"tools": ["guess"]})))
 mutant("SystemElsewhere", R.SYSTEM, reset=changed_reset(lambda e, obs, info: (f"Hello. {obs}", info)))
-mutant("SpeechlessBaseline", R.BASELINE, baselines={"random": lambda env, rng: lambda observation: "hm"})
+SPEECHLESS = {"random": lambda env, rng: lambda observation: "hm"}
+mutant("SpeechlessBaseline", R.BASELINE, R.TRYING_PAYS, baselines=SPEECHLESS)
 mutant("RaisingBaseline", R.BASELINE, baselines={"random": lambda env, rng: lambda obs: obs[10**9]})
 mutant("TruncatesEarly", R.MAX_TURNS, step=step_with_limit(5))
 mutant("NeverTruncates", R.MAX_TURNS, R.RESET_NEEDED, step=step_with_limit(10**6))
@@ -334,6 +336,14 @@ mutant(
     snapshot=lambda self: (GuessEnv.snapshot(self), lambda: None),
     restore=lambda self, snapshot: GuessEnv.restore(self, snapshot[0]),
 )
+
+
+@breaks(R.TRYING_PAYS)
+class PaysForGivingUp(GuessEnv):
+    @tool(ends=True)
+    def give_up(self):
+        """End without a guess."""
+        return Outcome("A pity.", {"try": 0.3})
 
 
 @breaks(R.SAME_SEED, R.ANY_INSTANCE, R.INTERLEAVED, R.FRESH)

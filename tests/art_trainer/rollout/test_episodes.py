@@ -190,6 +190,19 @@ def test_a_policy_error_ends_its_own_episode():
     assert policy.released == 4
 
 
+def test_a_full_context_pays_what_the_turn_limit_pays():
+    """Else an agent that fills its context never pays for giving no answer."""
+
+    def say(conversation):
+        full = Reply("", context_full=True)
+        return full if len(conversation.messages) > 3 else 'search("budget")'
+
+    (episode,) = rollout_episodes(Script(say), lambda: gym.make("art/Email-v0"), starts(1))
+    assert (episode.ending, episode.success) == (Ending.CONTEXT_FULL, False)
+    assert episode.turns[-1].score_terms["no_answer"] == episode.reward == -0.5
+    assert episode.metrics["turns"] == len(episode.turns)
+
+
 @pytest.mark.parametrize("fault", [KeyboardInterrupt(), MemoryError("cuda")])
 @pytest.mark.parametrize("threads", [0, 2])
 def test_an_interrupt_waits_for_the_threads_and_releases_everything(fault, threads):

@@ -1,10 +1,9 @@
-"""Whole games of two, in ``*/games.toml``: what is replied, shown and paid, turn by turn.
+"""Whole games of ``art/2048Duel-v0``, in ``games.toml``: what is replied, shown and paid, turn by turn.
 
-A coding duel may begin with the ``solution`` that the solver submits; one of 2048 begins with a ``board``
-of tiles, for the slider or, if it has a ``tile``, for the placer. A turn is a table of a ``reply``, parts
-of what it ``shows`` to the seat that replied and to the ``next`` one, the ``rewards`` of both seats, and
-a word of the ``error`` if the reply is refused. Without ``rewards`` nothing is paid, but an ``error`` costs
-its penalty.
+A game may begin with a ``board`` of tiles, for the slider or, if it has a ``tile``, for the placer. A turn
+is a table of a ``reply``, parts of what it ``shows`` to the seat that replied and to the ``next`` one, the
+``rewards`` of both seats, and a word of the ``error`` if the reply is refused. Without ``rewards`` nothing
+is paid, but an ``error`` costs its penalty.
 
 A game that has a ``success`` of each seat is over with its last turn, by truncation if it has
 ``truncated``; any other is not over, and may say which seat is ``to_move``. ``metrics`` are compared if
@@ -18,27 +17,13 @@ from typing import Any
 
 import pytest
 
-from art_gym.envs.coding.duel.env import CodingDuelEnv
 from art_gym.games.aec import TextAECEnv
-from tests.envs.coding.tasks import DUEL_PROBLEMS
 from tests.envs.playing import duel_at, over
 
 GAMES = {
-    f"{path.parent.name}: {game['name']}": (path.parent.name, game)
-    for path in sorted(Path(__file__).parent.glob("*/games.toml"))
-    for game in tomllib.loads(path.read_text("utf-8"))["game"]
+    game["name"]: game
+    for game in tomllib.loads(Path(__file__).with_name("games.toml").read_text("utf-8"))["game"]
 }
-
-
-def begin(table: dict[str, Any]) -> TextAECEnv:
-    options = table.get("options", {})
-    if "board" in table:
-        return duel_at(table["board"], tile=table.get("tile", 0), **options)
-    game = CodingDuelEnv(problems=[DUEL_PROBLEMS[table["problem"]]], **options)
-    game.reset(seed=0)
-    if "solution" in table:
-        game.step(f"submit\n```python\n{table['solution']}\n```")
-    return game
 
 
 def play_turn(game: TextAECEnv, turn: dict[str, Any]) -> None:
@@ -55,13 +40,11 @@ def play_turn(game: TextAECEnv, turn: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.e2e] * ("slow" in GAMES[name][1])) for name in GAMES]
+    "name", [pytest.param(name, marks=[pytest.mark.e2e] * ("slow" in GAMES[name])) for name in GAMES]
 )
-def test_a_game(name: str, request: pytest.FixtureRequest) -> None:
-    folder, table = GAMES[name]
-    if folder == "coding":
-        request.getfixturevalue("sandbox")
-    game = begin(table)
+def test_a_game(name: str) -> None:
+    table = GAMES[name]
+    game = duel_at(table["board"], tile=table.get("tile", 0), **table.get("options", {}))
     for turn in table["turns"]:
         assert not over(game)
         play_turn(game, turn)
