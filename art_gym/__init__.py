@@ -1,8 +1,8 @@
 """Text environments that any RL code can use.
 
 ``import art_gym`` registers the environments with Gymnasium, after which ``gym.make("art/Email-v0")`` makes
-one. Authors of environments find the whole contract here: :class:`TextEnv`, :func:`tool`, :class:`Task`,
-and :func:`check_text_env` to hold their work against it.
+one, and the games with PettingZoo, if that is installed. Authors of environments find the whole contract
+here: :class:`TextEnv`, :func:`tool`, :class:`Task`, and :func:`check_text_env` to hold their work against it.
 """
 
 from art_gym.base import Snapshot
@@ -19,6 +19,7 @@ from art_gym.parameters import Code, Parameter
 from art_gym.parsing.parser import Call, ParseError, parse
 from art_gym.registration import load_plugins as _load_plugins
 from art_gym.registration import register_envs as _register_envs
+from art_gym.registration import register_games as _register_games
 from art_gym.spaces import UnicodeText
 from art_gym.tasks import Task, TaskSet
 from art_gym.testing.checker import check_text_env
@@ -49,4 +50,5 @@ __all__ = [
 ]
 
 _register_envs()
+_register_games()
 _load_plugins()

@@ -11,6 +11,7 @@ import typer
 from gymnasium.error import Error as GymnasiumError
 
 from art_gym.errors import ArtGymError
+from art_gym.terminal import visible
 
 
 def _print_version(wanted: bool) -> None:
@@ -31,7 +32,7 @@ EnvArgs = Annotated[
 
 def fail(reason: object) -> NoReturn:
     """Print what is wrong in one line and exit with code 2."""
-    print(f"art-gym: {reason}", file=sys.stderr)
+    print(f"art-gym: {visible(str(reason))}", file=sys.stderr)
     raise typer.Exit(2) from None
 
 

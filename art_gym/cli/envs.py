@@ -62,7 +62,8 @@ def check_command(
 ) -> None:
     """Check a text environment against every rule of the TextEnv contract.
 
-    The exit code is 1 if a rule is broken. Headings of the docstring and valid random calls are advice.
+    The exit code is 1 if a rule is broken. Headings of the docstring, valid random calls and a
+    reward that pays for trying are advice.
 
     Example: art-gym check art/Email-v0 --env-args difficulty=1
     """
@@ -121,7 +122,7 @@ def _show_spaces(made: gym.Env[Any, Any]) -> None:
         _show_part("Tools", usage_lines(bare.tools.values()))
     if hasattr(bare, "tasks"):
         _show_part("Tasks", "\n".join(f"{name}: {len(bare.tasks.split(name))}" for name in bare.tasks.splits))
-    if hasattr(bare, "max_turns"):
+    if hasattr(bare, "invalid_action_penalty"):
         cost = f"a reply that is not a valid call costs {bare.invalid_action_penalty:g}"
         _show_part("Limits", f"{bare.max_turns} turns; {cost}")
 

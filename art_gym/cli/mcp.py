@@ -130,6 +130,7 @@ def _appender(path: Path | None) -> Callable[[dict[str, Any]], None] | None:
     """Return a function that appends results to a JSON Lines file; a wrong path is reported at once."""
     if path is None:
         return None
+    path.touch(0o600)  # results may hold mail
     path.open("a", encoding="utf-8").close()
 
     def append(result: dict[str, Any]) -> None:

@@ -40,9 +40,9 @@ from art_gym.baselines import Baseline
 from art_gym.errors import ResetNeededError, ToolError
 from art_gym.games.moves import MoveResult, read_choices, seat, seat_tools
 from art_gym.parsing.parser import Call, ParseError, parse
-from art_gym.registration import register_games
 from art_gym.spaces import UnicodeText
 from art_gym.tasks import Task
+from art_gym.terminal import exchange, visible
 from art_gym.tools import Tool
 
 try:
@@ -277,7 +277,7 @@ class TextAECEnv(TaskEnv, pettingzoo.AECEnv):  # type: ignore[misc]  # PettingZo
 
     def render(self) -> Any:
         """Return the game as a spectator sees it: text in ``"ansi"`` mode, else ``None``."""
-        return self.picture() if self.render_mode == "ansi" else None
+        return visible(self.picture()) if self.render_mode == "ansi" else None
 
     def close(self) -> None:
         """Do nothing: there is nothing to close."""
@@ -377,7 +377,4 @@ class TextAECEnv(TaskEnv, pettingzoo.AECEnv):  # type: ignore[misc]  # PettingZo
 
     def _render_human(self, action: str) -> None:
         if self.render_mode == "human":
-            print(f"> {action}\n{self.picture()}" if action else self.picture())
-
-
-register_games()
+            print(exchange(action, self.picture()))

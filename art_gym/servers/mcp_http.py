@@ -151,7 +151,8 @@ class EpisodeSessions:
     async def _open_session(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Begin an episode, and let the SDK answer the request that opens its session."""
         if self._open >= self._limits.sessions:
-            refusal = _error(503, f"{self._open} sessions are open, and no more are allowed")
+            taken = f"all {self._open} sessions are taken: try again later, or start with more --max-sessions"
+            refusal = _error(503, taken)
             await refusal(scope, receive, send)
             return
         self._open += 1

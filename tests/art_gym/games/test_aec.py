@@ -378,9 +378,8 @@ def test_pettingzoo_is_imported_only_if_it_is_used() -> None:
     without = """
 import sys
 sys.modules["pettingzoo"] = None
-import gymnasium, art_gym.games.seats
-from art_gym.wrappers.ruler_reward import RulerReward
-RulerReward(gymnasium.make_vec("art/2048-v0", 2), lambda group, rubric: {})
+import art_gym.games.seats
+import art_gym.wrappers.group_scorer
 """
     subprocess.run([sys.executable, "-c", without], check=True)
 

@@ -179,7 +179,7 @@ async def test_a_client_ends_its_session_and_makes_room_for_another(accounts):
         one, _ = await begin(client), await begin(client)
         full = await client.post(PATH, json=HELLO)
         assert full.status_code == 503
-        assert "2 sessions are open" in full.json()["error"]["message"]
+        assert "all 2 sessions are taken" in full.json()["error"]["message"]
         assert (await client.delete(PATH, headers=one)).status_code == 200
         assert (await client.post(PATH, json=call(1), headers=one)).status_code == 404
         while Counter.open > 1:
@@ -187,6 +187,14 @@ async def test_a_client_ends_its_session_and_makes_room_for_another(accounts):
         await begin(client)
         assert [account["seed"] for account in accounts] == [0]
     assert len(accounts) == 3, "the server's end ends the others"
+
+
+@in_loop
+async def test_a_client_of_the_sdk_is_told_that_the_sessions_are_taken(accounts):
+    async with serving(counters(accounts, limits=Limits(sessions=1))) as url, Client(url):
+        with pytest.raises(ExceptionGroup) as refused:
+            await Client(url).__aenter__()
+        assert refused.group_contains(Exception, match="all 1 sessions are taken: try again later, or start")
 
 
 @pytest.mark.parametrize(
