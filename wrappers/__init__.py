@@ -1,6 +1,6 @@
 """What changes an environment from outside. Imports as ``art_gym.wrappers``.
 
-``GroupEnv`` needs PettingZoo, and ``minari_recording`` Minari; the rest needs nothing but ``art_gym``.
+``GroupEnv`` and ``RulerReward`` need PettingZoo; the rest needs nothing but ``art_gym``.
 """
 
 from __future__ import annotations
@@ -13,12 +13,9 @@ if __name__ != "art_gym.wrappers":
 from art_gym.wrappers.history_window import HistoryWindow
 from art_gym.wrappers.record_episodes import RecordEpisodes
 from art_gym.wrappers.rubric_reward import RubricReward
-from art_gym.wrappers.ruler_reward import RulerReward
-from art_gym.wrappers.ruler_scoring import WAITING
 from art_gym.wrappers.text_adapter import TextAdapter
 
 __all__ = [
-    "WAITING",
     "GroupEnv",
     "HistoryWindow",
     "RecordEpisodes",
@@ -33,4 +30,8 @@ def __getattr__(name: str) -> Any:
         from art_gym.wrappers.group_env import GroupEnv
 
         return GroupEnv
+    if name == "RulerReward":
+        from art_gym.wrappers.ruler_reward import RulerReward
+
+        return RulerReward
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -75,6 +75,7 @@ class RecordEpisodes(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
 
     def _write(self) -> None:
         if self._episode is not None and self._episode["turns"]:
+            self.path.touch(0o600)  # observations may hold mail
             with self.path.open("a", encoding="utf-8") as file:
                 # Lone surrogates are legal in a str and not in UTF-8: ASCII escapes keep them.
                 file.write(json.dumps(self._episode) + "\n")

@@ -12,7 +12,6 @@ import textarena
 from pettingzoo.test import api_test
 
 from art_gym.games.seats import SeatEnv
-from art_gym.registration import register_games
 from art_gym.wrappers.adapters.textarena_env import TextArenaSoloEnv
 from art_gym.wrappers.adapters.textarena_game import TextArenaGame
 from art_trainer.inference.scripted_policy import ScriptedPolicy
@@ -129,7 +128,6 @@ def test_one_seat():
 
 def test_registered():
     """`textarena/Game-v0` is a game in PettingZoo's registry and passes its `api_test`."""
-    register_games()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         # Of any observation that is a Dict, and of actions that are text.

@@ -71,7 +71,12 @@ def test_frames_are_stacked(env_id: str, actions: Any) -> None:
 @each_env
 def test_observations_tell_the_time(env_id: str, actions: Any) -> None:
     """TimeAwareObservation(flatten=False) beside texts and boards"""
-    env = wrappers.TimeAwareObservation(wrappers.TimeLimit(make(env_id), 50), flatten=False)
+    env = wrappers.TimeAwareObservation(make(env_id), flatten=False)
+    assert env.max_timesteps == TURNS
+    assert gym.spec(env_id).max_episode_steps is None, "it would be a TimeLimit for any max_turns"
+    assert len(played(gym.make(env_id, max_turns=9), SEED, [actions[3]] * 12)) == 10
+    assert env.spec is not None
+    assert played(gym.make(env.unwrapped.spec), SEED, actions) == outside(env_id, actions)
     seen, _ = env.reset(seed=SEED)
     times = [int(seen["time"][0])]
     for action in actions[:TURNS]:

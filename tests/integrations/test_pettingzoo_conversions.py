@@ -15,16 +15,10 @@ pytest.importorskip("pettingzoo", reason='pip install "art-gym[pettingzoo]"')
 import pettingzoo
 from pettingzoo.utils import conversions, wrappers
 
-from art_gym.registration import register_games
 from art_gym.wrappers import GroupEnv
 
 SEED, PLIES = 3, 16
 ID = "art/2048Duel-v0"
-
-
-@pytest.fixture(autouse=True)
-def registered() -> None:
-    register_games()
 
 
 def game(kind: str = "aec", **options: Any) -> Any:

@@ -92,8 +92,7 @@ def test_wrong_arguments_are_refused(make: Callable[[], Any], fault: type[Except
     [
         ("pettingzoo", "art_gym.games.aec", 'pip install "art-gym[pettingzoo]"'),
         ("pettingzoo", "art_gym.wrappers.group_env", 'pip install "art-gym[pettingzoo]"'),
-        ("pettingzoo", "art_gym.wrappers.ruler_group", 'pip install "art-gym[pettingzoo]"'),
-        ("minari", "art_gym.wrappers.minari_recording", "pip install minari pyarrow pillow"),
+        ("pettingzoo", "art_gym.wrappers.ruler_reward", 'pip install "art-gym[pettingzoo]"'),
     ],
 )
 def test_a_missing_package_is_named(

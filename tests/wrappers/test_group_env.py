@@ -10,7 +10,6 @@ from pettingzoo.utils.conversions import parallel_to_aec
 import art_gym  # noqa: F401 (registers the environments)
 from art_gym import ResetNeededError, UnknownTaskError
 from art_gym.wrappers.group_env import GroupEnv
-from art_gym.wrappers.ruler_group import RulerGroupReward
 from art_gym.wrappers.ruler_reward import RulerReward
 from tests.art_gym.pettingzoo_warnings import no_other_warnings
 from tests.art_gym.toys import CounterEnv
@@ -27,7 +26,7 @@ def mails(**kwargs: Any) -> GroupEnv:
     return GroupEnv("art/Email-v0", 2, max_turns=4, **kwargs)
 
 
-def paid() -> RulerGroupReward:
+def paid() -> RulerReward:
     return RulerReward(counters(), by_worth)
 
 

@@ -1,20 +1,17 @@
-"""``RulerReward`` on a PettingZoo group, and which kind of wrapper it chooses."""
+"""``RulerReward``: a group is judged at its end, and paid."""
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from pettingzoo.utils.conversions import aec_to_parallel
 
 import art_gym  # noqa: F401 (registers the environments)
 from art_gym import ResetNeededError, Task
 from art_gym.wrappers.group_env import GroupEnv
 from art_gym.wrappers.judging import Attempt, JudgeFailedError, JudgingError, Rubric, Score
-from art_gym.wrappers.ruler_group import RulerGroupReward
-from art_gym.wrappers.ruler_reward import RulerReward
-from art_gym.wrappers.ruler_vector import split_infos
+from art_gym.wrappers.ruler_reward import WAITING, RulerReward
 from tests.art_gym.pettingzoo_warnings import MASK_AT_THE_END, no_other_warnings
 from tests.art_gym.toy_games import Pennies
 from tests.art_gym.toys import CounterEnv
@@ -24,7 +21,7 @@ NAMES = ["attempt_0", "attempt_1", "attempt_2"]
 REPLIES = (("stop()", "add(1)", "?"), ("add(9)", "peek('count')", "add(1)"), ("add(9)", "stop()", "stop()"))
 
 
-def counters(judge: Any = by_worth, **options: Any) -> RulerGroupReward:
+def counters(judge: Any = by_worth, **options: Any) -> RulerReward:
     return RulerReward(GroupEnv(CounterEnv, 3, max_turns=6), judge, **options)
 
 
@@ -32,36 +29,47 @@ def step(env: Any, replies: Sequence[str]) -> Any:
     return env.step(dict(zip(NAMES, replies, strict=True)))
 
 
-def test_a_group_is_judged_and_paid_as_in_a_vector_environment() -> None:
-    """Whose steps are compared with those of plain environments in the tests of ``RulerVectorReward``."""
+def test_a_group_is_judged_and_paid_at_its_end() -> None:
     asked: list[Any] = []
 
     def judge(group: Sequence[Attempt], rubric: Rubric | None = None) -> dict[str, Score]:
         asked.append((list(group), rubric))
         return by_worth(group)
 
-    options: Any = {"rubric": Rubric.of({"brevity": 1.0}), "mode": "weighted", "weight": 0.25}
-    env = counters(judge, **options)
-    plain = SyncVectorEnv([lambda: CounterEnv(max_turns=6)] * 3, autoreset_mode=AutoresetMode.DISABLED)
-    vector = RulerReward(plain, judge, **options)
-    env.reset(seed=11)
-    vector.reset(seed=11)
+    rubric = Rubric.of({"brevity": 1.0})
+    env = counters(judge, rubric=rubric, mode="weighted", weight=0.25)
+    plain = [CounterEnv(max_turns=6) for _ in NAMES]
+    starts, _ = env.reset(seed=11)
+    assert [starts[name]["text"] for name in NAMES] == [one.reset(seed=11)[0] for one in plain]
+    last: dict[str, Any] = {}
     for round_ in REPLIES:
-        observations, *parts, infos = step(env, round_)
-        texts, *others, vector_infos = vector.step(round_)
-        assert {name: {"text": text} for name, text in zip(NAMES, texts, strict=True)} == observations
-        assert [list(part.values()) for part in parts] == [other.tolist() for other in others]
-        assert list(infos.values()) == split_infos(vector_infos, 3)
+        observations, rewards, terminations, truncations, infos = step(env, round_)
+        for name, one, reply in zip(NAMES, plain, round_, strict=True):
+            waits = name in last
+            if not waits:
+                seen = one.step(reply)
+                if seen[2] or seen[3]:
+                    last[name] = seen
+                else:
+                    assert (observations[name]["text"], rewards[name]) == (seen[0], 0.75 * float(seen[1]))
+            if name in last and env.agents:
+                assert (observations[name]["text"], rewards[name]) == (WAITING, 0.0)
+                assert infos[name]["waiting"]
+                assert not terminations[name]
     assert env.agents == []
     assert [infos[name]["ruler"]["waited"] for name in NAMES] == [2, 0, 0]
     for name in NAMES:
-        own, score = infos[name]["independent_reward"], infos[name]["ruler"]["score"]
-        assert parts[0][name] == pytest.approx(0.75 * own + 0.25 * score)
-    assert asked[0] == asked[1]
-    group, rubric = asked[0]
-    assert rubric is options["rubric"]
+        text, own, *flags, info = last[name]
+        assert observations[name] == {"text": text}
+        assert [terminations[name], truncations[name]] == flags
+        assert infos[name]["independent_reward"] == own
+        assert rewards[name] == pytest.approx(0.75 * own + 0.25 * infos[name]["ruler"]["score"])
+        assert infos[name]["success"] == info["success"]
+    ((group, given),) = asked
+    assert given is rubric
     assert [attempt.id for attempt in group] == NAMES
     assert [len(attempt.steps) for attempt in group] == [1, 3, 3]
+    assert (env.scoring.judged, dict(env.scoring.failures)) == (1, {})
 
 
 def test_what_a_waiting_agent_replies_may_be_missing_and_has_no_effect() -> None:
@@ -106,8 +114,6 @@ class Unequal(CounterEnv):
 
 
 def test_attempts_that_begin_differently_are_no_group() -> None:
-    with pytest.raises(JudgingError, match="attempt_1 began differently"):
-        RulerReward(SyncVectorEnv([Unequal] * 2), by_worth).reset(seed=0)
     env = GroupEnv(Unequal, 2)
     with pytest.raises(RuntimeError, match="attempt_1 began differently"):
         env.reset(seed=0)
@@ -120,7 +126,6 @@ def test_attempts_that_begin_differently_are_no_group() -> None:
         (CounterEnv(), {}, TypeError, "use GroupEnv"),
         ("art/Email-v0", {}, TypeError, "not 'art/Email-v0'"),
         (aec_to_parallel(Pennies(actions="discrete")), {}, TypeError, "observations must be"),
-        (GroupEnv(CounterEnv, 2), {"group_size": 2}, JudgingError, "a ParallelEnv is one group"),
         (GroupEnv(CounterEnv, 2), {"judge": None}, TypeError, "None cannot be called"),
         (GroupEnv(CounterEnv, 2), {"mode": "Add"}, JudgingError, "did you mean `add`"),
         (GroupEnv(CounterEnv, 2), {"on_failure": "zero"}, JudgingError, "on_failure"),

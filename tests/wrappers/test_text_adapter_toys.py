@@ -1,19 +1,13 @@
 from collections.abc import Callable
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.envs.toy_text.blackjack import BlackjackEnv
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
-from gymnasium.envs.toy_text.taxi import TaxiEnv
 
 from art_gym import check_text_env
-from art_gym.wrappers.adapters import blackjack, frozen_lake, taxi
-from art_gym.wrappers.adapters.blackjack import BlackjackTextEnv
-from art_gym.wrappers.adapters.common import action_values
-from art_gym.wrappers.adapters.frozen_lake import FrozenLakeTextEnv, lake_tasks
-from art_gym.wrappers.adapters.taxi import TaxiTextEnv
+from art_gym.wrappers.adapters import frozen_lake
+from art_gym.wrappers.adapters.frozen_lake import FrozenLakeTextEnv, action_values, lake_tasks
 from art_gym.wrappers.text_adapter import TextAdapter
 from art_trainer.cli.run_config import read_recipe
 from art_trainer.inference.scripted_policy import ScriptedPolicy
@@ -23,9 +17,6 @@ from art_trainer.training.run_settings import Layer, merge_settings
 MAKERS: dict[str, Callable[[], TextAdapter]] = {
     "lake": FrozenLakeTextEnv,
     "slippery lake": lambda: FrozenLakeTextEnv(is_slippery=True, start="anywhere"),
-    "taxi": TaxiTextEnv,
-    "taxi in the rain": lambda: TaxiTextEnv(is_rainy=True, fickle_passenger=True),
-    "blackjack": BlackjackTextEnv,
 }
 
 
@@ -43,32 +34,16 @@ def test_toys_keep_the_contract(name: str) -> None:
 LAKE = FrozenLakeEnv(desc=lake_tasks(4, 0.8).get("test-3").data["map"])
 
 
-@pytest.mark.parametrize(
-    ("inside", "outside", "names", "options"),
-    [
-        (TaxiTextEnv(is_rainy=True), TaxiEnv(is_rainy=True), taxi.ACTIONS, None),
-        (BlackjackTextEnv(), BlackjackEnv(), blackjack.ACTIONS, None),
-        (
-            FrozenLakeTextEnv(is_slippery=True),
-            LAKE,
-            frozen_lake.ACTIONS,
-            {"task": "test-3"},
-        ),
-    ],
-    ids=("taxi", "blackjack", "lake"),
-)
-def test_a_seed_gives_the_episode_that_it_gives_in_gymnasium(
-    inside: TextAdapter, outside: gym.Env[Any, Any], names: tuple[str, ...], options: dict[str, Any] | None
-) -> None:
-    rng = np.random.default_rng(1)
+def test_a_seed_gives_the_episode_that_it_gives_in_gymnasium() -> None:
+    inside, outside, rng = FrozenLakeTextEnv(is_slippery=True), LAKE, np.random.default_rng(1)
     for seed in range(5):
-        inside.reset(seed=seed, options=options)
-        seen, _ = outside.reset(seed=seed)
+        inside.reset(seed=seed, options={"task": "test-3"})
+        outside.reset(seed=seed)
         terminated, turns = False, 0
         while not terminated and turns < 12:
-            action, turns = int(rng.integers(len(names))), turns + 1
+            action, turns = int(rng.integers(len(frozen_lake.ACTIONS))), turns + 1
             seen, reward, terminated, _, _ = outside.step(action)
-            text, paid, ended, *_ = inside.step(names[action])
+            text, paid, ended, *_ = inside.step(frozen_lake.ACTIONS[action])
             assert (paid, ended) == (reward, terminated)
             assert text.startswith(inside.describe(seen))
 
@@ -90,12 +65,6 @@ def test_states_are_described() -> None:
     as_shown = str.maketrans({"S": " @", "F": " .", "H": " O", "G": " G"})
     assert lake.describe(0) == "\n".join(row.translate(as_shown) for row in rows)
     assert lake.describe("".join(rows).index("H")).endswith("\nYou fell into a hole.")
-    taxi = TaxiTextEnv()
-    taxi.reset(seed=1)
-    assert taxi.describe(taxi.env.encode(2, 1, 4, 3)) == (
-        "+---------+\n|R: | : :G|\n| : | : : |\n| :@: : : |\n| | : | : |\n|Y| : |B: |\n+---------+\n"
-        "taxi: row 2 column 1\npassenger: in the taxi\ndestination: blue (B)"
-    )
 
 
 def test_the_lake_is_crossed_by_who_knows_the_way_and_hardly_by_chance() -> None:
@@ -132,30 +101,6 @@ def test_training_may_start_anywhere_from_where_the_goal_can_be_reached() -> Non
 def test_a_wrong_lake_is_refused_as_text(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         FrozenLakeTextEnv(**arguments)
-
-
-def test_the_optimal_taxi_driver_arrives_soon() -> None:
-    env = TaxiTextEnv()
-    act = env.baselines["optimal"](env, np.random.default_rng(0))
-    for seed in range(20):
-        observation, _ = env.reset(seed=seed)
-        ended, info = False, {}
-        while not ended:
-            observation, _, terminated, truncated, info = env.step(act(observation))
-            ended = terminated or truncated
-        assert info["success"]
-        assert observation.endswith("The passenger has arrived.")
-        assert info["metrics"]["env_return"] >= 3
-
-
-def test_blackjack_is_described_and_basic_play_beats_chance() -> None:
-    env = BlackjackTextEnv()
-    env.reset(seed=0)
-    assert env.describe((18, 1, 1)) == "your cards: 18, with an ace that counts 11\ndealer: an ace"
-    assert mean(BlackjackTextEnv, "basic", 400) > mean(BlackjackTextEnv, "random", 400) + 0.1
-    observation, reward, *_, info = env.step("stick")
-    assert observation.splitlines()[-1] == {1: "You win.", -1: "You lose.", 0: "A draw."}[int(reward)]
-    assert info["success"] is (reward > 0)
 
 
 def test_the_recipe_of_tic_tac_toe_holds_the_policy_near_the_player_it_began_as() -> None:

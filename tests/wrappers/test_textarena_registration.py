@@ -4,7 +4,6 @@ import pettingzoo
 import pytest
 
 from art_gym.catalog import entries
-from art_gym.registration import register_games
 from art_trainer.errors import ConfigError
 from art_trainer.training.self_play import game_maker
 
@@ -12,7 +11,6 @@ GAME = "textarena/Game-v0"
 
 
 def test_a_game_of_textarena_is_registered_for_code_that_steps_one_seat_at_a_time() -> None:
-    register_games()
     assert GAME in pettingzoo.aec_registry
     assert GAME not in pettingzoo.parallel_registry
     (entry,) = (entry for entry in entries() if entry.id == GAME)

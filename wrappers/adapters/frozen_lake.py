@@ -10,18 +10,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv, is_valid
+from numpy.typing import NDArray
 
 from art_gym.base import require_choice
 from art_gym.baselines import Act, Baseline
 from art_gym.tasks import Task, TaskSet
-from art_gym.wrappers.adapters.common import action_values, best_action, positive_return, split_tasks
-from art_gym.wrappers.text_adapter import TextAdapter, random_player
+from art_gym.wrappers.adapters.common import split_tasks
+from art_gym.wrappers.text_adapter import EpisodeProgress, TextAdapter, random_player
 
 ACTIONS = ("left", "down", "right", "up")
 """In the order of FrozenLake's numbers."""
@@ -32,6 +33,10 @@ _WORDS = {"S": ".", "F": ".", "H": "O", "G": "G"}
 _ENDINGS = {"H": "You fell into a hole.", "G": "You are at the goal."}
 _SEED = 20_260  # of the maps
 _TRIES = 32  # maps drawn for each that is needed
+_SWEEPS = 300
+_DISCOUNT = 0.999
+_NOWHERE = (0.0, 0, 0, True)
+_MOST_OUTCOMES = 3
 
 
 @lru_cache(maxsize=16)
@@ -59,6 +64,42 @@ def lake_tasks(size: int, frozen: float) -> TaskSet:
         )
     boards = list(found)
     return split_tasks(MAPS, lambda number: {"map": list(boards[number])})
+
+
+def action_values(chances: Mapping[int, Mapping[int, Sequence[tuple[Any, ...]]]]) -> NDArray[np.float64]:
+    """What each action is worth in each state to an optimal policy, by value iteration.
+
+    Args:
+        chances: By state and action the outcomes: probability, next state, reward, whether the episode ends.
+            At most three outcomes.
+
+    Returns:
+        Expected returns, later rewards counting a little less; shape (states, actions).
+    """
+    outcomes = np.array(
+        [
+            [(*chances[state][action], _NOWHERE, _NOWHERE)[:_MOST_OUTCOMES] for action in chances[state]]
+            for state in chances
+        ]
+    )
+    chance, after, reward, over = np.moveaxis(outcomes, -1, 0)
+    after = after.astype(int)
+    values = np.zeros(chance.shape[:2])
+    for _ in range(_SWEEPS):
+        later = np.where(over, 0, values.max(axis=1)[after])
+        values = (chance * (reward + _DISCOUNT * later)).sum(axis=2)
+    return values
+
+
+def best_action(values: NDArray[np.float64], rng: np.random.Generator) -> int:
+    """One of the best actions, given what each is worth; equal ones are equally likely."""
+    best = np.flatnonzero(values >= values.max() - 1e-9)
+    return int(best[rng.integers(len(best))])
+
+
+def at_goal(progress: EpisodeProgress) -> bool:
+    """Whether the goal, which alone is rewarded, was reached."""
+    return progress.env_return > 0
 
 
 def right_down(env: FrozenLakeTextEnv, rng: np.random.Generator) -> Act:
@@ -164,7 +205,7 @@ class FrozenLakeTextEnv(TextAdapter):
             split=split,
             max_turns=(24 if is_slippery else 6) * size if max_turns is None else max_turns,
             invalid_reward=invalid_reward,
-            success=positive_return,
+            success=at_goal,
             render_mode=render_mode,
         )
 

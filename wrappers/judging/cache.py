@@ -51,6 +51,7 @@ class JudgeCache:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path).absolute()
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.touch(0o600)  # answers may quote mail
         with self._database() as db:
             db.execute("BEGIN IMMEDIATE")
             (file_type,) = db.execute("PRAGMA application_id").fetchone()
