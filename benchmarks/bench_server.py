@@ -9,8 +9,9 @@ what is measured is the server, and what its messages cost a worker.
     python benchmarks/bench_server.py --check             # exits 1 where a claim does not hold
     python benchmarks/bench_server.py --quick             # little of each: shows that it runs
 
-Parts: ``clients`` (1 to 64 of them), ``memory`` (over 100,000 episodes), ``handshake``, ``weights`` (1 GB to
-8 workers).
+Parts: ``clients`` (1 to 64 of them), ``thousand`` (1,000 of them, whose episodes last ten seconds, and
+somebody who watches ``/status``), ``memory`` (over 100,000 episodes), ``handshake``, ``weights`` (1 GB to 8
+workers).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,11 +36,13 @@ from typing import Any
 import harness
 import numpy as np
 
-PARTS = ("clients", "memory", "handshake", "weights")
+PARTS = ("clients", "thousand", "memory", "handshake", "weights")
 EPISODE_SECONDS = 10.0
 """What an episode of a real model takes at least: 6 turns of 50 tokens at 30 tokens a second."""
 MOST_OVERHEAD = 0.05
 MOST_GROWTH = 1.1
+MOST_STATUS_MS = 200.0
+"""99th percentile of ``/status`` with a thousand workers."""
 GROUP = 8
 IN_FLIGHT = 4
 """Leases that a simulated worker holds at one time."""
@@ -175,19 +179,20 @@ def resident_mb() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def workers(url: str, count: int, name: str, results: Any) -> None:
+def workers(url: str, count: int, name: str, results: Any, seconds: float) -> None:
     """Some simulated workers in one process, until they are told to stop."""
-    asyncio.run(_workers(url, count, name, results))
+    asyncio.run(_workers(url, count, name, results, seconds))
 
 
-async def _workers(url: str, count: int, name: str, results: Any) -> None:
-    found: list[dict[str, Any]] = await asyncio.gather(*[_worker(url, f"{name}-{i}") for i in range(count)])
+async def _workers(url: str, count: int, name: str, results: Any, seconds: float) -> None:
+    playing = [_worker(url, f"{name}-{i}", seconds, np.random.default_rng(i)) for i in range(count)]
+    found: list[dict[str, Any]] = await asyncio.gather(*playing)
     merged = {key: [value for each in found for value in each[key]] for key in ("lease", "result", "hello")}
     results.put({**merged, "cpu": time.process_time()})
 
 
-async def _worker(url: str, client_id: str) -> dict[str, Any]:
-    """Lease, answer, and note how long each took, until the socket is closed."""
+async def _worker(url: str, client_id: str, seconds: float, rng: np.random.Generator) -> dict[str, Any]:
+    """Lease, play, answer, and note how long each took, until the socket is closed."""
     import websockets
 
     from art_trainer.distributed.protocol import EpisodeData, EpisodeResult
@@ -203,10 +208,11 @@ async def _worker(url: str, client_id: str) -> dict[str, Any]:
             times["hello"].append(time.perf_counter() - began)
             while True:
                 asked = time.perf_counter()
-                await socket.send(json.dumps({"type": "lease_request", "count": IN_FLIGHT}))
+                await socket.send(json.dumps({"type": "lease_request", "count": 1 if seconds else IN_FLIGHT}))
                 leases = await _next(socket, "train_episodes")
                 times["lease"].append(time.perf_counter() - asked)
                 for lease in leases["leases"]:
+                    await asyncio.sleep(rng.uniform(0, 2 * seconds))
                     # What a real worker does: from the episode to the wire.
                     data = EpisodeData.model_validate_json(json.dumps(raw))
                     result = EpisodeResult(lease=lease["lease"], token=lease["token"], episode=data)
@@ -228,15 +234,21 @@ async def _next(socket: Any, kind: str) -> dict[str, Any]:
             raise RuntimeError(f"the server says {message}")
 
 
-def crowd(clients: int, episodes: int, *, batch_groups: int = 64) -> tuple[Crowd, Trainer, list[float]]:
-    """Let so many workers answer so many episodes."""
+def crowd(
+    clients: int, episodes: int, *, batch_groups: int = 64, seconds: float = 0.0
+) -> tuple[Crowd, Trainer, list[float], list[float]]:
+    """Let so many workers answer so many episodes, each of which lasts so long on average.
+
+    Returns:
+        What it took, the trainer, and the milliseconds of handshakes and of requests for ``/status``.
+    """
     context = multiprocessing.get_context("spawn")
     processes = 1 if clients < 8 else 2
     with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as (server, tasks):
         queue = context.Queue()
         shares = [clients // processes + (i < clients % processes) for i in range(processes)]
         started = [
-            context.Process(target=workers, args=(server.url, share, f"w{i}", queue), daemon=True)
+            context.Process(target=workers, args=(server.url, share, f"w{i}", queue, seconds), daemon=True)
             for i, share in enumerate(shares)
         ]
         for process in started:
@@ -244,9 +256,12 @@ def crowd(clients: int, episodes: int, *, batch_groups: int = 64) -> tuple[Crowd
         while len(server.connections.statuses({})) < clients:
             time.sleep(0.02)
         cpu, wall = time.process_time(), time.perf_counter()
-        trainer = Trainer(tasks, episodes, batch_groups)
+        trainer, watcher = Trainer(tasks, episodes, batch_groups), Watcher(server.url)
         trainer.start()
+        watcher.start()
         trainer.join()
+        watcher.over.set()
+        watcher.join()
         cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
         server.close()
         found = [queue.get(timeout=60) for _ in started]
@@ -264,7 +279,24 @@ def crowd(clients: int, episodes: int, *, batch_groups: int = 64) -> tuple[Crowd
         server_cpu_ms=1e3 * cpu / trainer.taken,
         worker_cpu_ms=1e3 * sum(each["cpu"] for each in found) / trainer.taken,
     )
-    return told, trainer, hello
+    return told, trainer, hello, watcher.times
+
+
+class Watcher(threading.Thread):
+    """Asks for ``/status`` again and again, and notes how long it took, in milliseconds."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(daemon=True)
+        self._url = url
+        self.times: list[float] = []
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        while not self.over.wait(0.1):
+            began = time.perf_counter()
+            with urllib.request.urlopen(f"{self._url}/status", timeout=60) as answer:
+                answer.read()
+            self.times.append(1e3 * (time.perf_counter() - began))
 
 
 def median_and_worst(values: Sequence[float]) -> tuple[float, float]:
@@ -278,7 +310,7 @@ def part_clients(quick: bool) -> dict[str, Any]:
     print("clients  episodes/s  lease ms (p99)    result ms (p99)   server CPU ms  worker CPU ms, an episode")
     rows = []
     for clients in (1, 8) if quick else (1, 2, 4, 8, 16, 32, 64):
-        row, _, _ = crowd(clients, 512 if quick else 4096)
+        row, _, _, _ = crowd(clients, 512 if quick else 4096)
         rows.append(row)
         print(
             f"{row.clients:7} {row.episodes_per_second:11.0f} {row.lease_ms[0]:9.1f} ({row.lease_ms[1]:.1f})"
@@ -295,9 +327,20 @@ def part_clients(quick: bool) -> dict[str, Any]:
     return {"crowds": [asdict(row) for row in rows], "overhead": overhead}
 
 
+def part_thousand(quick: bool) -> dict[str, Any]:
+    """A thousand workers, and how long ``/status`` takes meanwhile."""
+    row, _, _, status = crowd(1000, 2_000 if quick else 10_000, batch_groups=250, seconds=EPISODE_SECONDS)
+    middle, worst = median_and_worst(status)
+    print(
+        f"{row.episodes_per_second:.0f} episodes/s, result {row.result_ms[0]:.0f} ms (p99 "
+        f"{row.result_ms[1]:.0f}), /status {middle:.0f} ms (p99 {worst:.0f}, {len(status)} times)"
+    )
+    return {"crowd": asdict(row), "status_ms": middle, "status_p99_ms": worst}
+
+
 def part_memory(quick: bool) -> dict[str, Any]:
     """Memory over many episodes."""
-    row, trainer, _ = crowd(8, 4_000 if quick else 100_000, batch_groups=64)
+    row, trainer, _, _ = crowd(8, 4_000 if quick else 100_000, batch_groups=64)
     marks = [trainer.rss[int(share * (len(trainer.rss) - 1))] for share in (0.1, 0.25, 0.5, 0.75, 1.0)]
     for taken, resident in marks:
         print(f"{taken:8} episodes: {resident:.0f} MB")
@@ -308,7 +351,7 @@ def part_memory(quick: bool) -> dict[str, Any]:
 
 def part_handshake(quick: bool) -> dict[str, Any]:
     """From opening the connection to the welcome."""
-    _, _, hello = crowd(8 if quick else 64, 512)
+    _, _, hello, _ = crowd(8 if quick else 64, 512)
     middle, worst = median_and_worst(hello)
     print(
         f"connect, upgrade, hello, welcome: {middle:.1f} ms, p99 {worst:.1f}, {len(hello)} at the same moment"
@@ -365,6 +408,9 @@ def failures(found: dict[str, Any]) -> list[str]:
     failed = []
     if "clients" in found and found["clients"]["overhead"] >= MOST_OVERHEAD:
         failed.append(f"overhead {found['clients']['overhead']:.2%}, claimed below {MOST_OVERHEAD:.0%}")
+    if "thousand" in found and found["thousand"]["status_p99_ms"] >= MOST_STATUS_MS:
+        p99 = found["thousand"]["status_p99_ms"]
+        failed.append(f"/status takes {p99:.0f} ms (p99), claimed below {MOST_STATUS_MS:.0f}")
     if "memory" in found and found["memory"]["growth"] >= MOST_GROWTH:
         failed.append(f"memory grew {found['memory']['growth']:.2f} times, claimed below {MOST_GROWTH}")
     return failed

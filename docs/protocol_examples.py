@@ -17,6 +17,9 @@ from art_trainer.distributed.protocol import (
     LeaseStatus,
     Message,
     ModelManifest,
+    Prompt,
+    PromptRequest,
+    PromptTurn,
     QueueStatus,
     ReleaseLeases,
     ResultReceipt,
@@ -133,6 +136,10 @@ SERVER: tuple[Message, ...] = (
 )
 """What a server says."""
 HTTP: tuple[Message, ...] = (
+    PromptRequest(
+        observation="Name a number.", turns=[PromptTurn(tokens=[4803, 2], observation="Another one.")]
+    ),
+    Prompt(tokens=[108, 1, 14219, 801, 13, 2, 108], restarted=False, full=False),
     ModelManifest(files=[_file("config.json", 812), _file("tokenizer.json", 7_031_645)]),
     WeightManifest(policy_version=12, kind="full", file=_file("weights-000012.safetensors", 1_192_135_096)),
     ServerStatus(
@@ -162,4 +169,4 @@ HTTP: tuple[Message, ...] = (
         results={"leased": 225, "accepted": 224},
     ),
 )
-"""What the routes answer."""
+"""What the routes are asked and answer."""

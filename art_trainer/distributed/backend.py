@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
 from art_trainer.config import GRPOConfig
+from art_trainer.distributed.prompts import PromptRenderer
 from art_trainer.distributed.protocol import RunSpec, ServerStatus
+from art_trainer.distributed.result_checks import LogprobCheck, disagreements, episode_error
 from art_trainer.distributed.result_log import FOLDER, ResultLog
 from art_trainer.distributed.server import RunProgress, ServerOptions, TrainingServer
 from art_trainer.distributed.task_queue import CompletedGroup, TaskQueue
@@ -45,31 +48,6 @@ def run_spec(
         max_context=policy.max_context,
         dtype=str(dtype).removeprefix("torch."),
     )
-
-
-def episode_error(episode: Episode, vocabulary: int, max_context: int | None) -> str | None:
-    """Return why a model cannot learn from an episode of a worker, or ``None``.
-
-    A worker with another tokenizer may send tokens beyond the vocabulary. They would crash the learner, on a
-    GPU for good; and once in the result log, again at each resume.
-
-    Args:
-        episode: The episode.
-        vocabulary: How many tokens the model knows.
-        max_context: Most tokens of a history; ``None``: no limit but a message's.
-    """
-    for history in episode.histories:
-        length = sum(len(span.token_ids) for span in history.spans)
-        if max_context is not None and length > max_context:
-            return f"a history has {length} tokens, the context holds {max_context}"
-        for span in history.spans:
-            for token in (min(span.token_ids, default=0), max(span.token_ids, default=0)):
-                if not 0 <= token < vocabulary:
-                    return f"it has the token {token}, the model knows those from 0 to {vocabulary - 1}"
-            # The turn in which an episode failed may have tokens and nothing else.
-            if span.turn is not None and span.turn >= len(episode.turns) and not episode.failed:
-                return f"it has tokens of turn {span.turn}, but {len(episode.turns)} turns"
-    return None
 
 
 class RemoteBackend(RolloutBackend):
@@ -120,6 +98,7 @@ class RemoteBackend(RolloutBackend):
         check_access(options.host, options.token, options.allowed_hosts)
         self.stale = 0
         self._max_staleness = config.max_staleness
+        self._logprobs = LogprobCheck(policy.model, config)
         self._drain_seconds = drain_seconds
         self._on_publish = tuple(on_publish)
         self._version: int | None = None
@@ -130,11 +109,14 @@ class RemoteBackend(RolloutBackend):
             opened.callback(log.close)
             run = run_spec(policy, env, env_args, config)
             log.bind_to_run(run)
+            prompts = PromptRenderer(policy, run.sampling)
             self._queue = TaskQueue(
                 log,
                 max_staleness=config.max_staleness,
                 options=options.leases,
-                check_episode=lambda episode: episode_error(episode, vocabulary, policy.max_context),
+                check_episode=lambda episode: (
+                    episode_error(episode, env, vocabulary, policy.max_context) or prompts.error(episode)
+                ),
                 on_work=lambda: self.server.connections.wake(),
             )
             opened.callback(self._queue.close)
@@ -144,7 +126,7 @@ class RemoteBackend(RolloutBackend):
                 self._weights,
                 run,
                 progress=progress or RunProgress(folder.name, config.max_steps),
-                options=options,
+                options=replace(options, routers=(prompts.router(), *options.routers)),
                 version=policy.version,
                 shut_down=on_shutdown or self._interrupt,
             )
@@ -203,7 +185,7 @@ class RemoteBackend(RolloutBackend):
         while len(groups) < len(tasks):
             waiting = [task.id for place, task in enumerate(tasks) if place not in groups]
             for completed in self._queue.wait(waiting, timeout=_POLL_SECONDS):
-                if not self._retry_stale(completed):
+                if not (self._retry_stale(completed) or self._reject_wrong(completed)):
                     place = places[completed.task.id]
                     groups[place] = _report(completed, place, **callbacks)
             self._check()
@@ -245,6 +227,13 @@ class RemoteBackend(RolloutBackend):
             self.stale += len(stale)
             self._queue.retry(completed.task.id, stale, f"sampled by weights older than version {oldest}")
         return bool(stale)
+
+    def _reject_wrong(self, completed: CompletedGroup) -> bool:
+        """Whether some members cannot be right and are played again, by other workers."""
+        wrong = disagreements(completed.episodes) or self._logprobs.errors(completed.episodes)
+        if wrong:
+            self._queue.reject(completed.task.id, wrong)
+        return bool(wrong)
 
 
 def _report(completed: CompletedGroup, place: int, **callbacks: Unpack[CollectCallbacks]) -> Group:

@@ -412,6 +412,41 @@ class FileEntry(Message):
     """Hash of the content."""
 
 
+class PromptTurn(Message):
+    """A sampled reply, and what the environment answered."""
+
+    tokens: Annotated[list[Annotated[int, Field(ge=0, le=2**31)]], Field(min_length=1)]
+    """The reply's token ids as they were sampled, the end token included."""
+    observation: str
+    """The environment's answer."""
+
+
+class PromptRequest(Message):
+    """The body of ``POST /prompt``: an episode so far, to be made into the policy's next prompt."""
+
+    observation: str
+    """The first observation."""
+    system: str = ""
+    """The instructions that it begins with, before an empty line, if the environment says so: the ``system``
+    of its ``info``. They become the system message if the model has one."""
+    tools: list[dict[str, Json]] = Field(default_factory=list)
+    """Schemas of the policy's tools, as in OpenAI's API: the ``tools`` of the environment's ``info``."""
+    turns: list[PromptTurn] = Field(default_factory=list)
+    """The turns until now."""
+
+
+class Prompt(Message):
+    """The answer of ``POST /prompt``: what to read before the next reply."""
+
+    tokens: list[int]
+    """Token ids that follow the context so far; the episode's next span."""
+    restarted: bool
+    """Whether they are the whole context instead, and begin a new history: always at the first turn, and
+    where the chat template rewrites earlier messages or the history window moves on."""
+    full: bool
+    """Whether a reply would not fit behind them: the episode ends with ``context_full``."""
+
+
 class ModelManifest(Message):
     """The answer of ``GET /model``: files of a Hugging Face folder, each at ``/model/{name}``."""
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from art_trainer.errors import TrainerError
 from art_trainer.formatting import fsync
 from art_trainer.tracking.episode_schema import episode_from_json, episode_to_line
+from art_trainer.tracking.run_dir import private_folder
 from art_trainer.types import Episode, EpisodeTiming, GroupSpec, TurnTiming
 
 if TYPE_CHECKING:  # it imports torch
@@ -43,7 +44,6 @@ COMMIT;
 """
 # A key that is there already was never acknowledged: the commit failed after it had reached the disk.
 _INSERT = "INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?, ?, ?)"
-_OLD_FILES = "batch-*.jsonl"
 _RESTORE = "Restore the file from a copy, or delete it: its episodes are then played again"
 _log = logging.getLogger(__name__)
 
@@ -125,9 +125,7 @@ class ResultLog:
         for rowid, crc32, text in self._read(f"{query} {order}", (batch, batch)):
             if zlib.crc32(text.encode()) != crc32:
                 raise ResultLogError(f"{self.folder / FILE} is damaged in row {rowid}. {_RESTORE}")
-            data = json.loads(text)
-            if data.get("played", True):  # earlier versions also wrote what nobody could play
-                yield _from_json(data)
+            yield _from_json(json.loads(text))
 
     @property
     def empty(self) -> bool:
@@ -230,7 +228,7 @@ def discard(folder: Path) -> None:
     with suppress(_UnreadableError), closing(_open(folder)):
         pass
     try:
-        for file in (*folder.glob(f"{FILE}*"), *folder.glob(_OLD_FILES)):
+        for file in folder.glob(f"{FILE}*"):
             file.unlink()
     except OSError as error:
         raise ResultLogError(f"{folder} cannot be deleted: {error.strerror}") from error
@@ -238,13 +236,8 @@ def discard(folder: Path) -> None:
 
 def _open(folder: Path) -> sqlite3.Connection:
     """Open a log; the connection keeps an exclusive lock until it is closed or the process ends."""
-    if folder.is_dir() and any(folder.glob(_OLD_FILES)):
-        raise _UnreadableError(
-            f"{folder} holds results of an earlier version ({_OLD_FILES}), which this one does not read: "
-            "delete the folder, its episodes are then played again"
-        )
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         (folder / FILE).touch(0o600)
         db = sqlite3.connect(folder / FILE, timeout=0.0, check_same_thread=False)
     except (OSError, sqlite3.Error) as error:

@@ -32,7 +32,7 @@ from art_trainer.types import Episode
 if TYPE_CHECKING:  # it imports torch
     from art_trainer.distributed.weights import WeightStore
 
-_ROUTES = "/status, /model, /weights/{version}, /ws/{client_id} and /shutdown"
+_ROUTES = "/status, /prompt, /model, /weights/{version}, /ws/{client_id} and /shutdown"
 _ETA_STEPS = 10
 _NO_VERSION = "there are no weights of this version, or no longer"
 VersionNumber = Annotated[int, PathParameter(ge=0, le=2**53)]

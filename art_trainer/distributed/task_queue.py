@@ -18,10 +18,10 @@ import secrets
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import islice
 from typing import NamedTuple
 
 from art_trainer.config import LeaseOptions
@@ -68,8 +68,8 @@ class TaskQueueStatus(NamedTuple):
     """The leases that expire first."""
     results: dict[str, int]
     """Results by outcome; leases by how they began (``leased``, ``revived``) and ended (``expired``,
-    ``released``, ``failed``, ``forgotten``); attempts that were requested again (``requeued``), given up
-    (``unplayable``), or found in the log (``resumed``)."""
+    ``released``, ``failed``, ``forgotten``); attempts that were requested again (``requeued``; ``rejected``
+    for a wrong result), given up (``unplayable``), or found in the log (``resumed``)."""
     held: dict[str, int]
     """How many leases each client has."""
 
@@ -119,10 +119,10 @@ class _Attempt:
     leased: int = 0
     failures: int = 0
     failed_by: set[str] = field(default_factory=set)
-    committing: Episode | None = None
-    """A result on its way to the disk."""
     entry: Entry | None = None
     """Its result, if it has one."""
+    player: str = ""
+    """The client that sent the result, if it is known."""
     unplayable: str = ""
     """Why no client could play it."""
 
@@ -167,23 +167,10 @@ class _Group:
         """Whether it can be delivered."""
         return not self.delivered and self.unplayed == 0
 
-    def mismatch(self, episode: Episode) -> str | None:
-        """Return why an episode is no attempt at this group's task, or ``None``.
-
-        A failed episode may not know its task's name.
-        """
-        if episode.seed != self.task.seed:
-            return f"the episode has seed {episode.seed}, the lease seed {self.task.seed}"
-        if episode.failed:
-            return None
-        for attempt in self.attempts:
-            other = attempt.entry.episode if attempt.entry else attempt.committing
-            if other is not None and not other.failed and _name(other) != _name(episode):
-                return (
-                    f"the episode is of task {episode.task_id!r} in {episode.env_id!r}, another attempt of "
-                    f"its group of {other.task_id!r} in {other.env_id!r}"
-                )
-        return None
+    def play_again(self, member: int) -> _Attempt:
+        """Replace an attempt that has ended by a new one of the next round."""
+        self.attempts[member] = _Attempt(self, member, self.attempts[member].round + 1)
+        return self.attempts[member]
 
     def completed(self) -> CompletedGroup:
         """Return the finished group; failed episodes get the names of those that did not fail."""
@@ -237,6 +224,9 @@ class TaskQueue:
         """Batches of groups that were trained on."""
         self._recovered: dict[int, dict[str, dict[int, Entry]]] = {}
         """Logged results that were not requested yet, by batch, group and member."""
+        self._open: deque[_Group] | None = None
+        """Groups by batch, the first ones that have nothing to lease left out: without it, handing out one
+        lease would look at all attempts. ``None`` if something may have become free."""
         self._leases: dict[str, _Lease] = {}
         """Live leases, and the last ones that ended."""
         self._live: dict[str, _Lease] = {}
@@ -317,14 +307,36 @@ class TaskQueue:
         """
         again = sorted(set(members))
         with self._changing():
-            group = self._groups.get(task_id)
-            if group is None or not group.delivered:
-                raise ValueError(f"group {task_id} cannot be retried: it is not delivered")
+            group = self._delivered(task_id)
             for member in again:
-                group.attempts[member] = _Attempt(group, member, group.attempts[member].round + 1)
+                group.play_again(member)
             self._counts["requeued"] += len(again)
             group.delivered = False
         _log.info("group %s: attempts %s are played again: %s", task_id, again, reason)
+
+    def reject(self, task_id: str, wrong: Mapping[int, str]) -> None:
+        """Drop results of a delivered group that turned out to be wrong; the group is delivered again.
+
+        Others play these attempts, unless too many tries have failed.
+
+        Args:
+            task_id: The group.
+            wrong: What is wrong, by attempt.
+
+        Raises:
+            ValueError: If the group was not delivered since the last version was published.
+        """
+        with self._changing():
+            group = self._delivered(task_id)
+            group.delivered = False
+            for member, reason in wrong.items():
+                before = group.attempts[member]
+                attempt = group.play_again(member)
+                attempt.failures, attempt.failed_by = before.failures, before.failed_by
+                why = f"client {before.player or '(unknown)'} sent a wrong result: {reason}"
+                _log.warning("group %s, attempt %d is played again: %s", task_id, member, why)
+                self._count_failure(attempt, before.player, why)
+            self._counts["rejected"] += len(wrong)
 
     def discard_before(self, batch: int) -> None:
         """Drop all earlier batches, also from the log: they will never be requested again."""
@@ -353,7 +365,7 @@ class TaskQueue:
             return sum(attempt.free for attempt in self._attempts())
 
     def lease(self, client: str, count: int) -> list[Lease]:
-        """Lease at most ``count`` attempts to a client, oldest batch first, whole groups if possible.
+        """Lease at most ``count`` attempts to a client, oldest batch first, those of a group together.
 
         A client does not get an attempt again that it has failed while others ask for work: a client that
         always fails would use up all tries.
@@ -402,7 +414,7 @@ class TaskQueue:
             self._result_log.append([entry])
         except BaseException:
             with self._changed:
-                self._abort_commit(lease, attempt)
+                self._abort_commit(lease)
             raise
         with self._changed:
             verdict = self._accept(lease, attempt, entry)
@@ -430,7 +442,8 @@ class TaskQueue:
                 self._counts["failed" if failed else "released"] += 1
                 self._end(lease, _State.CLOSED)
                 if failed:
-                    self._count_failure(lease, f"client {client} gave it back: {reason}")
+                    attempt = self._attempt_of(lease)
+                    self._count_failure(attempt, client, f"client {client} gave it back: {reason}")
 
     def expire(self) -> list[str]:
         """Take back leases whose time is over; return their ids. Call it about once a second."""
@@ -443,7 +456,7 @@ class TaskQueue:
                 silent = f"sent nothing for {options.lease_seconds:g} s"
                 slow = f"had not finished after {options.max_lease_seconds:g} s"
                 how = silent if now < lease.hard_deadline else slow
-                self._count_failure(lease, f"client {lease.client} {how}")
+                self._count_failure(self._attempt_of(lease), lease.client, f"client {lease.client} {how}")
             self._asked = {who: at for who, at in self._asked.items() if now - at < options.lease_seconds}
             return [lease.grant.lease for lease in late]
 
@@ -479,6 +492,7 @@ class TaskQueue:
         """Hold the lock; afterwards wake whoever waits for groups or work."""
         with self._changed:
             yield
+            self._open = None
             self._changed.notify_all()
             work = any(attempt.free for attempt in self._attempts())
         if work:
@@ -490,6 +504,12 @@ class TaskQueue:
     def _attempt_of(self, lease: _Lease) -> _Attempt:
         """Return a live lease's attempt. Ended leases are remembered for long, and must not keep episodes."""
         return self._groups[lease.grant.group].attempts[lease.member]
+
+    def _delivered(self, task_id: str) -> _Group:
+        group = self._groups.get(task_id)
+        if group is None or not group.delivered:
+            raise ValueError(f"group {task_id} cannot be retried: it is not delivered")
+        return group
 
     def _take_recovered(self, task: GroupSpec) -> dict[int, Entry]:
         groups = self._recovered[task.batch]
@@ -514,25 +534,17 @@ class TaskQueue:
         return groups
 
     def _choose(self, client: str, count: int) -> list[_Attempt]:
-        """Choose at most ``count`` attempts, oldest batch first.
-
-        Within a batch, groups that fit as a whole go first: one client computes their prompt once.
-        """
+        """Choose at most ``count`` attempts, oldest batch first, those of a group together."""
 
         def may(attempt: _Attempt) -> bool:
             return client not in attempt.failed_by or self._asked.keys() <= attempt.failed_by
 
-        chosen: list[_Attempt] = []
-        urgent = sorted(self._groups.values(), key=lambda group: group.task.batch)
-        for _, groups in groupby(urgent, key=lambda group: group.task.batch):
-            too_large: list[_Attempt] = []
-            for group in groups:
-                free = [attempt for attempt in group.attempts if attempt.free and may(attempt)]
-                (chosen if len(free) <= count - len(chosen) else too_large).extend(free)
-                if len(chosen) == count:
-                    return chosen
-            chosen += too_large[: count - len(chosen)]
-        return chosen
+        if self._open is None:
+            self._open = deque(sorted(self._groups.values(), key=lambda group: group.task.batch))
+        while self._open and not any(attempt.free for attempt in self._open[0].attempts):
+            self._open.popleft()
+        free = (attempt for group in self._open for attempt in group.attempts if attempt.free)
+        return list(islice(filter(may, free), count))
 
     def _grant(self, client: str, attempt: _Attempt, now: float) -> Lease:
         attempt.leased += 1
@@ -593,15 +605,15 @@ class TaskQueue:
         else:
             return lease
         attempt = self._attempt_of(lease)
-        error = error or attempt.group.mismatch(episode)
+        if episode.seed != attempt.group.task.seed:
+            error = f"the episode has seed {episode.seed}, the lease seed {attempt.group.task.seed}"
         verdict = self._check_staleness(episode) if error is None else Verdict("invalid", error)
         if verdict is not None:
             self._end(lease, _State.CLOSED)
             reason = f"client {client} sent a result that does not count: {verdict.reason}"
-            self._count_failure(lease, reason)
+            self._count_failure(attempt, client, reason)
             return verdict
         lease.state = _State.COMMITTING
-        attempt.committing = episode
         return lease, attempt
 
     def _check_staleness(self, episode: Episode) -> Verdict | None:
@@ -620,10 +632,9 @@ class TaskQueue:
             )
         return None
 
-    def _abort_commit(self, lease: _Lease, attempt: _Attempt) -> None:
+    def _abort_commit(self, lease: _Lease) -> None:
         """The result could not be written; the client keeps the lease."""
         if lease.state is _State.COMMITTING:
-            attempt.committing = None
             lease.state = _State.ACTIVE
             lease.deadline = self._clock() + self._options.lease_seconds
         self._changed.notify_all()
@@ -632,7 +643,7 @@ class TaskQueue:
         """The result is on disk and counts, unless its batch was discarded meanwhile."""
         if lease.state is not _State.COMMITTING:
             return Verdict("late", "the attempt is no longer wanted")
-        attempt.entry, attempt.committing, attempt.lease = entry, None, None
+        attempt.entry, attempt.player, attempt.lease = entry, lease.client, None
         self._end(lease, _State.ACCEPTED)
         return Verdict("accepted", "")
 
@@ -645,15 +656,15 @@ class TaskQueue:
             if oldest not in self._live:  # it may have been revived
                 self._leases.pop(oldest, None)
 
-    def _count_failure(self, lease: _Lease, reason: str) -> None:
+    def _count_failure(self, attempt: _Attempt, client: str, reason: str) -> None:
         """Count a failed try of an attempt; end the attempt after too many."""
-        attempt = self._attempt_of(lease)
         attempt.failures += 1
-        attempt.failed_by.add(lease.client)
+        attempt.failed_by.add(client)
         if attempt.failures >= self._options.max_attempts:
             attempt.unplayable = f"nobody could play it in {attempt.failures} tries; the last time {reason}"
             self._counts["unplayable"] += 1
-            _log.warning("group %s, attempt %d: %s", lease.grant.group, lease.member, attempt.unplayable)
+            name = attempt.group.task.id
+            _log.warning("group %s, attempt %d: %s", name, attempt.member, attempt.unplayable)
 
 
 def _name(episode: Episode) -> tuple[str, str]:

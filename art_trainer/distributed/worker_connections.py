@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import re
 import secrets
 import time
@@ -51,10 +52,12 @@ NORMAL, REFUSED, TRY_AGAIN = 1000, 1008, 1013
 """Close codes of a socket: done, a rule was broken, a temporary failure."""
 _LARGE = 100_000
 """Characters above which a message is parsed in another thread, so as not to block the loop."""
-_THREADS = 32
-"""Results that may wait for the disk at one time; they share its fsyncs."""
+_THREADS = 8
+"""Results that may wait for the disk at one time; they share its fsyncs. More threads would take the
+interpreter's lock from the event loop more often."""
 _TICK_SECONDS = 1.0
 _Value = TypeVar("_Value")
+_log = logging.getLogger(__name__)
 
 
 class RejectedError(Exception):
@@ -198,6 +201,8 @@ class Connections:
         self._connections: dict[str, WorkerConnection] = {}
         """Those after their handshake, by the worker's name."""
         self._pending_requests: dict[WorkerConnection, int] = {}
+        self._writes = True
+        """Whether the last result could be written; who runs the server is told when that changes."""
         self._drain_reason: str | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="results")
@@ -394,9 +399,15 @@ class Connections:
             receipt = await self._in_thread(lambda: self._commit(connection.client.id, result))
         except ResultLogError as error:
             # The worker still has the result, and sends it again on its next connection.
+            if self._writes:
+                _log.error("%s. Training waits for them: make room", error)
+            self._writes = False
             connection.put(ErrorMessage(code="not_logged", message=str(error)[:2000]))
             connection.close(TRY_AGAIN, "the result could not be written; send it again later")
             return False
+        if not self._writes:
+            _log.warning("results are written again")
+        self._writes = True
         connection.put(receipt)
         return True
 
@@ -424,6 +435,8 @@ class Connections:
             if leases:
                 del self._pending_requests[connection]
                 connection.put(TrainEpisodes(policy_version=self.version, leases=leases))
+            if not waiting:
+                return
 
     def _broadcast(self, message: Message) -> None:
         for connection in self._connections.values():

@@ -1,4 +1,4 @@
-"""A worker of docs/protocol.md's rules alone: it fetches weights, and plays nothing but made-up tokens.
+"""A worker of docs/protocol.md's rules alone: it fetches weights, and lets the server render and sample.
 
 ART_SERVER_TOKEN=… python docs/protocol/minimal_worker.py http://127.0.0.1:8270
 """
@@ -15,10 +15,11 @@ import urllib.request
 from websockets.sync.client import connect
 
 
-def fetch(path):
-    """What the server answers to a GET."""
-    request = urllib.request.Request(SERVER + path, headers=HEADERS)
-    with urllib.request.urlopen(request) as answer:
+def fetch(path, body=None):
+    """What the server answers to a GET, or to a POST with a body."""
+    data = None if body is None else json.dumps(body).encode()
+    headers = HEADERS | {"Content-Type": "application/json"}
+    with urllib.request.urlopen(urllib.request.Request(SERVER + path, data, headers)) as answer:
         return answer.read()
 
 
@@ -31,11 +32,17 @@ def weights(version):
 
 
 def play(run, lease, version):
-    """An episode of one turn; a real worker resets ``run["env"]`` with the lease's seed, and samples."""
-    logprobs = base64.b64encode(struct.pack("<2f", -2.5, -0.5)).decode()
-    read = {"turn": None, "version": version, "tokens": [2]}
-    sampled = {"turn": 0, "version": version, "tokens": [7, 1], "logprobs": logprobs}
-    turn = {"reply": "0", "observation": "", "reward": 0.0, "score_terms": {}}
+    """An episode of one turn; a real worker resets ``run["env"]`` with the lease's seed, and steps it."""
+    prompt = json.loads(fetch("/prompt", {"observation": "GUESS"}))["tokens"]
+    names = [model["id"] for model in json.loads(fetch("/v1/models"))["data"]]
+    asked = {"model": next(name for name in names if name.endswith(f"@{version}")), "prompt": prompt}
+    asked |= {"logprobs": 0, "return_token_ids": True, "max_tokens": run["sampling"]["max_new_tokens"]}
+    reply = json.loads(fetch("/v1/completions", asked))["choices"][0]
+    values = reply["logprobs"]["token_logprobs"]
+    logprobs = base64.b64encode(struct.pack(f"<{len(values)}f", *values)).decode()
+    read = {"turn": None, "version": version, "tokens": prompt}
+    sampled = {"turn": 0, "version": version, "tokens": reply["token_ids"], "logprobs": logprobs}
+    turn = {"reply": reply["text"], "observation": "", "reward": 0.0, "score_terms": {}}
     turn |= {"call": None, "error": None, "cut": False, "state": None}
     episode = {"env_id": run["env"], "task_id": "made-up", "seed": lease["seed"], "observation": "GUESS"}
     episode |= {"turns": [turn], "histories": [[read, sampled]], "ending": "terminated"}

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
@@ -18,16 +19,22 @@ import pytest
 import yaml
 from fastapi.routing import APIRoute
 
+from art_trainer.config import GRPOConfig
 from art_trainer.distributed import worker_connections as connections
+from art_trainer.distributed.backend import RemoteBackend
 from art_trainer.distributed.protocol import (
     ClientMessage,
     Outcome,
     ServerMessage,
 )
+from art_trainer.distributed.server import ServerOptions
 from art_trainer.distributed.worker_connections import NORMAL, REFUSED
 from art_trainer.serving.http import middleware as guard
+from art_trainer.serving.openai import ServedPolicy
+from art_trainer.serving.openai.router import openai_router
 from art_trainer.types import GroupSpec
 from tests.art_trainer.distributed.server_helpers import TOKEN, served
+from tests.art_trainer.guess import guess_policy
 
 ROOT = Path(__file__).parents[3]
 WORKER = ROOT / "docs" / "protocol" / "minimal_worker.py"
@@ -118,17 +125,21 @@ def test_a_worker_that_knows_the_page_alone_plays_for_a_real_server(tmp_path: Pa
         *("urllib.request", "websockets.sync.client"),
     }
     tasks = [GroupSpec(3, 4, (0, 0)), GroupSpec(4, 2, (0, 1))]
-    with served(tmp_path) as here:
-        here.queue.submit(tasks)
-        command = [sys.executable, "-I", "-W", "error", str(WORKER), here.server.url]
+    policy, config = guess_policy(hidden=16), GRPOConfig(output_dir=str(tmp_path), max_completion_length=2)
+    with ServedPolicy(policy) as api:
+        options = ServerOptions(token=TOKEN, routers=[openai_router(api)])
+        backend = RemoteBackend(policy, "made/Guess-v0", {}, config, tmp_path, options=options)
+        command = [sys.executable, "-I", "-W", "error", str(WORKER), backend.url]
         environment = {**os.environ, "ART_SERVER_TOKEN": TOKEN}
-        with subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE) as worker:
-            groups = [here.queue.wait([task.id], 60)[0] for task in tasks]
-            here.server.connections.drain("that was all")
+        with closing(backend), subprocess.Popen(command, env=environment, text=True, stdout=-1) as worker:
+            backend.publish(0)
+            groups = backend.collect(tasks, on_episode=lambda episode: None)
+            backend.drain_workers("that was all")
             printed, _ = worker.communicate(timeout=60)
+            assert backend.status().results == {"leased": 6, "accepted": 6}
         assert worker.returncode == 0
-        assert printed.count("accepted") == 6
-        assert re.findall(r"(\d+) bytes of version 0", printed)
-        assert [len(group.episodes) for group in groups] == [4, 2]
-        assert {episode.turns[0].reply for group in groups for episode in group.episodes} == {"0"}
-        assert here.queue.status().results == {"leased": 6, "accepted": 6}
+    assert printed.count("accepted") == 6
+    assert re.findall(r"(\d+) bytes of version 0", printed)
+    histories = [history for group in groups for episode in group.episodes for history in episode.histories]
+    own = policy.format.prompt([{"role": "user", "content": "GUESS"}])
+    assert [list(history.spans[0].token_ids) for history in histories] == [own] * 6

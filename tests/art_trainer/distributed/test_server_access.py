@@ -76,8 +76,10 @@ def test_no_route_answers_without_the_token(whole: Served) -> None:
     paths = {path for _, path in routes}
     assert {"/status", "/model", "/model/0", "/weights/0", "/weights/0/data", "/shutdown", "/ws/w1"} <= paths
     assert {"/", "/v1/models", "/v1/chat/completions", "/v1/completions", "/api/runs"} <= paths
+    routes.remove(("GET", "/health"))
     for token in WRONG:
         with whole.http(token) as client:
+            assert client.get("/health").json() == {"status": "ok"}
             for method, path in routes:
                 if method == "WS":
                     answer = refused(partial(whole.dial, path, token, path=""))

@@ -189,9 +189,8 @@ def test_workers_of_a_run_that_cannot_learn_are_dismissed(
 
 def test_results_after_the_step_to_resume_at_are_dropped(serving: Serving) -> None:
     run = serving.run(serving.work)
-    left = run.path / "journal" / "batch-000007.jsonl"
-    left.parent.mkdir(exist_ok=True)
-    left.write_text("not a line of a journal\n" * 2)
+    left = run.path / "journal" / "results.sqlite-left"
+    left.write_bytes(b"")
     step = int(list_checkpoints(run.path / "checkpoints")[-1].name.rpartition("-")[2])
     serving.run(lambda: None, resume=True, step=step, no_api=True)
     assert not left.exists()

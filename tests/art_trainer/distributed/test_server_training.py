@@ -40,7 +40,7 @@ class Run:
     def __init__(self, folder: Path, *, callbacks: tuple[Any, ...] = (), **settings: Any) -> None:
         self.config = GRPOConfig(output_dir=str(folder), **{**SETTINGS, **settings})
         self.policy = guess_policy(0, hidden=16)
-        self.backend = RemoteBackend(self.policy, "guess", {}, self.config, folder, drain_seconds=5)
+        self.backend = RemoteBackend(self.policy, "GuessEnv", {}, self.config, folder, drain_seconds=5)
         parts: dict[str, Any] = {"backend": self.backend, "callbacks": callbacks}
         self.trainer = GRPOTrainer(self.policy, GuessEnv, self.config, **parts)
         self.workers: list[tuple[Worker, threading.Thread]] = []

@@ -73,18 +73,29 @@ def test_a_waiting_trainer_gets_whole_groups_in_order_and_closing_loses_no_resul
     assert send(queue, last) == "accepted"
 
 
-def test_old_batches_go_first_and_groups_that_fit_whole(queue: TaskQueue) -> None:
-    queue.submit([task(0, batch=1, size=4), task(1, batch=1, size=2)])
-    queue.submit([task(0, batch=0, size=3), task(1, batch=0, size=2), task(2, batch=0, size=1)])
+def test_old_batches_go_first_and_groups_stay_together(queue: TaskQueue) -> None:
+    queue.submit([task(0, batch=1, size=3)])
+    queue.submit([task(0, batch=0, size=3), task(1, batch=0, size=1)])
 
     def leased(count: int) -> list[tuple[int, ...]]:
         return [tuple(lease.rng_seed[2:]) for lease in queue.lease("ann", count)]
 
     assert leased(0) == []
-    assert leased(2) == [(0, 1, 0), (0, 1, 1)], "it fits, the group before does not"
-    assert leased(2) == [(0, 2, 0), (0, 0, 0)], "the rest is filled up"
-    assert leased(4) == [(0, 0, 1), (0, 0, 2), (1, 1, 0), (1, 1, 1)]
-    assert leased(9) == [(1, 0, member) for member in range(4)]
+    assert leased(2) == [(0, 0, 0), (0, 0, 1)]
+    assert leased(3) == [(0, 0, 2), (0, 1, 0), (1, 0, 0)]
+    assert leased(9) == [(1, 0, 1), (1, 0, 2)]
+
+
+def test_leasing_looks_at_each_attempt_a_few_times_however_many_clients_ask(
+    queue: TaskQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free, looks = task_queue._Attempt.free, []
+    queue.submit([task(place, size=4) for place in range(100)])
+    monkeypatch.setattr(
+        task_queue._Attempt, "free", property(lambda self: looks.append(self) or free.fget(self))
+    )
+    assert sum(len(queue.lease(f"client {number}", 1)) for number in range(400)) == 400
+    assert len(looks) < 10 * 400
 
 
 def test_the_status_counts_results_and_shows_leases(queue: TaskQueue, clock: Any) -> None:
@@ -94,7 +105,7 @@ def test_the_status_counts_results_and_shows_leases(queue: TaskQueue, clock: Any
     for token in ("", first.token[:-1], second.token, "\ud800"):
         assert queue.result("ann", first.lease, token, episode(first, version=5)).outcome == "bad_token"
     outcomes = [send(queue, first), send(queue, second, version=[5, 3]), send(queue, third, version=6)]
-    assert [*outcomes, send(queue, fourth, task_id="b")] == ["accepted", "stale", "invalid", "invalid"]
+    assert [*outcomes, send(queue, fourth, version=7)] == ["accepted", "stale", "invalid", "invalid"]
     again = queue.lease("bob", 2)
     status = queue.status()
     assert status.results == {"leased": 6, "accepted": 1, "bad_token": 4, "stale": 1, "invalid": 2}

@@ -502,14 +502,6 @@ def test_a_full_disk_leaves_the_version_before(published, monkeypatch):
     assert list(store.path(4).parent.glob(".*")) == []
 
 
-def test_only_names_of_the_manifest_have_a_path(published):
-    _, store, _, _ = published
-    names = [entry.name for entry in store.model().files]
-    assert all(store.model_path(name).is_file() for name in names)
-    for name in ("../journal", "weights-000004.safetensors", "", ".", "config.json/"):
-        assert store.model_path(name) is None
-
-
 def test_the_manifest_says_no_paths_of_the_server(tmp_path):
     policy = guess_policy(hidden=16)
     policy.tokenizer.init_kwargs["special_tokens_map_file"] = str(tmp_path / "map.json")

@@ -210,7 +210,7 @@ def test_a_result_without_receipt_is_sent_again(scene, monkeypatch, lost):
     assert len(scene.here.server.status().clients) == 1, "by its secret it is the same one"
 
 
-def test_a_result_that_the_server_could_not_write_is_sent_again(scene, monkeypatch):
+def test_a_result_that_the_server_could_not_write_is_sent_again(scene, monkeypatch, caplog):
     append = ResultLog.append
 
     def full(self, entries):
@@ -221,6 +221,8 @@ def test_a_result_that_the_server_could_not_write_is_sent_again(scene, monkeypat
     scene.start().play(2)
     assert scene.results == {"leased": 2, "accepted": 2}
     until(lambda: "not_logged" in (scene.client.last_error or ""))
+    told = [record.message for record in caplog.records if record.name.endswith("worker_connections")]
+    assert told == ["the disk is full. Training waits for them: make room", "results are written again"]
 
 
 @pytest.mark.parametrize("asked", ["by a call", "by the server"])
