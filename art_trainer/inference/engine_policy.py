@@ -28,6 +28,7 @@ from art_trainer.inference.policy import Conversation, Reply, TrainablePolicy
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.models.chat_template import TokenHistoryBuilder, context_limit
 from art_trainer.models.loading import load_tokenizer
+from art_trainer.models.rotary import frequency_limit
 from art_trainer.models.weights_io import remove_weights, save_weights
 from art_trainer.signals import first_completed
 from art_trainer.types import TokenHistory
@@ -82,8 +83,14 @@ class EnginePolicy(TrainablePolicy):
         try:
             if model is not None and not (engine.full_weights or hasattr(model, "peft_config")):
                 raise EngineError(f"{engine.name} takes LoRA adapters only: add one to the model (lora)")
-            if tokenizer is None or max_context is None:
+            longest = frequency_limit(model)
+            if tokenizer is None or max_context is None or longest is not None:
                 served = self._served_model()
+                if longest is not None and (served.context_limit or longest + 1) > longest:
+                    raise EngineError(
+                        f"{engine.name} serves {served.context_limit} tokens, but the model's rotary "
+                        f"frequencies change beyond {longest}: start it with --max-model-len {longest}"
+                    )
                 limits = (served.context_limit, context_limit(model))
                 allowed = min((limit for limit in limits if limit is not None), default=None)
                 max_context = allowed if max_context is None else max_context

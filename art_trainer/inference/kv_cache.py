@@ -26,6 +26,8 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, Dynam
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from art_trainer.models.tree_attention import unusual_arguments
+
 
 @dataclass(frozen=True, slots=True)
 class Window:
@@ -190,8 +192,6 @@ class SlotCache(Cache):
 _NAME = "art_shared_prefixes"
 # PyTorch's attention that also returns the logarithm of the sum of exponentials; on a CPU only this one does.
 _flash: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
-# Arguments that layers may pass to their attention and that change nothing about its result.
-_HARMLESS = {"position_ids", "use_cache", "cache_position", "return_dict", "is_causal"}
 
 Attention = Callable[..., tuple[Tensor, None]]
 """One layer's attention as Transformers calls it: (module, query, key, value, mask, ...) to [B, Q, H, D]."""
@@ -325,6 +325,7 @@ class _AttentionProbe:
     """Checks what the layers pass to their attention, and computes it as usual."""
 
     cache: SlotCache
+    mask: Tensor
     layers: set[int] = field(default_factory=set)
     plain: bool = True
 
@@ -333,8 +334,7 @@ class _AttentionProbe:
     ) -> tuple[Tensor, None]:
         """Note whether keys, values and arguments are those of plain attention over the cache."""
         index = getattr(module, "layer_idx", None)
-        asked = {name for name, said in arguments.items() if said is not None and said is not False}
-        self.plain &= asked <= {"scaling", "dropout"} | _HARMLESS and not arguments.get("dropout")
+        self.plain &= unusual_arguments(arguments) <= {"scaling"} and mask.data_ptr() == self.mask.data_ptr()
         if isinstance(index, int) and index < len(self.cache.slots):
             self.layers.add(index)
             window = self.cache.window
@@ -365,9 +365,9 @@ def can_share(model: torch.nn.Module, base: PreTrainedModel, layer_count: int) -
     cache.reserve(1, 1)
     zero = torch.zeros(1, 1, dtype=torch.long, device=device)
     cache.window = Window(zero[0], slice(0, 1), zero, 1)
-    probe = _AttentionProbe(cache)
     dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
     mask = torch.zeros(1, 1, 1, 1, dtype=dtype, device=device)
+    probe = _AttentionProbe(cache, mask)
     training = model.training
     model.eval()
     with torch.inference_mode(), shared_attention(base):

@@ -7,12 +7,13 @@ the device's generator or on the order of scheduling.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch.nn import functional
 
 from art_trainer.config import (
     Amount,
@@ -80,7 +81,7 @@ class SamplingParams:
 
 
 def penalize_repetition(
-    logits_B_V: torch.Tensor, contexts: Sequence[Sequence[int]], penalty: float
+    logits_B_V: torch.Tensor, contexts: Sequence[Sequence[int] | NDArray[np.int64]], penalty: float
 ) -> torch.Tensor:
     """Apply the repetition penalty to logits (CTRL, arXiv:1909.05858, section 4.1).
 
@@ -97,7 +98,7 @@ def penalize_repetition(
         Logits of the same shape, at least 32-bit.
     """
     rows = np.repeat(np.arange(len(contexts)), [len(context) for context in contexts])
-    tokens = np.fromiter(itertools.chain.from_iterable(contexts), np.int64, len(rows))
+    tokens = np.concatenate([np.asarray(context, np.int64) for context in contexts])
     # The embedding may know more tokens than the head.
     known = tokens < logits_B_V.shape[-1]
     seen = torch.zeros(logits_B_V.shape, dtype=torch.bool)
@@ -137,6 +138,34 @@ def sampling_logprobs(logits_B_V: torch.Tensor, params: SamplingParams) -> torch
         least = best + torch.log(torch.tensor(params.min_p, dtype=dtype, device=logits.device))
         logits = logits.masked_fill(logits < least, -torch.inf)
     return logits.log_softmax(dim=-1)
+
+
+def sampled_logprobs(
+    logits_N_V: torch.Tensor,
+    tokens_N: torch.Tensor,
+    contexts: Sequence[Sequence[int] | NDArray[np.int64]],
+    params: SamplingParams,
+) -> torch.Tensor:
+    """Return the log-prob of each token in the distribution that it was sampled from, shape [N].
+
+    A sampler that rounds otherwise, or has older weights, may sample a token that these logits drop. It
+    counts as kept: the distribution is then over the tokens that are kept and this one.
+
+    Args:
+        logits_N_V: The model's logits, any float type.
+        tokens_N: The sampled tokens.
+        contexts: For each all tokens before it.
+        params: How they were sampled, with a temperature above 0.
+    """
+    if params.repetition_penalty != 1:
+        logits_N_V = penalize_repetition(logits_N_V, contexts, params.repetition_penalty)
+    logprobs = sampling_logprobs(logits_N_V, params)
+    places, best = tokens_N[:, None], logprobs.argmax(dim=-1, keepdim=True)
+    picked = logprobs.gather(-1, places)
+    # The log of the token's odds against all that are kept; the best token is among those.
+    logit, top = (logits_N_V.gather(-1, index).to(logprobs.dtype) for index in (places, best))
+    odds = (logit - top) / params.temperature + logprobs.gather(-1, best)
+    return torch.where(picked.isneginf(), functional.logsigmoid(odds), picked)[:, 0]
 
 
 def sample(

@@ -18,6 +18,7 @@ from typing import Any
 import jinja2
 from transformers import PreTrainedTokenizerBase
 
+from art_trainer.models.rotary import frequency_limit
 from art_trainer.types import Span, TokenHistory
 
 Message = Mapping[str, Any]
@@ -115,14 +116,17 @@ class ChatFormat:
         self._shown = lru_cache(maxsize=4096)(self._rendered_observation)
         self._cached_encode = lru_cache(maxsize=4096)(self.encode)
 
-    def prompt(self, messages: Sequence[Message], tools: Tools = ()) -> list[int]:
+    def prompt(self, messages: Sequence[Message], tools: Tools = (), **variables: Any) -> list[int]:
         """Return the whole conversation as tokens, the generation prompt included.
 
         Args:
             messages: Chat messages, the last one from the user.
             tools: Tool schemas in OpenAI's format.
+            variables: Further variables of the template.
         """
         messages = apply_history_window(messages, self.history_window)
+        if variables:
+            return self.encode(self.render(messages, tools, add_generation_prompt=True, **variables))
         if self._last_prompt is not None and self._last_prompt[:2] == (list(messages), tools):
             return list(self._last_prompt[2])
         token_ids = self.encode(self.render(messages, tools, add_generation_prompt=True))
@@ -174,7 +178,12 @@ class ChatFormat:
         return [*self.encode(text), self.end_of_turn]
 
     def render(
-        self, messages: Sequence[Message], tools: Tools = (), *, add_generation_prompt: bool = False
+        self,
+        messages: Sequence[Message],
+        tools: Tools = (),
+        *,
+        add_generation_prompt: bool = False,
+        **variables: Any,
     ) -> str:
         """Render the conversation as text."""
         rendered = self.tokenizer.apply_chat_template(
@@ -183,7 +192,7 @@ class ChatFormat:
             chat_template=self._template,
             add_generation_prompt=add_generation_prompt,
             tokenize=False,
-            date_string=PROMPT_DATE,
+            **{"date_string": PROMPT_DATE, **variables},
         )
         assert isinstance(rendered, str)
         return rendered
@@ -409,12 +418,16 @@ class TokenHistoryBuilder:
 
 
 def context_limit(model: object) -> int | None:
-    """Return the number of positions of a Hugging Face model, if its configuration says so."""
+    """Return the number of positions of a Hugging Face model, if its configuration says so.
+
+    It is smaller where the model's rotary frequencies change, see :mod:`art_trainer.models.rotary`.
+    """
     config: Any = getattr(model, "config", None)
     if config is None:
         return None
     limit = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
-    return None if limit is None else int(limit)
+    limits = [int(one) for one in (limit, frequency_limit(model)) if one is not None]
+    return min(limits, default=None)
 
 
 def stop_token_ids_of_turn(

@@ -24,9 +24,13 @@ from transformers.cache_utils import DynamicLayer
 
 from art_trainer.errors import UnsupportedModelError
 from art_trainer.models.packing import Batch, TokenRow, pack
+from art_trainer.models.rotary import check_context
 from art_trainer.models.tree_attention import can_prune, pruned, tree_attention
 
 _HALF = (torch.float16, torch.bfloat16)
+
+_LARGE_LOGIT = 300.0
+"""Logits are tried at this size, which no model that caps them lets through."""
 
 LOGITS_PER_CHUNK = 2**24
 """Most logits held at a time; beyond it, the backward pass computes each chunk's logits again."""
@@ -85,8 +89,8 @@ class Scorer:
     """Scores batches with a Hugging Face causal language model.
 
     It works with any such model. The fast paths (head at selected positions only, pruned last layer, shared
-    prefixes) are used if the model has the usual parts and a probe of a few random tokens agrees with the
-    model's own forward.
+    prefixes) are used if the model is built in the usual way and a probe of a few random tokens agrees with
+    the model's own forward. The probe alone would not do: weights that are still small hide differences.
 
     Args:
         model: The model, maybe with PEFT adapters inside its layers.
@@ -112,7 +116,9 @@ class Scorer:
         self._has_decoder = self._decoder is not base
         self._temperature = temperature
         self.device = next(model.parameters()).device
-        self.hidden_size = int(base.config.get_text_config(decoder=True).hidden_size)
+        config = base.config.get_text_config(decoder=True)
+        self.hidden_size = int(config.hidden_size)
+        self._layers = int(config.num_hidden_layers)
         self.shares_prefixes = False
         self._splits_head = False
         self.prunes = False
@@ -135,16 +141,41 @@ class Scorer:
             difference = (self._by_row(batches[share], rows) - wanted).abs().mean()
             return bool(difference < tolerance)
 
-        self._splits_head = self._head is not None and self._has_decoder
-        self._splits_head = self._splits_head and agrees(share=False)
+        splits = self._head is not None and self._has_decoder and self._only_head_follows(batches[False])
+        self._splits_head = splits
+        self._splits_head = splits and agrees(share=False)
         self.prunes = self._splits_head and can_prune(self._decoder)
         self.prunes = self.prunes and agrees(share=False)
         if _has_plain_cache(base) and _passes_arguments(self._decoder):
             try:
-                self.shares_prefixes = agrees(share=True)
+                self.shares_prefixes = agrees(share=True) and self._all_layers_used(batches[True])
             except UnsupportedModelError:
                 self.shares_prefixes = False
         self._model.train(training)
+
+    def _only_head_follows(self, batch: Batch) -> bool:
+        """Whether the model's logits are the head of the decoder's hidden states and nothing else.
+
+        The hidden states are enlarged for it: on those of small weights a cap of the logits does not show.
+        """
+        largest = self._head(self._run(self._decoder, batch).last_hidden_state).abs().max()
+        given: list[Tensor] = []
+
+        def enlarge(module: Any, inputs: Any, output: Any) -> Any:
+            output.last_hidden_state = output.last_hidden_state * (_LARGE_LOGIT / largest)
+            given.append(output.last_hidden_state)
+            return output
+
+        handle = self._decoder.register_forward_hook(enlarge)
+        found = self._run(self._model, batch).logits
+        handle.remove()
+        tolerance = 0.01 if found.dtype in _HALF else 1e-4
+        return bool((found - self._head(given[0])).abs().max() < tolerance * _LARGE_LOGIT)
+
+    def _all_layers_used(self, batch: Batch) -> bool:
+        """Whether every layer's attention was computed by the batch's tree, not by code of its own."""
+        plans = [plan for plan in (batch.tree, batch.last_tree) if plan is not None]
+        return len(set[int]().union(*(plan.users for plan in plans))) == self._layers
 
     def _by_row(self, batch: Batch, rows: Sequence[TokenRow]) -> Tensor:
         """Return a batch's log-probs in the order of these rows."""
@@ -190,6 +221,26 @@ class Scorer:
             return self._pick(self._head(hidden), batch.predictors_N, batch.targets_N, entropy_gradient)
         return self._score_in_chunks(hidden, batch, size, entropy_gradient)
 
+    @torch.no_grad()
+    def map_logits(self, batch: Batch, compute: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """Return a number for each sampled token [N] that depends on all logits of its distribution.
+
+        Args:
+            batch: The batch, as for :meth:`score`.
+            compute: Takes the model's logits [n, V] for some of the tokens, and which tokens these are [n].
+        """
+        if self._splits_head:
+            source, head = self._hidden(batch), self._head
+        else:
+            source, head = (
+                self._run(self._model, batch).logits.flatten(0, 1)[batch.positions_U],
+                nn.Identity(),
+            )
+        tokens = torch.arange(len(batch.targets_N), device=source.device)
+        size = max(LOGITS_PER_CHUNK // head(source[:1]).shape[-1], 1)
+        parts = [compute(head(source[batch.predictors_N[part]]), part) for part in torch.split(tokens, size)]
+        return torch.cat(parts)
+
     def _score_in_chunks(
         self, hidden: Tensor, batch: Batch, size: int, entropy_gradient: bool
     ) -> tuple[Tensor, Tensor]:
@@ -229,6 +280,7 @@ class Scorer:
         return pruned_hidden
 
     def _run(self, module: Any, batch: Batch) -> Any:
+        check_context(self._model, max(int(row.targets[-1]) for row in batch.rows))
         if batch.tree is None or batch.positions_Q is None:
             # Padding is on the right, and a causal model never looks there: no mask, the fastest attention.
             return module(input_ids=batch.ids_BQ, use_cache=False)

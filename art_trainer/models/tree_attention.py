@@ -23,9 +23,13 @@ Shape letters: T tokens, U of them queries, H heads, D channels of a head.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -42,8 +46,7 @@ from art_trainer.models.prefix_tree import Node
 NAME = "token_tree"
 """The name of this attention among Hugging Face's."""
 
-_UNKNOWN = ("softcap", "s_aux", "position_bias", "sliding_window")
-"""Arguments of a model's attention that would change its result here."""
+_HARMLESS = {"position_ids", "use_cache", "cache_position", "return_dict", "is_causal"}
 
 _attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _attend_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -75,11 +78,13 @@ class TreePlan:
         parts: First the nodes' own parts, which hold each query once, then those of the nodes above; ``None``
             if a mask is used.
         mask: Which query sees which token, bool [U, T]; ``None`` for parts or a plain causal row.
+        users: The modules (their ids) that have computed their attention by this plan.
     """
 
     queries: Tensor | None
     parts: tuple[Part, ...] | None
     mask: Tensor | None = None
+    users: set[int] = field(default_factory=set)
 
 
 def plan_attention(
@@ -229,6 +234,12 @@ class _TreeAttention(torch.autograd.Function):
         return *grads, None, None
 
 
+def unusual_arguments(arguments: Mapping[str, Any]) -> set[str]:
+    """Return which arguments of a layer's attention change its result, beside query, key, value and scale."""
+    given = {name for name, said in arguments.items() if said is not None and said is not False}
+    return given - _HARMLESS - (set() if arguments.get("dropout") else {"dropout"})
+
+
 def _tree_attention_forward(
     module: Any,
     query: Tensor,
@@ -246,9 +257,11 @@ def _tree_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, **arguments
         )
         return found
-    for name in _UNKNOWN:
-        if arguments.get(name) is not None:
-            raise UnsupportedModelError(f"attention with {name} cannot be computed over a tree of tokens")
+    unusual = unusual_arguments(arguments) | ({"a mask"} if attention_mask is not None else set[str]())
+    if unusual:
+        names = ", ".join(sorted(unusual))
+        raise UnsupportedModelError(f"attention with {names} cannot be computed over a tree of tokens")
+    tree.users.add(id(module))
     groups = query.shape[1] // key.shape[1]
     key, value = repeat_kv(key, groups), repeat_kv(value, groups)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -270,21 +283,45 @@ def _tree_attention_forward(
 AttentionInterface.register(NAME, _tree_attention_forward)
 
 
-_PARTS = ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
+_LAYER = re.compile(
+    r"""residual = hidden_states
+hidden_states = self\.input_layernorm\(hidden_states\)
+hidden_states, \w+ = self\.self_attn\(.*\)
+hidden_states = residual \+ (hidden_states|self\.\w+_dropout\(hidden_states\))
+residual = hidden_states
+hidden_states = self\.post_attention_layernorm\(hidden_states\)
+hidden_states(, \w+)? = self\.mlp\(hidden_states\)
+hidden_states = residual \+ (hidden_states|self\.\w+_dropout\(hidden_states\))
+return hidden_states"""
+)
+"""The statements of a layer's forward that :func:`pruned` computes, as Transformers writes them."""
 _QUERIES = (("q_proj", "q_proj"), ("q_a_proj", "q_b_proj"))
 """Names of the first and the last projection that compute an attention's queries."""
 
 
 def can_prune(decoder: Any) -> bool:
-    """Whether the decoder's last layer has the parts of a Llama layer, by their names.
+    """Whether the decoder's last layer is put together as a Llama layer, by the source of its forward.
 
-    Callers compare with the model's own forward to check that the parts are combined in the same way. A layer
-    whose forward was replaced, as libraries that offload weights do, is left alone.
+    By its parts' names alone, or by comparing numbers, a layer with more norms or with factors could pass
+    while its weights are small. Callers compare with the model's own forward too, for what the parts do. A
+    layer whose forward was replaced, as libraries that offload weights do, is left alone.
     """
     layers = getattr(decoder, "layers", None)
     if layers is None or len(layers) == 0 or "forward" in vars(layers[-1]):
         return False
-    return all(hasattr(layers[-1], part) for part in _PARTS)
+    return _LAYER.fullmatch(_statements(type(layers[-1]).forward)) is not None
+
+
+def _statements(function: Any) -> str:
+    """Return a function's statements without docstring and comments; empty if it has no source of its own."""
+    try:
+        (parsed,) = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function)))).body
+    except (OSError, SyntaxError):  # made without a file, or a part of another statement
+        return ""
+    if not isinstance(parsed, ast.FunctionDef):
+        return ""
+    body = parsed.body
+    return "\n".join(map(ast.unparse, body[1:] if ast.get_docstring(parsed) else body))
 
 
 @contextmanager
@@ -310,7 +347,8 @@ def pruned(decoder: Any, positions_N: Tensor, tree: TreePlan | None = None) -> I
             attended = attended.flatten(0, 1).index_select(0, positions_N)[None]
         hidden = hidden + attended
         fed = layer.mlp(layer.post_attention_layernorm(hidden))
-        result: Tensor = hidden + fed
+        # Experts may return their router's scores too.
+        result: Tensor = hidden + (fed[0] if isinstance(fed, tuple) else fed)
         return result
 
     layer.forward = forward

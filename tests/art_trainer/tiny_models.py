@@ -13,8 +13,13 @@ from tokenizers import decoders as token_decoders
 from transformers import (
     AutoModelForCausalLM,
     DeepseekV3Config,
+    DogeConfig,
+    Gemma2Config,
+    GptOssConfig,
     LlamaConfig,
     MistralConfig,
+    NemotronConfig,
+    Phi3Config,
     PreTrainedConfig,
     PreTrainedTokenizerFast,
     Qwen2Config,
@@ -91,12 +96,21 @@ def tiny_config(family: str, vocab_size: int = 300, hidden: int = 48, **changes:
         "qk_nope_head_dim": 8,
         "v_head_dim": 12,
     }
+    dynamic = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
+    factors = {"short_factor": [1.0] * (hidden // 8), "long_factor": [9.0] * (hidden // 8)}
+    longrope = {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4, **factors}}
     kind, own = {
         "qwen2": (Qwen2Config, {}),
         "qwen3": (Qwen3Config, {"head_dim": 16}),
         "llama": (LlamaConfig, {}),
         "mistral-sliding": (MistralConfig, {"sliding_window": 8}),
         "deepseek-v3": (DeepseekV3Config, deepseek),
+        "gemma2": (Gemma2Config, {"head_dim": 16}),
+        "gpt-oss": (GptOssConfig, {"head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2}),
+        "nemotron": (NemotronConfig, {}),
+        "doge": (DogeConfig, {}),
+        "phi3-longrope": (Phi3Config, {"original_max_position_embeddings": 192, **longrope}),
+        "llama-dynamic": (LlamaConfig, {"rope_parameters": dynamic, "max_position_embeddings": 192}),
     }[family]
     return kind(**{**_sizes(vocab_size, hidden), **own, **changes})
 

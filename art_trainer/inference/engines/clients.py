@@ -136,6 +136,8 @@ class Engine(ABC):
         """
         if sampling.greedy or not self._shapes_logprobs(sampling):
             return
+        if (refusal := self._cannot_report(sampling)) is not None:
+            raise EngineError(f"{self._http.url}: {refusal}")
         if self._reported is None:
             self._reported = await self._reports_sampled(tuple(prompt_ids))
         if not self._reported:
@@ -147,6 +149,10 @@ class Engine(ABC):
     @abstractmethod
     def _shapes_logprobs(self, sampling: SamplingParams) -> bool:
         """Whether sampling changes the log-probs that the server should report."""
+
+    @abstractmethod
+    def _cannot_report(self, sampling: SamplingParams) -> str | None:
+        """Return why the server's log-probs are never those that the learner computes for this sampling."""
 
     @abstractmethod
     async def _reports_sampled(self, prompt_ids: tuple[int, ...]) -> bool:
@@ -288,6 +294,11 @@ class VLLMEngine(Engine):
     def _shapes_logprobs(self, sampling: SamplingParams) -> bool:
         return sampling.unfiltered(1.0) != sampling
 
+    def _cannot_report(self, sampling: SamplingParams) -> str | None:
+        if sampling.top_p == 1 or sampling.min_p == 0:
+            return None
+        return "vLLM applies min_p before top_p, which keeps other tokens than the learner: set only one"
+
     async def _reports_sampled(self, prompt_ids: tuple[int, ...]) -> bool:
         # With one candidate the processed log-prob is 0; the raw one, vLLM's default, is the model's.
         return min(await self._probe(prompt_ids)) > -_CERTAIN
@@ -329,7 +340,7 @@ class VLLMEngine(Engine):
 class SGLangEngine(Engine):
     """An SGLang server: ``/generate`` with token ids both ways.
 
-    Its log-probs are those of the tempered distribution, before top-k, top-p and min-p, as the learner's are.
+    Its log-probs are those of the tempered distribution, before top-k, top-p and min-p.
     It follows seeds only with ``--enable-deterministic-inference``.
     """
 
@@ -381,7 +392,15 @@ class SGLangEngine(Engine):
         self._whole = weights.name
 
     def _shapes_logprobs(self, sampling: SamplingParams) -> bool:
-        return sampling.temperature != 1
+        return sampling.unfiltered(1.0) != sampling
+
+    def _cannot_report(self, sampling: SamplingParams) -> str | None:
+        if sampling.unfiltered(sampling.temperature) == sampling:
+            return None
+        return (
+            "SGLang reports log-probs before top_k, top_p and min_p, and penalises repetition within a reply "
+            "only, so training cannot compare them with the learner's: leave these settings out, or use vLLM"
+        )
 
     async def _reports_sampled(self, prompt_ids: tuple[int, ...]) -> bool:
         # Tempered log-probs of the same most likely tokens differ at another temperature.

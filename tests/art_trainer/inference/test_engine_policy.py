@@ -117,6 +117,8 @@ def test_weights_that_the_engine_cannot_take_are_refused_at_once(serve):
     server = serve()
     with pytest.raises(EngineError, match="takes LoRA adapters only"):
         policy_on(server, tiny_model())
+    with pytest.raises(EngineError, match=r"change beyond 192.*--max-model-len"):
+        policy_on(server, lora(family="phi3-longrope"))
     with policy_on(server) as policy, pytest.raises(EngineError, match="plays only"):
         _ = policy.model
 
@@ -133,6 +135,15 @@ def test_raw_log_probs_stop_training_but_not_play(serve):
         assert rollout_episodes(policy, EchoEnv, STARTS[:1])[0].error is None
 
 
+@pytest.mark.parametrize(
+    ("engine", "filters"), [(VLLMEngine, {"top_p": 0.9, "min_p": 0.1}), (SGLangEngine, {"top_p": 0.9})]
+)
+def test_filters_whose_log_probs_an_engine_cannot_report_stop_training(serve, engine, filters):
+    refused = pytest.raises(EngineError, match=r"set only one|or use vLLM")
+    with policy_on(serve(), lora(), kind=engine, sampling=SamplingParams(**filters)) as policy, refused:
+        rollout_episodes(policy, EchoEnv, STARTS[:1])
+
+
 # Training.
 
 
@@ -142,19 +153,25 @@ def settings(folder, **more):
 
 
 @pytest.mark.parametrize(
-    ("kind", "correction"), [(VLLMEngine, False), (SGLangEngine, True)], indirect=["kind"]
+    ("kind", "more"),
+    [
+        (VLLMEngine, {}),
+        (VLLMEngine, {"importance_sampling_correction": True, "top_p": 0.9, "repetition_penalty": 1.2}),
+        (SGLangEngine, {"importance_sampling_correction": True}),
+    ],
+    indirect=["kind"],
 )
-def test_training_over_an_engine_is_training_in_this_process(serve, tmp_path, kind, correction):
+def test_training_over_an_engine_is_training_in_this_process(serve, tmp_path, kind, more):
     """The same episodes give the same losses and the same weights, update after update."""
     ours, theirs = lora(), lora()
-    more = {"importance_sampling_correction": correction}
     here = TransformersPolicy(theirs, byte_tokenizer())
     with policy_on(serve(), ours, kind=kind) as policy:
         remote = GRPOTrainer(policy, lambda: EchoEnv(2), settings(tmp_path / "a", **more))
         local = GRPOTrainer(here, lambda: EchoEnv(2), settings(tmp_path / "b", **more))
         for step in range(3):
             groups = remote.collect_episodes()
-            assert largest_error(ours, [e for group in groups for e in group.episodes]) < 1e-4
+            episodes = [e for group in groups for e in group.episodes]
+            assert "top_p" in more or largest_error(ours, episodes) < 1e-4
             found, wanted = remote.update_policy(groups), local.update_policy(groups)
             assert found["policy_loss"] == pytest.approx(wanted["policy_loss"], abs=1e-7)
             assert found["grad_norm"] == pytest.approx(wanted["grad_norm"], rel=1e-6)

@@ -14,12 +14,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import art_gym  # noqa: F401 (registers the mailbox)
 from art_trainer.config import GRPOConfig
+from art_trainer.errors import UnsupportedModelError
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.tracking.run_dir import list_checkpoints
 from art_trainer.training.trainer import GRPOTrainer
+from art_trainer.types import Ending
+from tests.art_trainer.made_episodes import made_groups
 from tests.art_trainer.models.test_chat_template import tokenizer_of
-from tests.art_trainer.tiny_models import lora_model, tiny_model
+from tests.art_trainer.tiny_models import EchoEnv, byte_tokenizer, lora_model, tiny_model
 from tests.art_trainer.updates import logged_metrics, weights_of
 
 pytestmark = [
@@ -100,3 +103,23 @@ def test_two_updates_on_the_mailbox_saved_reloaded_and_resumed(name: str, lora: 
     resumed.close()
     assert logged_metrics(tmp_path / "resumed") == lines[1:]
     assert torch.equal(weights_of(resumed.policy.model), weights_of(trainer.policy.model))
+
+
+@pytest.mark.parametrize("family", ["phi3-longrope", "llama-dynamic"])
+def test_contexts_end_where_rotary_frequencies_change(family: str, tmp_path: Path) -> None:
+    model = tiny_model(family)
+    config = GRPOConfig(str(tmp_path), groups_per_step=2, num_generations=3, max_completion_length=6)
+
+    def trainer(max_context: int | None) -> GRPOTrainer:
+        policy = TransformersPolicy(model, byte_tokenizer(), max_context=max_context)
+        return GRPOTrainer(policy, lambda: EchoEnv(30), config)
+
+    made = trainer(None)
+    groups = made.collect_episodes()
+    assert {episode.ending for group in groups for episode in group.episodes} == {Ending.CONTEXT_FULL}
+    metrics = made.update_policy(groups)
+    assert [metrics["ratio/min"], metrics["ratio/max"]] == pytest.approx([1, 1], abs=5e-5)
+    with pytest.raises(UnsupportedModelError, match="set max_context to 192"):
+        trainer(193)
+    with pytest.raises(UnsupportedModelError, match="beyond 192"):
+        made.learner.update(made_groups(model, prompt=200))
