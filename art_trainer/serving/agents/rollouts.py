@@ -27,6 +27,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -42,7 +43,9 @@ from art_trainer.types import Ending, Episode, EpisodeSpec, EpisodeTiming, Group
 
 Agent = Callable[[str, str, Any], float | Awaitable[float | None] | None]
 """``agent(base_url, api_key, task)``: plays one attempt and returns its reward; ``None`` if the reward was or
-will be posted to the episode's URL. It may be a coroutine function."""
+will be posted to the episode's URL. It may be a coroutine function: all attempts of a process run in one
+event loop, so they may share a client, and slow calls that do not await belong in :func:`asyncio.to_thread`.
+"""
 
 _IDLE_SECONDS = 60.0
 """How long the sampling may take to stop after the last attempt."""
@@ -129,6 +132,7 @@ class AgentBackend(SelfContainedBackend):
         self._eval_tasks = _named(eval_tasks)
         self._policy = policy
         self._limits = limits or AgentLimits()
+        self._loop = _event_loop()
         self.name = str(getattr(agent, "__name__", type(agent).__name__))
         self._owns_server = server is None
         self.server = server or AgentServer(policy)
@@ -209,7 +213,7 @@ class AgentBackend(SelfContainedBackend):
         started, deadline = time.time(), time.monotonic() + self._limits.timeout
         session = self.server.open(spec.rng_seed)
         done: Future[float | None] = Future()
-        given = (self._agent, self.server.base_url(session), session, task.task, done)
+        given = (self._agent, self.server.base_url(session), session, task.task, done, self._loop)
         threading.Thread(target=_run_agent, args=given, name="agent", daemon=True).start()
         try:
             while not session.ended.wait(min(_POLL_SECONDS, max(0.0, deadline - time.monotonic()))):
@@ -282,11 +286,18 @@ def _outcome(session: Session, done: Future[float | None]) -> tuple[Outcome, str
     return session.error or (Outcome.CRASHED, f"{type(error).__name__}: {error}")
 
 
-def _run_agent(agent: Agent, base_url: str, session: Session, task: Any, done: Future[float | None]) -> None:
+def _run_agent(
+    agent: Agent,
+    base_url: str,
+    session: Session,
+    task: Any,
+    done: Future[float | None],
+    loop: asyncio.AbstractEventLoop,
+) -> None:
     try:
         returned = agent(base_url, session.token, task)
         if inspect.isawaitable(returned):
-            returned = asyncio.run(_await(returned))
+            returned = asyncio.run_coroutine_threadsafe(_result(returned), loop).result().result()
         reward = _read_reward(returned)
     except BaseException as error:  # sys.exit() too ends only the agent
         done.set_exception(error)
@@ -297,8 +308,22 @@ def _run_agent(agent: Agent, base_url: str, session: Session, task: Any, done: F
         session.set_reward(Reward(reward=reward))
 
 
-async def _await(returned: Awaitable[float | None]) -> float | None:
-    return await returned
+@cache
+def _event_loop() -> asyncio.AbstractEventLoop:
+    """The loop of all coroutine agents; one per attempt would close under the connections that they share."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="coroutine-agents", daemon=True).start()
+    return loop
+
+
+async def _result(returned: Awaitable[float | None]) -> Future[float | None]:
+    """What an agent returns or raises; sys.exit() raised in the loop itself would end it for all."""
+    done: Future[float | None] = Future()
+    try:
+        done.set_result(await returned)
+    except BaseException as error:
+        done.set_exception(error)
+    return done
 
 
 def _read_reward(returned: object) -> float | None:

@@ -40,6 +40,8 @@ class AgentChatRequest(ChatRequest):
         **ChatRequest.unsupported,
         "n": (1,),
         "top_logprobs": (0,),
+        "chat_template_kwargs": ({},),
+        "reasoning_effort": (),
     }
 
 
@@ -58,6 +60,7 @@ class AgentServer:
         OSError: The address cannot be used.
 
     Attributes:
+        chat: Turns messages into tokens.
         scheduler: Samples the replies.
         url: The server's URL.
     """
@@ -76,7 +79,7 @@ class AgentServer:
                 "since it is part of their URLs"
             )
         self.policy = policy
-        self._chat = AgentChat(policy.tokenizer)
+        self.chat = AgentChat(policy.tokenizer, policy.max_context)
         self._sessions: dict[str, Session] = {}
         access = AccessPolicy(HostNames(host, allowed_hosts), _MAX_BODY_BYTES)
         app = create_app(access, "/v1/chat/completions, /v1/models and /reward of each episode")
@@ -92,7 +95,7 @@ class AgentServer:
         Args:
             rng_seed: Seeds the policy's randomness; equal seeds and messages get equal replies.
         """
-        session = Session(self.policy, self._chat, self.scheduler, rng_seed)
+        session = Session(self.policy, self.chat, self.scheduler, rng_seed)
         self._sessions[session.id] = session
         return session
 
@@ -143,8 +146,9 @@ Episode = Annotated[Session, Depends(_find_session)]
 async def chat_completions(session: Episode, request: Request) -> Response:
     """Answer with a chat completion."""
     body = await read_json_body(request)
-    exchange = session.exchange(
-        parse(AgentChatRequest, body),
+    server: AgentServer = request.app.state.server
+    exchange = await session.exchange(
+        await server.chat.in_thread(lambda: parse(AgentChatRequest, body)),
         body=body,
         retry=request.headers.get("x-stainless-retry-count", "0") not in ("", "0"),
         key=request.headers.get("idempotency-key", ""),

@@ -22,9 +22,9 @@ from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.serving.agents.recording import OpenRequest, Recording, Reply
 from art_trainer.serving.http.middleware import ApiError
 from art_trainer.serving.openai.batch_scheduler import BatchScheduler, GenerationJob, GenerationOutput
-from art_trainer.serving.openai.chat import AgentChat
+from art_trainer.serving.openai.chat import AgentChat, ContextFullError
 from art_trainer.serving.openai.chat_completions import ChatRequest, ChatWriter
-from art_trainer.serving.openai.requests import ContextFullError, StrictModel
+from art_trainer.serving.openai.requests import StrictModel
 from art_trainer.serving.openai.responses import PendingRequest
 
 
@@ -146,8 +146,11 @@ class Session:
         self._exchanges: dict[str, Exchange] = {}
         self._jobs: set[GenerationJob] = set()
         self._lock = threading.Lock()
+        self._opening = asyncio.Lock()
 
-    def exchange(self, request: ChatRequest, *, body: Mapping[str, Any], retry: bool, key: str) -> Exchange:
+    async def exchange(
+        self, request: ChatRequest, *, body: Mapping[str, Any], retry: bool, key: str
+    ) -> Exchange:
         """Start the exchange of a request, or find the earlier one that a retry asks for.
 
         Args:
@@ -159,6 +162,12 @@ class Session:
         Raises:
             ApiError: The request is wrong, or the episode is closed.
         """
+        async with self._opening:  # the retry of a request finds it
+            return await self._exchange(request, body, retry, key)
+
+    async def _exchange(
+        self, request: ChatRequest, body: Mapping[str, Any], retry: bool, key: str
+    ) -> Exchange:
         if self.ended.is_set():
             raise _closed()
         digest = hashlib.sha256(json.dumps([key, body], sort_keys=True).encode()).hexdigest()
@@ -168,7 +177,7 @@ class Session:
         longest = self._policy.sampling.max_new_tokens
         generation = request.generation(self._policy.sampling)
         length = min(generation.max_length or longest, longest)
-        opened = self._open(request, length)
+        opened = await self._chat.in_thread(lambda: self._open(request, length))
         stops, context = generation.stops, list(opened.history.context)
         job = GenerationJob(
             context=context,

@@ -24,6 +24,8 @@ _WEBSOCKET_CLOSE_SECONDS = 5.0
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 WILDCARDS = ("", "0.0.0.0", "::")
 """Hosts that mean every address of this machine."""
+HEALTH = "/health"
+"""A path that needs no token: load balancers have none, and it says only that the server answers."""
 _SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",
     "cross-origin-resource-policy": "same-origin",
@@ -239,7 +241,8 @@ class AccessMiddleware:
         wait = policy.rate.take((scope.get("client") or ("",))[0]) if policy.rate else 0.0
         if wait:
             return ApiError(f"rate limit exceeded, retry in {wait:.1f} s", "rate_limit_exceeded")
-        if policy.token is not None and not has_token(headers.get("authorization", ""), policy.token):
+        secret = policy.token is not None and (scope["type"] != "http" or scope["path"] != HEALTH)
+        if secret and not has_token(headers.get("authorization", ""), policy.token or ""):
             message = "a token is required: send the header `Authorization: Bearer TOKEN`"
             return ApiError(message, "invalid_api_key")
         length = headers.get("content-length", "0")

@@ -17,7 +17,14 @@ from starlette.responses import JSONResponse
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from art_trainer.errors import ConfigError
-from art_trainer.serving.http.middleware import WILDCARDS, AccessMiddleware, AccessPolicy, ApiError, url_host
+from art_trainer.serving.http.middleware import (
+    HEALTH,
+    WILDCARDS,
+    AccessMiddleware,
+    AccessPolicy,
+    ApiError,
+    url_host,
+)
 
 _BACKLOG = 2048
 _STALLED_SECONDS = 60
@@ -171,6 +178,10 @@ def create_app(policy: AccessPolicy, routes: str, **options: Any) -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, **options)
     app.add_middleware(AccessMiddleware, policy=policy)
 
+    @app.get(HEALTH)
+    async def health() -> Response:
+        return JSONResponse({"status": "ok"})
+
     @app.exception_handler(ApiError)
     async def api_error(request: Request, error: ApiError) -> Response:
         return JSONResponse(error.to_json(), error.status)
@@ -183,7 +194,7 @@ def create_app(policy: AccessPolicy, routes: str, **options: Any) -> FastAPI:
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
-        shown = ApiError(f"{error.detail}: this server has {routes}", "not_found")
+        shown = ApiError(f"{error.detail}: this server has {HEALTH}, {routes}", "not_found")
         return JSONResponse(shown.to_json(), error.status_code)
 
     return app

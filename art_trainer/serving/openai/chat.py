@@ -2,16 +2,47 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import Any, TypeVar
 
 import jinja2
+import jinja2.meta
 from transformers import PreTrainedTokenizerBase
 
 from art_trainer.models.chat_template import ChatFormat, Message, Tools
+from art_trainer.serving.http.middleware import ApiError
 
+_Value = TypeVar("_Value")
+
+_GENERATION_TAG = re.compile(r"\{%-?\s*(end)?generation\s*-?%\}")
+"""Marks replies for training; Jinja itself does not know it."""
+_GIVEN = ("messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now")
+"""Variables that the rendering sets itself."""
 _REPLY, _ANSWER, _TOOL = "placeholder reply said", "what the tool answered", "called_tool_name"
+
+
+class ContextFullError(ApiError):
+    """The prompt leaves no room for the reply.
+
+    Args:
+        limit: Most tokens of a prompt and its reply.
+        reply: Most tokens the reply may have.
+        param: The field that the prompt came from.
+    """
+
+    def __init__(self, limit: int, reply: int, param: str = "messages") -> None:
+        # Starts with OpenAI's own sentence, by which client libraries recognise the error.
+        super().__init__(
+            f"this model's maximum context length is {limit} tokens, and the {param} leave less than the "
+            f"{reply} that a reply may have: shorten the {param}, or ask for fewer tokens",
+            "context_length_exceeded",
+            param=param,
+        )
 
 
 class AgentChat(ChatFormat):
@@ -23,18 +54,47 @@ class AgentChat(ChatFormat):
 
     Args:
         tokenizer: As for :class:`~art_trainer.models.chat_template.ChatFormat`.
+        max_context: Most tokens of a prompt and its reply; ``None`` for no limit.
 
     Raises:
         ValueError: As for :class:`~art_trainer.models.chat_template.ChatFormat`.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_context: int | None = None) -> None:
         self._inline_calls = self._inline_answers = False
+        self._max_context = max_context
+        self._longest_token = max(map(len, tokenizer.get_vocab()))
+        self._thread = ThreadPoolExecutor(1, "tokenizer")
         super().__init__(tokenizer)
         self.history_window = None
         self._inline_calls = not self._writes(_TOOL)
         self._inline_answers = not self._writes(_ANSWER)
         self._token_texts: dict[int, str] = {}
+
+    async def in_thread(self, work: Callable[[], _Value]) -> _Value:
+        """Run something that encodes texts, without blocking the event loop: a long text takes seconds.
+
+        All of it runs in one thread, since tokenizers are not thread-safe.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def encode(self, text: str, *, param: str = "messages", **options: Any) -> list[int]:
+        """Tokenise text, unless it is so long that it cannot fit the context.
+
+        Args:
+            text: The text.
+            param: The request's field that it comes from.
+            **options: For the tokenizer, which adds no special tokens by default.
+
+        Raises:
+            ContextFullError: If it is too long.
+        """
+        limit = self._max_context
+        if limit is not None and len(text) > limit * self._longest_token:
+            raise ContextFullError(limit, 1, param)
+        options = {"add_special_tokens": False, "return_attention_mask": False, **options}
+        token_ids: list[int] = self.tokenizer(text, **options)["input_ids"]
+        return token_ids
 
     def token_text(self, token: int) -> str:
         """The text of a single token."""
@@ -42,8 +102,21 @@ class AgentChat(ChatFormat):
             self._token_texts[token] = self.decode([token])
         return self._token_texts[token]
 
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        """What the template reads beside the conversation, such as ``enable_thinking``."""
+        template = _GENERATION_TAG.sub("", self._template or self.tokenizer.get_chat_template())
+        environment = jinja2.Environment(extensions=["jinja2.ext.loopcontrols"])
+        read = jinja2.meta.find_undeclared_variables(environment.parse(template))
+        return frozenset(read).difference(_GIVEN, environment.globals, self.tokenizer.special_tokens_map)
+
     def render(
-        self, messages: Sequence[Message], tools: Tools = (), *, add_generation_prompt: bool = False
+        self,
+        messages: Sequence[Message],
+        tools: Tools = (),
+        *,
+        add_generation_prompt: bool = False,
+        **variables: Any,
     ) -> str:
         """Write the conversation with the template.
 
@@ -54,7 +127,7 @@ class AgentChat(ChatFormat):
             messages = [_call_as_text(message) for message in messages]
         if self._inline_answers:
             messages = _answers_as_user_messages(messages)
-        return super().render(messages, tools, add_generation_prompt=add_generation_prompt)
+        return super().render(messages, tools, add_generation_prompt=add_generation_prompt, **variables)
 
     def continuation(
         self, messages: Sequence[Message], tools: Tools = (), *, appended_only: bool = False

@@ -49,6 +49,8 @@ class ChatRequest(GenerationRequest):
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool = False
     top_logprobs: TopLogprobCount = 0
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    reasoning_effort: str | None = None
 
     @model_validator(mode="after")
     def _check_logprobs(self) -> ChatRequest:
@@ -77,15 +79,29 @@ class ChatRequest(GenerationRequest):
         """The tokens of the conversation.
 
         Raises:
-            ApiError: The chat template refuses the messages.
+            ApiError: The chat template refuses the messages, or does not read a variable that is set.
         """
+        messages = [message.for_template() for message in self.messages]
         try:
-            return [chat.prompt([message.for_template() for message in self.messages], self.shown_tools)]
-        except TemplateError as error:
+            return [chat.prompt(messages, self.shown_tools, **self._variables(chat))]
+        except (TemplateError, TypeError) as error:
             raise template_error(error) from error
 
+    def _variables(self, chat: AgentChat) -> dict[str, Any]:
+        """Variables of the chat template; one that it does not read would change nothing, unnoticed."""
+        effort = {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}
+        for param, given in (
+            ("chat_template_kwargs", self.chat_template_kwargs),
+            ("reasoning_effort", effort),
+        ):
+            for name in given.keys() - chat.variables:
+                known = ", ".join(sorted(chat.variables)) or "no variable"
+                message = f"{param}: the model's chat template does not read {name!r}, it reads {known}"
+                raise ApiError(message, param=param)
+        return {**effort, **self.chat_template_kwargs}
 
-def template_error(error: TemplateError) -> ApiError:
+
+def template_error(error: TemplateError | TypeError) -> ApiError:
     """The chat template refuses the messages."""
     return ApiError(f"the model's chat template refuses these messages: {error}", param="messages")
 

@@ -89,7 +89,7 @@ class CompletionRequest(GenerationRequest):
         """The tokens of each prompt."""
         special = self.add_special_tokens
         return [
-            chat.tokenizer(prompt, add_special_tokens=special)["input_ids"]
+            chat.encode(prompt, param="prompt", add_special_tokens=special)
             if isinstance(prompt, str)
             else prompt
             for prompt in self.prompt

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import reprlib
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -27,8 +28,9 @@ from art_trainer.serving.http.middleware import ApiError
 from art_trainer.serving.openai.chat import AgentChat, json_text
 from art_trainer.serving.openai.replies import StopConfig
 
-_SHOWN = 80
-"""Characters of a wrong value in an error message."""
+_SHORT = reprlib.Repr()
+"""Writes a wrong value in an error message: the whole of it could be megabytes."""
+_SHORT.maxstring = _SHORT.maxother = 80
 _LABELS = frozenset({
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
     "prompt_cache_retention",
@@ -62,7 +64,8 @@ def parse(model: type[M], body: Mapping[str, Any]) -> M:
     for name, allowed in model.unsupported.items():
         value = body.get(name)
         if value is not None and value not in allowed:
-            message = f"{name}={value!r} is not supported: leave it out or send {allowed[0]!r}"
+            other = f" or send {allowed[0]!r}" if allowed else ""
+            message = f"{name}={_SHORT.repr(value)} is not supported: leave it out{other}"
             raise ApiError(message, param=name)
     known = {name: body[name] for name in body if name not in model.unsupported and name not in _LABELS}
     try:
@@ -83,28 +86,8 @@ def _invalid_field(error: ValidationError) -> ApiError:
     if first["type"] == "extra_forbidden":
         message = "this field is not supported, leave it out"
     elif first["type"] != "missing":
-        shown = repr(first["input"])
-        message += f", got {shown if len(shown) <= _SHOWN else shown[:_SHOWN] + '…'}"
+        message += f", got {_SHORT.repr(first['input'])}"
     return ApiError(f"{field}: {message}", param=field)
-
-
-class ContextFullError(ApiError):
-    """The prompt leaves no room for the reply.
-
-    Args:
-        limit: Most tokens of a prompt and its reply.
-        reply: Most tokens the reply may have.
-        param: The field that the prompt came from.
-    """
-
-    def __init__(self, limit: int, reply: int, param: str = "messages") -> None:
-        # Starts with OpenAI's own sentence, by which client libraries recognise the error.
-        super().__init__(
-            f"this model's maximum context length is {limit} tokens, and the {param} leave less than the "
-            f"{reply} that a reply may have: shorten the {param}, or ask for fewer tokens",
-            "context_length_exceeded",
-            param=param,
-        )
 
 
 async def read_json_body(request: Request) -> dict[str, Any]:
@@ -193,7 +176,7 @@ class GenerationRequest(StrictModel):
         "echo": (False,),
     }
 
-    model: str = ""
+    model: Annotated[str, Field(max_length=1000)] = ""
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     seed: int | None = None
     n: Annotated[int, Field(ge=1, le=128)] = 1

@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse
 
 from art_trainer.serving.openai.chat_completions import ChatRequest, ChatWriter
 from art_trainer.serving.openai.completions import CompletionRequest, CompletionWriter
-from art_trainer.serving.openai.requests import GenerationRequest, parse, read_json_body
+from art_trainer.serving.openai.requests import Generation, GenerationRequest, parse, read_json_body
 from art_trainer.serving.openai.responses import ResponseWriter, respond
 from art_trainer.serving.openai.served_policy import ServedPolicy
 
@@ -50,8 +50,13 @@ def _endpoint(
     served: ServedPolicy, dialect: type[GenerationRequest], writer: type[ResponseWriter]
 ) -> Callable[[Request], Awaitable[Response]]:
     async def generate(request: Request) -> Response:
-        body = parse(dialect, await read_json_body(request))
-        prompts, generation = body.prompts(served.chat), body.generation(served.sampling)
+        data = await read_json_body(request)
+
+        def read() -> tuple[list[list[int]], Generation]:
+            body = parse(dialect, data)
+            return body.prompts(served.chat), body.generation(served.sampling)
+
+        prompts, generation = await served.chat.in_thread(read)
         pending = served.submit(generation, prompts)
         return await respond(request, pending, writer(generation, served.name, prompts, served.chat))
 

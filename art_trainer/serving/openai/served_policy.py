@@ -16,8 +16,8 @@ from art_trainer.inference.sampling import SamplingParams, StopStrings
 from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.serving.http.middleware import ApiError
 from art_trainer.serving.openai.batch_scheduler import BatchScheduler, GenerationJob
-from art_trainer.serving.openai.chat import AgentChat
-from art_trainer.serving.openai.requests import ContextFullError, Generation
+from art_trainer.serving.openai.chat import AgentChat, ContextFullError
+from art_trainer.serving.openai.requests import Generation
 from art_trainer.serving.openai.responses import PendingRequest
 
 _NOT_LOADED = -1
@@ -89,8 +89,8 @@ class ServedPolicy:
             for version in (*[_NOT_LOADED] * past_versions, policy.version)
         ]
         self.name = policy.name
-        self.chat = AgentChat(tokenizer)
         self.context_limit = policy.max_context or _DEFAULT_CONTEXT
+        self.chat = AgentChat(tokenizer, self.context_limit)
         embedding = policy.model.get_input_embeddings()  # type: ignore[operator]
         self._vocabulary = int(embedding.weight.shape[0])
         self._rng = np.random.default_rng()
@@ -217,14 +217,14 @@ class ServedPolicy:
         field = generation.prompt_field
         if not prompt:
             raise ApiError(f"{field} holds no token to continue: send at least one", param=field)
-        unknown = [token for token in prompt if not 0 <= token < self._vocabulary]
-        if unknown:
-            valid = f"valid ids are 0 to {self._vocabulary - 1}"
-            raise ApiError(f"{field} has the token id {unknown[0]}: {valid}", param=field)
         room = self.context_limit - len(prompt)
         length = generation.max_length or min(self.sampling.max_new_tokens, max(room, 1))
         if length > room:
             raise ContextFullError(self.context_limit, length, field)
+        unknown = [token for token in prompt if not 0 <= token < self._vocabulary]
+        if unknown:
+            valid = f"valid ids are 0 to {self._vocabulary - 1}"
+            raise ApiError(f"{field} has the token id {unknown[0]}: {valid}", param=field)
         return length
 
     def _seeds(self, generation: Generation) -> list[tuple[int, ...]]:

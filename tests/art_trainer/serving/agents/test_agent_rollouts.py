@@ -97,10 +97,10 @@ def make_backend(asker: Asker, request: pytest.FixtureRequest) -> Callable[..., 
 
 @pytest.fixture
 def make_trainer(make_backend: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Any:
-    def make(**settings: Any) -> GRPOTrainer:
+    def make(tasks: Sequence[Any] = TASKS, **settings: Any) -> GRPOTrainer:
         policy = tiny_policy()
         config = GRPOConfig(output_dir=str(tmp_path / "run"), **{**SETTINGS, **settings})
-        trainer = GRPOTrainer(policy, None, config, backend=make_backend(policy))
+        trainer = GRPOTrainer(policy, None, config, backend=make_backend(policy, tasks))
         request.addfinalizer(trainer.close)
         return trainer
 
@@ -194,6 +194,40 @@ def test_an_agent_may_be_a_coroutine_with_several_conversations_at_once() -> Non
 
     episode = play(agent)
     assert (episode.reward, len(episode.turns), len(episode.histories)) == (2.0, 2, 2)
+
+
+def test_coroutines_may_share_a_client_over_all_batches_and_one_that_exits_ends_only_its_attempt() -> None:
+    shared = openai.AsyncOpenAI(api_key="none")
+
+    async def agent(base_url: str, api_key: str, task: str) -> float:
+        client = shared.with_options(base_url=base_url, api_key=api_key)
+        await client.chat.completions.create(model="m", messages=[user(task)])
+        if task == "exits":
+            raise SystemExit(task)
+        return 1.0
+
+    policy = tiny_policy()
+    with AgentServer(policy) as server:
+        for _ in range(3):
+            groups = run_agents(agent, ["a", "exits", "b"], policy, attempts=2, server=server)
+            outcomes = [{episode.facts["outcome"] for episode in group.episodes} for group in groups]
+            assert outcomes == [{"rewarded"}, {"crashed"}, {"rewarded"}]
+
+        async def close(base_url: str, api_key: str, task: str) -> float:
+            await shared.close()
+            return 0.0
+
+        run_agents(close, ["x"], policy, attempts=1, server=server)
+
+
+def test_a_step_in_which_every_group_failed_is_told_without_a_callback(
+    make_trainer: Any, asker: Asker, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_trainer(["fails"], max_steps=1).train()
+    assert (
+        "step 1: nothing was learned, every group failed (2). The first fault: KeyError: 'no such"
+        in caplog.text
+    )
 
 
 def test_a_reward_may_be_posted_by_another_program(asker: Asker) -> None:

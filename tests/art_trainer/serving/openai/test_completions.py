@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 import openai
 import pytest
 
+from art_trainer.serving.agents import AgentServer
 from art_trainer.serving.openai.batch_scheduler import BatchScheduler
+from art_trainer.serving.openai.chat import AgentChat
 from tests.art_trainer.serving.helpers import (
     CALL,
     CHAT,
     REFUSES_BOOM,
     TOOL_CHATML,
     WEATHER,
+    agent_client,
     chat,
     collect,
     content,
@@ -48,6 +54,28 @@ def test_log_probs_and_token_ids_are_those_of_the_model() -> None:
         assert all(len(top) == 3 and top == sorted(top, reverse=True) for top in tops)
         most_likely = all(e.logprob == e.top_logprobs[0].logprob for e in entries)
         assert most_likely == (answer is greedy)
+
+
+def test_variables_of_the_chat_template_are_set_or_refused_by_name() -> None:
+    template = TOOL_CHATML + "{% if enable_thinking is false %}hush{% endif %}{{ reasoning_effort }}"
+
+    def prompt(*, extra: Any = None, **fields: Any) -> str:
+        answer = chat(client, **fields, extra_body={"return_token_ids": True, **(extra or {})})
+        return policy.tokenizer.decode(answer.model_dump()["prompt_token_ids"])
+
+    policy = tiny_policy(template)
+    with served_client(policy) as (_, client):
+        plain = prompt()
+        assert prompt(extra={"chat_template_kwargs": {"enable_thinking": False}}) == f"{plain}hush"
+        assert prompt(reasoning_effort="low") == f"{plain}low"
+        for wrong in ("chat_template", "messages", "loop", "tokenize"):
+            with pytest.raises(
+                openai.BadRequestError, match=f"not read '{wrong}', it reads enable_thinking, r"
+            ):
+                prompt(extra={"chat_template_kwargs": {wrong: 1}})
+    with served_client() as (_, client), pytest.raises(openai.BadRequestError) as refused:
+        chat(client, reasoning_effort="low")
+    assert refused.value.param == "reasoning_effort"
 
 
 def test_a_stream_has_what_the_whole_response_has() -> None:
@@ -306,3 +334,42 @@ def test_prompts_that_the_model_cannot_read_are_refused() -> None:
         with pytest.raises(openai.BadRequestError) as full:
             complete(client, max_tokens=2000)
         assert full.value.code == "context_length_exceeded"
+
+
+def test_a_text_too_long_for_the_context_is_refused_before_it_is_tokenised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with served_client() as (served, client), plain_client(str(client.base_url)) as plain:
+        longest = served.context_limit * max(map(len, served.chat.tokenizer.get_vocab()))
+        monkeypatch.setattr(served.chat, "tokenizer", None)
+        refused = plain.post("completions", json={"prompt": ["x" * (longest + 1)]})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
+    assert refused.json()["error"]["param"] == "prompt"
+
+
+@pytest.mark.parametrize("agents", [False, True])
+def test_others_are_answered_while_a_long_text_is_tokenised(
+    monkeypatch: pytest.MonkeyPatch, agents: bool
+) -> None:
+    reading, go_on = threading.Event(), threading.Event()
+    encode = AgentChat.encode
+
+    def held(self: AgentChat, text: str, **options: Any) -> list[int]:
+        if "long text" in text:
+            reading.set()
+            assert go_on.wait(60)
+        return encode(self, text, **options)
+
+    with ExitStack() as stack:
+        if agents:
+            server = stack.enter_context(AgentServer(tiny_policy()))
+            client = stack.enter_context(agent_client(server, server.open()))
+        else:
+            _, client = stack.enter_context(served_client())
+        monkeypatch.setattr(AgentChat, "encode", held)
+        threads = stack.enter_context(ThreadPoolExecutor(1))
+        answer = threads.submit(chat, client, "a long text")
+        assert reading.wait(60)
+        assert client.models.list().data
+        go_on.set()
+        assert answer.result(60).choices
