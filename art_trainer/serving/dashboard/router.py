@@ -4,7 +4,8 @@ Access control belongs to the application; nothing here writes. A run is named b
 from a client.
 
 ``/api/stream`` is a stream of server-sent events: ``runs`` when anything about a run has changed, so that the
-page asks for new metrics or episodes, and ``status`` every second if there is a training server.
+page asks for new metrics or episodes, ``status`` every second if there is a training server, and at its end
+``end`` with all that the overview shows, since nobody answers the page then.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ _POLL_SECONDS = 0.1
 """How soon a stream notices that the server stops."""
 _POLLS = 10
 """After how many of them a stream looks at the runs again."""
+_LOOKS_FIRST = 10
+"""Looks before a stream reads what no page has asked for: the first curves come first."""
 _KEEP_ALIVE_PERIODS = 15
 """Periods without an event after which a comment shows that the connection is alive."""
 _HERE = Path(__file__).parent
@@ -142,7 +145,7 @@ def dashboard_router(source: RunsSource, *, closing: threading.Event | None = No
 
 async def _events(source: RunsSource, closing: threading.Event) -> AsyncIterator[bytes]:
     """Yield the stream's events for as long as somebody reads them."""
-    last, silent = b"", 0
+    last, silent, looks = b"", 0, 0
     yield b"retry: 2000\n\n"
     while not closing.is_set():
         runs, status = await asyncio.to_thread(_look, source)
@@ -157,6 +160,11 @@ async def _events(source: RunsSource, closing: threading.Event) -> AsyncIterator
         for _ in range(_POLLS):
             if not closing.is_set():
                 await asyncio.sleep(_POLL_SECONDS)
+        looks += 1
+        if looks > _LOOKS_FIRST and not closing.is_set():
+            await asyncio.to_thread(source.read_one)
+    if source.status() is not None:
+        yield b"event: end\ndata: " + await asyncio.to_thread(lambda: to_bytes(source.ending())) + b"\n\n"
 
 
 def _look(source: RunsSource) -> tuple[bytes, bytes | None]:

@@ -29,6 +29,8 @@ MAX_EVENTS = 1_000
 """Warnings kept, the newest."""
 MAX_RUNS = 200
 """Runs shown; folders that are found later are left out."""
+_LARGE, _LAST = 2**18, 2**15
+"""Of metrics of more bytes than the first a summary reads only so many at their end, until they are shown."""
 _SUMMARY_SECONDS = 0.5
 """How long a summary is reused, however many clients ask."""
 _LATEST = (
@@ -47,7 +49,9 @@ class RunReader:
         self.episodes = EpisodeIndex(path)
         self._folder = RunFolder(path)
         self._lock = threading.Lock()
-        self._metrics = MetricTable(self._folder.metrics_file)
+        file = self._folder.metrics_file
+        self.read_whole = not file.exists() or file.stat().st_size <= _LARGE
+        self._metrics = MetricTable(file, None if self.read_whole else _LAST)
         self._event_lines = TailReader(self._folder.warnings_file)
         self._stalls, self._stalls_generation = StallDetector({}), ""
         self._event_generation = ""
@@ -63,7 +67,8 @@ class RunReader:
             steps; ``stall``, ``title`` and ``message`` of what keeps the run from learning;
             ``quiet_seconds`` since anything was written; numbers that change with new ``metrics``,
             ``episodes``, ``warnings`` and ``evaluations``; ``latest`` values of some metrics. ``None`` is
-            unknown.
+            unknown. Of a long file of metrics only the end is read, without ``stall``, until
+            :meth:`metrics` has read the whole.
         """
         episodes, events = self.episodes.count(), self.events()
         with self._lock:
@@ -97,8 +102,18 @@ class RunReader:
     def metrics(self, after: str | None) -> dict[str, Any]:
         """The rows after a cursor, see :class:`~art_trainer.serving.dashboard.tail_reader.MetricTable`."""
         with self._lock:
-            self._update(self._read(self._folder.settings_file, self._folder.settings))
+            self._read_metrics()
             return self._metrics.after(after)
+
+    def read(self) -> None:
+        """Read all metrics, as :meth:`metrics` does."""
+        with self._lock:
+            self._read_metrics()
+
+    def _read_metrics(self) -> None:
+        if not self.read_whole:
+            self.read_whole, self._metrics = True, MetricTable(self._folder.metrics_file)
+        self._update(self._read(self._folder.settings_file, self._folder.settings))
 
     def events(self) -> list[dict[str, Any]]:
         """The newest warnings, the oldest first."""
@@ -175,7 +190,7 @@ class RunReader:
                 self._stalls.add(int(step), record)
 
     def _stall(self) -> dict[str, str] | None:
-        stall = self._stalls.find()
+        stall = self._stalls.find() if self.read_whole else None
         if stall is None:
             return None
         return {"title": f"{'cannot learn: ' * stall.dead}{stall.title}", "message": stall.message}
@@ -246,6 +261,23 @@ class RunsSource:
         if number >= len(readers):
             raise ApiError(f"there is no run {number}: there are {len(readers)}, from 0 on", "not_found")
         return readers[number]
+
+    def read_one(self) -> None:
+        """Read a run whose metrics no page has asked for, so that in time all summaries are complete."""
+        reader = next((run for run in list(self._runs.values()) if not run.read_whole), None)
+        if reader is not None:
+            reader.read()
+
+    def ending(self) -> dict[str, Any]:
+        """All that the overview shows, read anew: for pages whose server ends with its run."""
+        readers = list(self._runs.values())
+        shown = [
+            {"metrics": run.metrics(None), "events": run.events(), "evaluations": run.evaluations()}
+            for run in readers
+        ]
+        with self._lock:
+            self._summaries = (float("-inf"), [])
+        return {"shown": shown, "runs": self.runs(), "folders": [str(run.path) for run in readers]}
 
     def _find(self) -> None:
         for root in self._roots:

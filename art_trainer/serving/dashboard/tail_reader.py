@@ -9,6 +9,8 @@ from array import array
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import from_json
+
 _TAIL = 256
 """Bytes before the read position that must be unchanged; otherwise the file was written anew."""
 _NAN = float("nan")
@@ -22,14 +24,16 @@ class TailReader:
 
     Args:
         file: The file; it need not exist yet.
+        last: Begin so many bytes before its end; ``None`` for its beginning.
 
     Attributes:
         generation: Changes when the file was written anew; records of earlier generations are void.
     """
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, last: int | None = None) -> None:
         self.file = file
-        self._tail = b""
+        self._last = last
+        self._offset, self._tail = 0, b""
         self._restart()
 
     def read(self) -> list[dict[str, Any]]:
@@ -45,6 +49,8 @@ class TailReader:
                 self._restart()
             return []
         with stream:
+            if self._last is not None and not self._offset:
+                self._offset = max(0, stream.seek(0, 2) - self._last)
             stream.seek(self._offset - len(self._tail))
             if stream.read(len(self._tail)) != self._tail:
                 self._restart()
@@ -63,9 +69,12 @@ class TailReader:
 
 def _record(line: bytes) -> dict[str, Any] | None:
     try:
-        record = json.loads(line)
+        record = from_json(line, cache_strings=True)  # four times as fast, but it takes no lone surrogates
     except ValueError:
-        return None
+        try:
+            record = json.loads(line)
+        except ValueError:
+            return None
     return record if isinstance(record, dict) else None
 
 
@@ -74,10 +83,11 @@ class MetricTable:
 
     Args:
         file: The file.
+        last: As for :class:`TailReader`.
     """
 
-    def __init__(self, file: Path) -> None:
-        self._lines = TailReader(file)
+    def __init__(self, file: Path, last: int | None = None) -> None:
+        self._lines = TailReader(file, last)
         self._generation = ""
         self._rows = 0
         self._columns: dict[str, array[float]] = {}

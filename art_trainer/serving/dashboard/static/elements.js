@@ -76,11 +76,11 @@ function emptyState(title, words, command = null, kind = "") {
 function sparkline(values, width = 92, height = 26) {
   const known = values.filter((value) => value !== null && Number.isFinite(value));
   if (known.length < 2) return null;
-  const low = Math.min(...known);
-  const span = Math.max(...known) - low || 1;
+  const [lowest, highest] = [Math.min(...known), Math.max(...known)];
+  const flat = isFlat(lowest, highest);
   const points = known.map((value, i) => {
     const x = 1 + (i / (known.length - 1)) * (width - 2);
-    return `${x.toFixed(1)},${(height - 2 - ((value - low) / span) * (height - 4)).toFixed(1)}`;
+    return `${x.toFixed(1)},${(height - 2 - (flat ? 0.5 : (value - lowest) / (highest - lowest)) * (height - 4)).toFixed(1)}`;
   });
   return svg(
     "svg",

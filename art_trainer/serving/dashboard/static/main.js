@@ -70,11 +70,18 @@ function showTheme() {
 }
 
 function showLine(state) {
-  const words = { live: "live", lost: "no connection", waiting: "connecting" };
+  if (state === "live") store.ended = null;
+  const words = { live: "live", lost: store.ended ? "ended" : "no connection", waiting: "connecting" };
   byId("link").dataset.state = state;
   byId("link").textContent = words[state];
-  document.body.classList.toggle("cut-off", state === "lost");
+  document.body.classList.toggle("cut-off", state === "lost" && !store.ended);
   byId("lost").hidden = state !== "lost";
+  put(byId("lost"), store.ended ? [
+    h("b", {}, "The run's server has ended."), " These are its last data. To see them again: ", h("code", {}, `art-trainer dash ${store.ended}`),
+  ] : [
+    h("b", {}, "The server does not answer."), " These are its last data; the page retries automatically. ",
+    h("code", {}, "art-trainer dash FOLDER"), " shows a run's folder without its server.",
+  ]);
   if (store.line === state) return;
   store.line = state;
   tell("line");
@@ -84,6 +91,7 @@ function showLine(state) {
 
 function onEvent(name, data) {
   if (name === "runs") takeRuns(data);
+  if (name === "end") takeEnd(data);
   if (name === "status") {
     store.status = data;
     document.querySelector('[data-view="workers"]').hidden = false;

@@ -1,7 +1,7 @@
 // The overview: state, curves, warnings and evaluations of each run.
 
-const STATE_WORDS = { starting: "starting", running: "running", quiet: "quiet", finished: "finished" };
-const STATE_KINDS = { running: "good", finished: "done", quiet: "warn", starting: "" };
+const STATE_WORDS = { starting: "starting", running: "running", quiet: "quiet", finished: "finished", ended: "ended early" };
+const STATE_KINDS = { running: "good", finished: "done", ended: "warn", quiet: "warn", starting: "" };
 const TILES = ["reward", "success", "eval_success", "eval_reward", "kl", "entropy", "loss", "tokens_per_second"];
 
 const overview = { built: false };
@@ -13,7 +13,8 @@ function buildOverview(page) {
   overview.under = h("div", { class: "under" });
   overview.tools = plotTools();
   overview.curves = h("section", { "aria-label": "Curves" }, overview.tools, overview.grid);
-  put(page, overview.head, overview.server, overview.curves, overview.under);
+  overview.find = runFinder();
+  put(page, overview.find, overview.head, overview.server, overview.curves, overview.under);
   overview.built = true;
   on("runs", drawHead);
   on("status", drawHead);
@@ -51,7 +52,7 @@ function drawHead() {
   overview.curves.hidden = !runs || runs.length === 0;
   overview.under.hidden = overview.curves.hidden;
   if (runs === null) {
-    putIfNew(overview.head, ["waiting"], () => h("div", { class: "card skeleton" }));
+    putIfNew(overview.head, ["waiting"], () => h("div", { class: "card skeleton calm" }, "Reading the runs…"));
     return;
   }
   if (runs.length === 0) {
@@ -63,6 +64,8 @@ function drawHead() {
   const facts = runs.map((run) => factsOf(run));
   const key = [runs, facts.map(({ left, age, state }) => [left, age, state]), [...store.hidden]];
   key.push(runs.length === 1 ? store.metrics.get(runs[0].id)?.cursor : runs.map((run) => store.metrics.get(run.id)?.rows));
+  key.push(listing);
+  overview.find.hidden = runs.length <= SHOWN_AT_FIRST;
   putIfNew(overview.head, key, () => (runs.length === 1 ? hero(facts[0]) : runTable(facts)));
   drawServerStrip(overview.server);
 }
@@ -70,11 +73,11 @@ function drawHead() {
 /** State of a run; of the training server if it is the run in training. */
 function factsOf(run) {
   const own = store.status && (store.runs.length === 1 || store.status.run === run.name) ? store.status : null;
-  const state = own ? own.state : run.state;
+  const state = own ? own.state : store.ended && run.state !== "finished" ? "ended" : run.state;
   const heard = store.heard.get(run.id);
   const quiet = heard === undefined ? null : (Date.now() - heard) / 1000;
   const ago = quiet === null ? null : quiet < 5 ? "just now" : `${duration(Math.round(quiet / 5) * 5)} ago`;
-  const left = own ? own.seconds_left : run.seconds_left;
+  const left = own ? own.seconds_left : store.ended ? null : run.seconds_left;
   return {
     run,
     state,
@@ -146,21 +149,84 @@ function tile(name, column) {
   );
 }
 
+// How the list of runs is searched, sorted and grouped.
+const listing = { text: "", column: "", descending: false, group: "" };
+const GROUPS = { env: ({ run }) => run.env, model: ({ run }) => run.model, state: ({ word }) => word };
+const RUN_COLUMNS = {
+  Run: ({ run }) => run.name,
+  State: ({ word }) => word,
+  Steps: ({ step }) => step,
+  Reward: ({ run }) => run.latest.reward,
+  Success: ({ run }) => run.latest.success,
+  Time: ({ run }) => store.heard.get(run.id),
+};
+
+function runFinder() {
+  const set = (name) => (event) => {
+    listing[name] = event.target.value;
+    drawHead();
+  };
+  return h(
+    "div",
+    { class: "tools find", hidden: true },
+    h("input", { type: "search", placeholder: "Find runs", "aria-label": "Find runs by name, model, environment or state", oninput: set("text") }),
+    h("select", { "aria-label": "Group the runs", onchange: set("group") }, h("option", { value: "" }, "not grouped"),
+      Object.keys(GROUPS).map((name) => h("option", { value: name }, `by ${name === "env" ? "environment" : name}`))),
+    h("button", { type: "button", onclick: () => showOnly(listed(store.runs.map(factsOf)).map(({ run }) => run.id)) }, "Show the curves of these"),
+  );
+}
+
+/** The runs that are searched for, in the order of a column; what is unknown comes last. */
+function listed(facts) {
+  const words = listing.text.toLowerCase().split(/\s+/);
+  const found = facts.filter(({ run, word }) => words.every((part) => `${run.name} ${run.model} ${run.env} ${word}`.toLowerCase().includes(part)));
+  const sorted = (key, way) => (a, b) => {
+    const [x, y] = [key(a) ?? null, key(b) ?? null];
+    if (x === null || y === null) return (x === null) - (y === null);
+    return way * (typeof x === "string" ? x.localeCompare(y, undefined, { numeric: true }) : x - y);
+  };
+  if (listing.column) found.sort(sorted(RUN_COLUMNS[listing.column], listing.descending ? -1 : 1));
+  if (listing.group) found.sort(sorted(GROUPS[listing.group], 1));
+  return found;
+}
+
+function sortRuns(column) {
+  listing.descending = listing.column === column ? !listing.descending : column !== "Run" && column !== "State";
+  listing.column = column;
+  drawHead();
+}
+
+function columnHead(name) {
+  const order = listing.column === name ? (listing.descending ? "descending" : "ascending") : null;
+  return h("th", { scope: "col", "aria-sort": order }, h("button", { type: "button", class: "plain sorts", "data-key": `sort-${name}`, onclick: () => sortRuns(name) }, name));
+}
+
+/** Rows, with a line above each group. */
+function runRows(facts, successes) {
+  let last;
+  return listed(facts).flatMap((fact) => {
+    const group = listing.group ? GROUPS[listing.group](fact) ?? "unknown" : undefined;
+    const line = group === last ? [] : [h("tr", { class: "group" }, h("th", { scope: "rowgroup", colspan: 6 }, group))];
+    last = group;
+    return [...line, runRow(fact, successes)];
+  });
+}
+
 function runTable(facts) {
   const successes = facts.some(({ run }) => run.latest.success !== undefined);
   return h(
     "div",
-    { class: "card scroll" },
+    { class: `card scroll${facts.length > SHOWN_AT_FIRST ? " many" : ""}` },
     h(
       "table",
       { class: "runs stack" },
-      h("caption", {}, "Runs"),
+      h("caption", {}, listing.text ? `Runs: ${listed(facts).length} of ${facts.length}` : "Runs"),
       h(
         "thead",
         {},
-        h("tr", {}, ["Run", "State", "Steps", "Reward", ...(successes ? ["Success"] : []), "Time"].map((name) => h("th", { scope: "col" }, name))),
+        h("tr", {}, ["Run", "State", "Steps", "Reward", ...(successes ? ["Success"] : []), "Time"].map(columnHead)),
       ),
-      h("tbody", {}, facts.map((fact) => runRow(fact, successes))),
+      h("tbody", {}, runRows(facts, successes)),
     ),
   );
 }

@@ -2,6 +2,7 @@
 
 const HEIGHT = 188;
 const MANY_RUNS = 3; // beyond, values are shown where the cursor is, and only then
+const DASHES = [[], [7, 4], [2, 3]];
 const FEW = 30; // values of which each is shown as a dot
 
 const plots = new Map(); // by metric: { card, plot, legend, key }
@@ -81,10 +82,11 @@ function optionsOf(metric, drawn, points) {
   const few = Math.max(...points.map(({ xs }) => xs.length)) <= FEW;
   const series = drawn.runs.flatMap((run) => {
     const stroke = colourOf(runColour(run.id));
+    const dash = DASHES[Math.floor(run.id / RUN_COLOURS) % DASHES.length]; // of the runs that share a colour
     const faint = prefs.smoothing > 0;
     return [
-      { stroke, alpha: 0.28, width: 1, spanGaps: true, show: faint, points: { show: false } },
-      { stroke, width: 1.8, spanGaps: true, points: { show: few, size: 5, fill: stroke } },
+      { stroke, dash, alpha: 0.28, width: 1, spanGaps: true, show: faint, points: { show: false } },
+      { stroke, dash, width: 1.8, spanGaps: true, points: { show: few, size: 5, fill: stroke } },
     ];
   });
   return {
@@ -116,7 +118,7 @@ function optionsOf(metric, drawn, points) {
 /** A range with some room, which is not zero for a metric that does not change. */
 function roomy(_, low, high) {
   if (low === null) return [0, 1];
-  const room = (high - low) * 0.06 || Math.abs(high) * 0.05 || 1;
+  const room = isFlat(low, high) ? Math.abs(high) * 0.05 || 1 : (high - low) * 0.06;
   return [low - (low >= 0 && low - room < 0 ? low : room), high + room];
 }
 

@@ -93,6 +93,11 @@ function smoothed(values, weight) {
   });
 }
 
+/** Whether values differ by no more than the noise of their sums: a constant. */
+function isFlat(low, high) {
+  return high - low <= 1e-9 * Math.max(Math.abs(low), Math.abs(high));
+}
+
 const DECADES = 8; // of a log scale; smaller values, mostly zeros with noise, lie below it
 const MOST_MARKS = 6;
 

@@ -13,6 +13,7 @@ const store = {
   heard: new Map(), // by run: when something was written last, in milliseconds
   hidden: new Set(),
   zoom: null,
+  ended: null, // the folder of a run that ended with its server
 };
 
 const listeners = new Map();
@@ -65,29 +66,47 @@ function takeRuns(runs) {
   for (const run of runs) {
     const known = before.get(run.id);
     if (run.quiet_seconds !== null) store.heard.set(run.id, Date.now() - 1000 * run.quiet_seconds);
-    else if (known && (known.metrics !== run.metrics || known.episodes !== run.episodes)) store.heard.set(run.id, Date.now());
+    else if (known && (known.step !== run.step || known.episodes !== run.episodes)) store.heard.set(run.id, Date.now());
     if (!known && run.id >= SHOWN_AT_FIRST) store.hidden.add(run.id);
   }
   store.runs = runs;
   tell("runs");
   const recorded = runs.some((run) => before.get(run.id)?.episodes !== run.episodes);
   if (recorded) tell("episodes");
-  for (const run of shownRuns()) refresh(run);
+  refreshShown();
 }
 
-const busy = new Set();
+/** Takes the last words of a training server, which answers no more. */
+function takeEnd({ shown, runs, folders }) {
+  store.ended = folders[0];
+  store.status = null;
+  runs.forEach((run, i) => {
+    store.metrics.set(run.id, { ...joined(undefined, shown[i].metrics), cursor: run.metrics });
+    store.events.set(run.id, { warnings: run.warnings, list: shown[i].events });
+    store.evaluations.set(run.id, { key: run.evaluations, list: shown[i].evaluations });
+  });
+  takeRuns(runs);
+  for (const name of ["metrics", "events", "evaluations", "status"]) tell(name);
+}
 
-/** Asks for what is new in a run; one question at a time for each. */
-async function refresh(run) {
-  if (busy.has(run.id)) return;
-  busy.add(run.id);
+let refreshing = null; // the runs that are still to be asked for
+
+/** Asks for what is new in the runs that are shown, one after the other: so the first curves come soon. */
+async function refreshShown() {
+  const idle = refreshing === null;
+  refreshing = shownRuns().map((run) => run.id);
+  if (!idle) return;
   try {
-    await Promise.all([refreshMetrics(run), refreshEvents(run), refreshEvaluations(run)]);
+    while (refreshing.length) {
+      const id = refreshing.shift();
+      const run = shownRuns().find((one) => one.id === id);
+      if (run) await Promise.all([refreshMetrics(run), refreshEvents(run), refreshEvaluations(run)]);
+    }
   } catch (error) {
     if (!(error instanceof ServerError)) throw error;
     tell("fault", error);
   } finally {
-    busy.delete(run.id);
+    refreshing = null;
   }
 }
 
@@ -129,14 +148,19 @@ function toggleRun(id) {
   else store.hidden.add(id);
   tell("runs");
   tell("metrics", id);
-  for (const run of shownRuns()) refresh(run);
+  refreshShown();
+}
+
+/** Shows the curves of these runs and of no others. */
+function showOnly(ids) {
+  store.hidden = new Set(store.runs.map((run) => run.id).filter((id) => !ids.includes(id)));
+  tell("runs");
+  tell("metrics");
+  refreshShown();
 }
 
 /** Shows one run's curves alone, or all again. */
 function soloRun(id) {
   const alone = shownRuns().length === 1 && shownRuns()[0].id === id;
-  store.hidden = new Set(alone ? [] : store.runs.map((run) => run.id).filter((other) => other !== id));
-  tell("runs");
-  tell("metrics", id);
-  for (const run of shownRuns()) refresh(run);
+  showOnly(alone ? store.runs.map((run) => run.id) : [id]);
 }

@@ -214,6 +214,44 @@ def test_the_stream_reports_what_is_new(tmp_path, monkeypatch):
     assert all(b"event: status\ndata: {" in block for block in with_status[1:])
 
 
+def test_long_metrics_are_read_from_their_end_until_they_are_asked_for(tmp_path):
+    run = DashRun(tmp_path / "long", max_steps=5_000)
+    lines = (json.dumps({"step": k, "trained_tokens": 0.0, "reward": 0.5}) for k in range(1, 5_001))
+    run.log.metrics_file.write_text("\n".join(lines) + "\n")
+    source = RunsSource([tmp_path])
+    (first,) = source.runs()
+    assert (first["step"], first["state"], first["stall"]) == (5_000, "finished", None)
+    assert source.run(0)._metrics._rows < 1_000
+    source.read_one()
+    whole = source.run(0).summary()
+    assert "cannot learn" in whole["stall"]["title"]
+    assert whole["metrics"].endswith("-5000")
+    assert source.run(0).metrics(None)["cursor"] == whole["metrics"] != first["metrics"]
+
+
+def test_a_training_server_that_stops_sends_its_run_whole(tmp_path):
+    run, closing = DashRun(tmp_path / "run", max_steps=2), threading.Event()
+
+    async def last() -> bytes:
+        async with aclosing(
+            router_module._events(RunsSource([tmp_path / "run"], lambda: STATUS), closing)
+        ) as events:
+            async for block in events:
+                if block.startswith(b"event: runs"):
+                    run.step(1)
+                    run.step(2)
+                    run.evaluate("after", 7)
+                    closing.set()
+        return block
+
+    event, _, data = asyncio.run(asyncio.wait_for(last(), 30)).partition(b"\ndata: ")
+    end = json.loads(data)
+    assert (event, end["folders"]) == (b"event: end", [str(tmp_path / "run")])
+    assert [(one["state"], one["step"]) for one in end["runs"]] == [("finished", 2)]
+    assert end["shown"][0]["metrics"]["columns"]["step"] == [1, 2]
+    assert [one["name"] for one in end["shown"][0]["evaluations"]] == ["after"]
+
+
 def test_the_command_guards_every_route(runs, tmp_path):
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")

@@ -143,6 +143,33 @@ def test_a_run_that_cannot_learn_has_a_badge(open_page, tmp_path):
         )
 
 
+def test_many_runs_are_found_sorted_and_grouped_and_a_constant_is_level(open_page, tmp_path):
+    for k in range(12):
+        run = DashRun(tmp_path / f"run-{k}", max_steps=4)
+        run.log.write_settings({"env": f"toy/Kind{k % 2}-v0", "model": "art-tiny", "max_steps": 4})
+        for step in (1, 2, 3):
+            run.step(step, reward=k + 0.1 + 0.2 if step == 2 else k + 0.3)
+    with serving((tmp_path,)) as url:
+        page = open_page(url)
+        rows = page.locator("table.runs tbody tr")
+        names = page.locator("table.runs tbody th button")
+        expect(rows).to_have_count(12)
+        points = page.locator(".runs polyline").first.get_attribute("points")
+        assert len({point.split(",")[1] for point in points.split()}) == 1
+        page.get_by_role("button", name="Reward").click()
+        expect(names.first).to_have_text("run-11")
+        page.get_by_role("combobox", name="Group the runs").select_option("env")
+        expect(page.locator("tr.group")).to_have_text(["toy/Kind0-v0", "toy/Kind1-v0"])
+        expect(names.nth(0)).to_have_text("run-10")
+        expect(names.nth(6)).to_have_text("run-11")
+        page.get_by_role("searchbox", name="Find runs").fill("kind1 run-1")
+        expect(names).to_have_text(["run-11", "run-1"])
+        page.get_by_role("button", name="Show the curves of these").click()
+        expect(page.locator(".plot[data-metric='reward']")).to_have_attribute(
+            "aria-label", re.compile(r"run-1 1\.3, run-11 11\.3$")
+        )
+
+
 def curves(page):
     """The curves of a metric, when all runs are drawn, and the place where they are."""
     plot = page.locator(".plot[data-metric='kl'] .u-over")
@@ -423,3 +450,9 @@ def test_workers_queue_and_leases(open_page, runs):
         expect(page.locator("table.leases tbody tr")).to_have_text("well3.1.222 again3 s")
         expect(page.locator("table.clients tbody tr").last).to_contain_text("away")
         expect(page.locator(".results")).to_contain_text("18")
+        page.keyboard.press("1")
+    expect(page.locator("#lost")).to_contain_text("The run's server has ended.")
+    expect(page.locator("#lost code")).to_have_text(f"art-trainer dash {runs / 'first'}")
+    expect(page.locator("#link")).to_have_text("ended")
+    expect(page.locator(".hero")).to_contain_text("ended early")
+    expect(page.locator(".hero")).to_contain_text("step 6 of 10")
