@@ -6,7 +6,8 @@
     # Either: whole episodes by our batched sampler, which keeps the cache from turn to turn,
     GRPOTrainer(model, reward_funcs=env_reward, train_dataset=rows, rollout_func=GymRollout(rows), ...)
     # or: TRL samples, and calls the environment's tools.
-    GRPOTrainer(model, train_dataset=rows, environment_factory=environment_factory("art/Email-v0"), ...)
+    factory = environment_factory("art/Email-v0", max_completion_length=512)
+    GRPOTrainer(model, train_dataset=rows, environment_factory=factory, ...)
 
 :func:`free_text` fits a tokenizer for environments (and models) without tool calls, and :func:`ruler_reward`
 has a judge compare the attempts of a group, either way.

@@ -4,6 +4,9 @@ TRL inspects the class: every public method except ``reset`` and ``get_reward`` 
 docstring are the schema. So a class is created for each environment, from the schemas that its ``reset``
 returns. A call is passed to ``step`` as a reply in the Hermes format, unchecked: the environment answers
 wrong calls, and charges for them, as it does outside TRL.
+
+TRL cannot be told that an episode is over. But its ``GRPOTrainer`` drops an answer that would exceed
+``max_completion_length``, and the sample ends there: an episode's last answer is such a text.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from art_trainer.rollout.episodes import last_line
 from art_trainer.trl.dataset import check_start, env_json, make_env, reset_options
 
 EPISODE_OVER = "The episode is over. Nothing you do now has an effect."
-"""The answer to calls after the episode's end; TRL has no way to end a rollout."""
+"""The answer to calls after the episode's end."""
 
 _COLUMNS = ("prompt", "seed", "task", "env")
 _TYPES: dict[Any, Any] = {
@@ -43,6 +46,7 @@ class EnvironmentFactory:
     """Creates environments for TRL; see :func:`environment_factory`. ``AsyncGRPOTrainer`` pickles it."""
 
     env_spec: str
+    max_completion_length: int | None
     free_text: bool = False
     unfinished_reward: float = 0.0
 
@@ -54,6 +58,7 @@ class EnvironmentFactory:
 def environment_factory(
     env: str,
     *,
+    max_completion_length: int | None,
     env_args: Mapping[str, Any] | None = None,
     free_text: bool = False,
     unfinished_reward: float = 0.0,
@@ -67,6 +72,10 @@ def environment_factory(
     Args:
         env: An id for ``gym.make``; ``"module:id"`` imports the module first, which trainers that start
             further processes need for environments of other packages.
+        max_completion_length: The trainer's own, in tokens. The answer to the call that ends the episode has
+            more, so that TRL drops it and ends the sample; a larger one in the trainer is logged as a
+            warning. ``None`` answers with the last observation, for ``AsyncGRPOTrainer``, which cannot end a
+            sample: what the model says after the end is trained on as if it were of the episode.
         env_args: Arguments of the environment, JSON-serialisable.
         free_text: Offer one tool, ``act(text)``, whose text is the reply, instead of the environment's own
             tools. With a tokenizer from :func:`~art_trainer.trl.free_text` every turn is a call of it.
@@ -77,7 +86,7 @@ def environment_factory(
     Raises:
         ConfigError: If ``env_args`` cannot be written as JSON.
     """
-    return EnvironmentFactory(env_json(env, env_args), free_text, unfinished_reward)
+    return EnvironmentFactory(env_json(env, env_args), max_completion_length, free_text, unfinished_reward)
 
 
 class ToolEnvironment:
@@ -138,11 +147,12 @@ class ToolEnvironment:
             )
 
     def _act(self, reply: str) -> str:
-        """Play a reply and return the observation, or what is wrong with the episode."""
+        """Play a reply and return the observation, or a text that ends the sample with the episode."""
         if self._fault is not None:
-            return f"The environment failed and cannot answer: {self._fault}"
+            return self._ending(f"The environment failed and cannot answer: {self._fault}")
         if not self._playing or self._env is None:
-            return EPISODE_OVER
+            _warn_of_a_late_call(self._factory)
+            return self._ending(EPISODE_OVER)
         try:
             observation, reward, terminated, truncated, info = self._env.step(reply)
             self._recorder.add(reply, observation, reward, terminated, truncated, info)
@@ -151,7 +161,13 @@ class ToolEnvironment:
             self._fail()
             return self._act(reply)
         self._playing = not (terminated or truncated)
-        return str(observation)
+        return str(observation) if self._playing else self._ending(str(observation))
+
+    def _ending(self, text: str) -> str:
+        """Return a text of more tokens than a sample may have, if TRL ends samples by that."""
+        # A word is at least one token.
+        longest = self._factory.max_completion_length
+        return text if longest is None else EPISODE_OVER + " over" * longest
 
     def _fail(self) -> None:
         """Abandon the episode; the environment's state is unknown, so the next episode creates a new one."""
@@ -175,6 +191,17 @@ class _FreeTextEnvironment(ToolEnvironment):
             What comes back.
         """
         return self._act(text)
+
+
+@lru_cache(maxsize=64)
+def _warn_of_a_late_call(factory: EnvironmentFactory) -> None:
+    """Log once that a sample went on after its episode's end."""
+    if factory.max_completion_length is not None:
+        _log.warning(
+            "%s was called after the episode's end. Unless one turn made several calls, the trainer's "
+            "max_completion_length is larger than the factory's: what follows the end is trained on",
+            factory.env_spec,
+        )
 
 
 @lru_cache(maxsize=64)

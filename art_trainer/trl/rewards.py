@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from art_gym.wrappers.group_scorer import GroupScorer, OnFailure
 from art_gym.wrappers.judging import Attempt, Judge, JudgeFailedError, Rubric, Step
-from art_gym.wrappers.ruler_scoring import GroupScorer, OnFailure
 from art_trainer.rollout.judge_rewards import attempt_of
 from art_trainer.trl.dataset import Messages
 from art_trainer.trl.environments import ToolEnvironment

@@ -12,8 +12,8 @@ import pytest
 
 from art_gym import Outcome, TextEnv, tool
 from art_trainer.errors import ConfigError
-from art_trainer.trl import EPISODE_OVER, environment_factory, task_dataset
-from tests.art_trainer.trl.trl_runs import QUIET, SAY_ID
+from art_trainer.trl import EPISODE_OVER, task_dataset
+from tests.art_trainer.trl.trl_runs import QUIET, SAY_ID, make_factory
 
 pytest.importorskip("trl", reason="TRL is not installed")
 chat_template_utils = pytest.importorskip("transformers.utils.chat_template_utils")
@@ -88,7 +88,7 @@ for name, made in (("Odd", OddTools), ("Toolless", Toolless), ("Clash", Clash)):
 def begun(env: str = "toy/TrlOdd-v0", row: int = 0, **options: Any) -> Any:
     """An environment after the reset of a row."""
     rows = task_dataset(env, size=row + 1, env_args=options.get("env_args"))
-    environment = environment_factory(env, **options)()
+    environment = make_factory(env, **options)()
     assert environment.reset(**rows[row]) is None
     return environment
 
@@ -99,7 +99,7 @@ def schema_of(environment: Any, name: str) -> Any:
 
 @pytest.mark.parametrize("env", ["toy/TrlOdd-v0", "art/Email-v0", "art/2048-v0", "art/Coding-v0"])
 def test_the_methods_give_the_environments_schemas_back(env: str) -> None:
-    environment = environment_factory(env)()
+    environment = make_factory(env)()
     wanted = {s["function"]["name"]: s["function"] for s in gym.make(env).reset(seed=0)[1]["tools"]}
     for name, function in wanted.items():
         found, parameters = schema_of(environment, name)["parameters"], function["parameters"]
@@ -115,7 +115,7 @@ def test_the_methods_give_the_environments_schemas_back(env: str) -> None:
 
 
 def test_defaults_and_dates_are_described_and_arrive_as_their_types() -> None:
-    properties = schema_of(environment_factory("toy/TrlOdd-v0")(), "mix")["parameters"]["properties"]
+    properties = schema_of(make_factory("toy/TrlOdd-v0")(), "mix")["parameters"]["properties"]
     assert properties["share"]["description"] == "How much. By default 0.5."
     assert properties["level"]["nullable"] is True
     assert properties["day"]["description"].startswith("When. A date such as 2024-03-01.")
@@ -133,7 +133,7 @@ def test_any_text_arrives_as_it_was_said(text: str) -> None:
 
 def test_inside_and_outside_are_the_same_episode() -> None:
     rows = task_dataset(SAY_ID, size=4)
-    environment = environment_factory(SAY_ID)()
+    environment = make_factory(SAY_ID)()
     for row in rows:
         outside = gym.make(SAY_ID)
         outside.reset(seed=row["seed"], options={"task": row["task"]})
@@ -163,14 +163,14 @@ def test_an_episode_pays_at_its_end_and_calls_after_it_nothing() -> None:
         paid.append(environment.get_reward())
     assert answers == ["wrong\n(1 turn left)", "right", EPISODE_OVER]
     assert paid == [-0.5, -0.5, 1.0, 1.0]
-    assert environment_factory(SAY_ID)().say(word="red") == EPISODE_OVER
+    assert make_factory(SAY_ID)().say(word="red") == EPISODE_OVER
 
 
 @pytest.mark.parametrize("fault", ["red", "begin"])
 def test_a_fault_of_the_environment_is_no_reward_and_the_next_episode_gets_a_new_one(fault: str) -> None:
     arguments = {"fault": fault}
     row = task_dataset(SAY_ID, size=1, env_args=arguments)[0]
-    environment = environment_factory(SAY_ID, env_args=arguments)()
+    environment = make_factory(SAY_ID, env_args=arguments)()
     for _ in range(3 if fault == "begin" else 1):
         environment.reset(**row)
     first = environment._env
@@ -187,7 +187,7 @@ def test_a_fault_of_the_environment_is_no_reward_and_the_next_episode_gets_a_new
 
 def test_rows_of_something_else_are_refused() -> None:
     row = task_dataset(SAY_ID, size=1)[0]
-    factory = environment_factory(SAY_ID)
+    factory = make_factory(SAY_ID)
     for wrong, message in (
         ({"prompt": row["prompt"]}, "lacks seed, task, env"),
         (row | {"env": "{}"}, "give both the same env and env_args"),
@@ -199,15 +199,26 @@ def test_rows_of_something_else_are_refused() -> None:
 
 
 def test_the_factory_can_be_pickled_and_its_class_is_one() -> None:
-    factory = environment_factory(SAY_ID, env_args={"max_turns": 3, "fault": ""}, unfinished_reward=-1.0)
-    other = environment_factory(SAY_ID, env_args={"fault": "", "max_turns": 3}, unfinished_reward=-1.0)
+    factory = make_factory(SAY_ID, env_args={"max_turns": 3, "fault": ""}, unfinished_reward=-1.0)
+    other = make_factory(SAY_ID, env_args={"fault": "", "max_turns": 3}, unfinished_reward=-1.0)
     assert factory == other
     again = pickle.loads(pickle.dumps(factory))
     assert again == factory
     # TRL scores an environment only where its class is exactly the one it looked at first.
     assert type(again()) is type(factory()) is type(factory())
     assert type(factory()).__name__ == "SayOneOfFour"
-    assert type(environment_factory(SAY_ID)()) is not type(factory())
+    assert type(make_factory(SAY_ID)()) is not type(factory())
+
+
+@pytest.mark.parametrize(("fault", "last"), [("", "red"), ("blue", "blue")])
+def test_the_answer_to_the_last_call_is_more_than_a_sample_may_have(
+    fault: str, last: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    environment = begun(SAY_ID, max_completion_length=64, env_args={"fault": fault})
+    answers = [environment.say(word=word) for word in ("green", last, last, last)]
+    assert answers[0] == "wrong\n(1 turn left)"
+    assert all(len(answer.split()) > 64 for answer in answers[1:])
+    assert sum("after the episode's end" in line for line in caplog.messages) == (not fault)
 
 
 def test_free_text_is_one_tool_and_needs_no_tools() -> None:
@@ -221,6 +232,6 @@ def test_free_text_is_one_tool_and_needs_no_tools() -> None:
 
 def test_tools_that_cannot_be_methods_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"returns no tools.*free_text=True"):
-        environment_factory("toy/TrlToolless-v0")()
+        make_factory("toy/TrlToolless-v0")()
     with pytest.raises(ConfigError, match="cannot be called `get_reward`"):
-        environment_factory("toy/TrlClash-v0")()
+        make_factory("toy/TrlClash-v0")()

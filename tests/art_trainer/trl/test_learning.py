@@ -30,7 +30,7 @@ def test_the_reward_rises(hook: str, reward: str, tmp_path: Path) -> None:
         how: dict[str, Any] = {"rollout_func": GymRollout(rows), "reward_funcs": env_reward}
     else:
         steps, metric, tokenizer = 16, "rewards/ruler/mean", free_text(tokenizer)
-        how = {"environment_factory": environment_factory(SAY_ID, free_text=True)}
+        how = {"environment_factory": environment_factory(SAY_ID, max_completion_length=64, free_text=True)}
         how["reward_funcs"] = ruler_reward(_right_first)
     args = {
         "max_steps": steps, "learning_rate": 1e-2, "lr_scheduler_type": "constant", "num_generations": 8,

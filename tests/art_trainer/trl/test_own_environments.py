@@ -34,14 +34,14 @@ def test_a_step_of_training(env: str, way: str, tmp_path: Path) -> None:
     else:
         tokenizer.chat_template = TOOLS_TEMPLATE
         tokenizer = free_text(tokenizer)
-        factory = environment_factory(env, env_args=env_args, free_text=way == "free text")
-        how = {"environment_factory": factory}
+        options = {"env_args": env_args, "free_text": way == "free text"}
+        how = {"environment_factory": environment_factory(env, max_completion_length=700, **options)}
     if way == "tools":
         call = {"name": tool, "arguments": {argument: "{content}"}}
         tokenizer.response_template["fields"]["tool_calls"]["transform"]["function"] = call
     args = {
         "per_device_train_batch_size": 2, "num_generations": 2, "max_completion_length": 700,
-        "generation_kwargs": {"max_new_tokens": 3}, "learning_rate": 1e-3,
+        "generation_kwargs": {"max_new_tokens": 3}, "learning_rate": 1e-3, "max_tool_calling_iterations": 10,
     }  # fmt: skip
     made = trainer(tmp_path, tokenizer, rows, model=tiny(tokenizer, hidden=16), args=args, **how)
     made.train()
@@ -49,7 +49,11 @@ def test_a_step_of_training(env: str, way: str, tmp_path: Path) -> None:
     assert math.isfinite(reward)
     assert all(weight.isfinite().all() for weight in made.model.parameters())
     if way != "rollout":
-        assert logged(made, "tools/call_frequency")[0] >= 2
+        attempts = [environment._attempt() for environment in made.environments]
+        assert all(attempt.ending != "unfinished" for attempt in attempts)
+        # Every reply is a call, and none is sampled or trained on after the episode's end.
+        steps = sum(len(attempt.steps) for attempt in attempts) / len(attempts)
+        assert logged(made, "tools/call_frequency") == [steps]
         assert logged(made, "tools/failure_frequency") == [0.0]
         first, other = (environment._recorder.attempt("it") for environment in made.environments)
         assert first.task == other.task

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from art_gym.wrappers.judging import Attempt, JudgeFailedError, Rubric, Score
-from art_trainer.trl import environment_factory, ruler_reward, task_dataset
-from tests.art_trainer.trl.trl_runs import QUIET, SAY_ID
+from art_trainer.trl import ruler_reward, task_dataset
+from tests.art_trainer.trl.trl_runs import QUIET, SAY_ID, make_factory
 
 pytest.importorskip("trl", reason="TRL is not installed")
 
@@ -78,7 +78,7 @@ def test_messages_with_calls_and_plain_text_can_be_judged_too() -> None:
 
 def test_an_environments_episode_is_judged_with_what_was_said_last_and_a_failed_one_is_not() -> None:
     rows = task_dataset(SAY_ID, size=1, env_args={"fault": "green"})
-    make, judge = environment_factory(SAY_ID, env_args={"fault": "green"}), CountingJudge()
+    make, judge = make_factory(SAY_ID, env_args={"fault": "green"}), CountingJudge()
     environments: list[Any] = [make() for _ in range(3)]
     for environment, word in zip(environments, ("red", "blue", "green"), strict=True):
         environment.reset(**rows[0])

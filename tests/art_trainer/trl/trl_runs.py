@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from art_gym import Outcome, Task, TextEnv, tool
+from art_trainer.trl import environment_factory
 from tests.art_trainer import tiny_models
 from tests.art_trainer.tiny_models import byte_tokenizer, tiny_model
 
@@ -57,6 +59,9 @@ class SayOneOfFour(TextEnv):
 
 if SAY_ID not in gym.registry:
     gym.register(SAY_ID, entry_point=SayOneOfFour, order_enforce=False, disable_env_checker=True)
+
+make_factory = partial(environment_factory, max_completion_length=None)
+"""A factory whose environments answer the call that ends the episode as any other."""
 
 TEMPLATE = (
     "{% for m in messages %}{% if m['role'] == 'user' %}{{ '<ask>' + m['content'] }}"
