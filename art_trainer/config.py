@@ -176,8 +176,9 @@ class GRPOConfig:
     """Coefficient of the entropy bonus, per nat and token."""
     importance_sampling_correction: bool = False
     """Weigh tokens by the learner's probability over the sampler's, for a sampler that is another program
-    (TRL's ``vllm_importance_sampling_correction``). Costs a second pass for the old log-probs. The embedded
-    sampler computes as the learner does and needs none."""
+    (TRL's ``vllm_importance_sampling_correction``). Both are taken under the sampling filters. Costs a second
+    pass for the old log-probs, and a third if there are filters. The embedded sampler computes as the learner
+    does and needs none."""
     importance_sampling_mode: CorrectionMode = "sequence_mask"
     """Whether that weight is a token's or a whole sequence's, and whether one out of bounds is clipped or
     makes 0, see :func:`art_trainer.algorithms.losses.sampler_correction`."""
@@ -271,6 +272,10 @@ class GRPOConfig:
     log_episodes: Whole | None = None
     """Episodes of each step that are saved with their tokens, from the first groups; ``None``: all, which
     ``art-trainer replay`` needs; 0: none."""
+    log_observations: bool = True
+    """Save and log what the environment showed. ``False``, for private data, leaves observations, prompt
+    tokens, facts and judges' explanations out of episodes, transcripts, reports and loggers. Replies stay,
+    and may quote. ``art-trainer replay`` and ``export-data`` cannot use such a run."""
 
     def __post_init__(self) -> None:
         check_fields(self)

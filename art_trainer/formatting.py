@@ -1,4 +1,4 @@
-"""Numbers and foreign text as a reader sees them: the same words in the terminal and in the report."""
+"""Numbers as a reader sees them: the same words in the terminal and in the report."""
 
 from __future__ import annotations
 
@@ -12,22 +12,7 @@ from typing import Any
 
 from art_trainer.types import Interval
 
-_CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
-_CONTROLS[0x7F] = 0x2421
-_CONTROLS.update(dict.fromkeys(range(0x80, 0xA0), 0xFFFD))
-# Marks that turn the reading direction can make a line say something else than it holds.
-_CONTROLS.update(dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)), 0xFFFD))
-_CONTROLS.update(dict.fromkeys(range(0xD800, 0xE000), 0xFFFD))
-
 _BARS = "▁▂▃▄▅▆▇█"
-
-
-def visible(text: str) -> str:
-    """Text from a model or an environment with nothing in it that a terminal or browser would obey.
-
-    Control characters become their pictures (␛ for escape), lone surrogates and direction marks become �.
-    """
-    return text.replace("\r\n", "\n").translate(_CONTROLS)
 
 
 def percent(interval: Interval | None) -> str:

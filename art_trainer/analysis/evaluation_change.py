@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from art_trainer.formatting import number, percent, points, visible
+from art_gym.terminal import visible
+from art_trainer.formatting import number, percent, points
 from art_trainer.rollout.evaluate import Evaluation, compare
 from art_trainer.types import Interval
 

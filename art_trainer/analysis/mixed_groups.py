@@ -16,7 +16,7 @@ from art_trainer.inference.scripted_policy import Player, ScriptedPolicy, make_p
 from art_trainer.rollout.envs import EnvPool, MakeEnv
 from art_trainer.rollout.episodes import rollout_episodes
 from art_trainer.rollout.evaluate import evaluation_starts
-from art_trainer.tracking.episode_store import FILE, iter_steps
+from art_trainer.tracking.episode_store import FILE, iter_steps, require_observations
 from art_trainer.types import Episode, EpisodeSpec, Group
 
 RANDOM = "random"
@@ -154,6 +154,7 @@ def recorded_groups(folder: Path, limit: int | None = None) -> list[LabelledGrou
         ConfigError: If it holds no two recorded episodes of one group.
         RecordError: If the records are damaged.
     """
+    require_observations(folder)
     groups = (
         LabelledGroup(Group(members), (f"step-{record.step:06d}",) * len(members))
         for record in iter_steps(folder)

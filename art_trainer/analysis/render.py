@@ -14,12 +14,13 @@ from rich import table as rich_table
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from art_gym.terminal import visible
 from art_trainer.analysis.analyze import Analysis, RunAnalysis
 from art_trainer.analysis.detectors import Confidence, Finding
 from art_trainer.analysis.run_records import JUDGE, TERM
 from art_trainer.analysis.svg_charts import Chart, line_chart
 from art_trainer.analysis.task_rates import TaskRates
-from art_trainer.formatting import number, percent, short, visible
+from art_trainer.formatting import number, percent, short
 
 _STYLES = {
     Confidence.STRONG: "bold red",

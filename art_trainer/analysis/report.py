@@ -17,7 +17,7 @@ from art_trainer.analysis.analyze import analyze
 from art_trainer.analysis.render import main_charts, more_charts, render_page
 from art_trainer.formatting import duration, number, percent, points
 from art_trainer.rollout.evaluate import Evaluation, compare
-from art_trainer.tracking.run_dir import AFTER, BEFORE, Lines, RunFolder
+from art_trainer.tracking.run_dir import AFTER, BEFORE, Lines, RunFolder, write_text
 from art_trainer.types import Episode, Interval
 
 _SAMPLES = 6
@@ -47,8 +47,7 @@ def write_report(run_dir: Path | str) -> Path:
     """
     folder = RunFolder(Path(run_dir))
     page = render(folder)
-    # Lone surrogates of episodes are already replaced; this is for one in a setting.
-    folder.report_file.write_text(page, encoding="utf-8", errors="replace")
+    write_text(folder.report_file, page)
     return folder.report_file
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -150,13 +151,36 @@ def print_settings(settings: Settings, console: Console) -> None:
 
 @contextmanager
 def episode_bar(console: Console, name: str, total: int | None) -> Iterator[Callable[[object], None]]:
-    """Show a progress bar in a terminal within the context; gives what to call for each episode."""
+    """Show progress within the context: a bar in a terminal, elsewhere a line a minute.
+
+    It gives what to call for each episode, or with the ``step`` and ``steps`` of an optimizer step.
+    """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(name, total=total)
-        yield lambda _: bar.advance(task)
+        bar.add_task(name, total=total)
+        (task,) = bar.tasks
+        began = shown = time.monotonic()
+
+        def advance(done: object) -> None:
+            nonlocal began, shown
+            if isinstance(done, Mapping):
+                bar.update(task.id, completed=done["step"], total=done["steps"])
+            else:
+                bar.advance(task.id)
+            now = time.monotonic()
+            if task.completed == 1:
+                began = now  # of another round of steps
+            elif bar.disable and now - shown >= _LOG_SECONDS:
+                shown, pace = now, f"{name}: {task.completed:.0f}"
+                if task.total is not None:
+                    left = (now - began) / (task.completed - 1) * (task.total - task.completed)
+                    pace += f"/{task.total:.0f}, {duration(left)} left"
+                console.print(pace, highlight=False, soft_wrap=True)
+
+        yield advance
 
 
+_LOG_SECONDS = 60.0
 _SHOWN = (
     ("reward", "reward"),
     ("success", "success"),

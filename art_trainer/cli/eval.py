@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from art_gym.terminal import visible
 from art_trainer.cli import options as flags
 from art_trainer.cli.run_config import env_of_policies
 from art_trainer.errors import CheckpointError, ConfigError, EvaluationFailedError
@@ -183,7 +184,7 @@ def evaluate_policies(
     if not played:
         raise failures[0]
     for one_failure in failures:
-        console.print(str(one_failure), markup=False, style="red", soft_wrap=True)
+        console.print(visible(str(one_failure)), markup=False, style="red", soft_wrap=True)
     return EvaluationRecord(suite, tuple(played), made_with(), max_batch, device)
 
 
@@ -275,7 +276,8 @@ def print_record(record: EvaluationRecord, console: Console, *, compare: bool, b
             typer.echo(f"{record.metric} of {name}: {number(evaluation.measured(record.metric))}")
         fault = next((result.error for result in evaluation.results if result.fault), None)
         if fault is not None:
-            console.print(f"first fault of {name}: {fault}", markup=False, style="red", soft_wrap=True)
+            told = visible(f"first fault of {name}: {fault}")
+            console.print(told, markup=False, style="red", soft_wrap=True)
     if by is not None:
         try:
             console.print(strata_table(rows, by, record.metric))

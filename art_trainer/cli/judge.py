@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from art_gym.errors import did_you_mean
+from art_gym.terminal import visible
 from art_trainer.cli import options as flags
 from art_trainer.cli.run_config import default_env
 from art_trainer.errors import ConfigError, EvaluationFailedError
@@ -120,7 +121,7 @@ def judge_eval(
         record |= {"judges": [evaluation.to_json() for evaluation in evaluations]}
         write_text(json_, json.dumps(record, ensure_ascii=False, indent=1))
     for one_failure in failures:
-        console.print(str(one_failure), markup=False, style="red", soft_wrap=True)
+        console.print(visible(str(one_failure)), markup=False, style="red", soft_wrap=True)
     if failures:
         raise typer.Exit(1)
 

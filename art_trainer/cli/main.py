@@ -14,6 +14,7 @@ if _missing := [name for name in ("typer", "rich", "yaml", "torch") if find_spec
 from rich.console import Console
 
 from art_gym.errors import ArtGymError
+from art_gym.terminal import visible
 from art_trainer.cli.options import app
 from art_trainer.errors import TrainerError
 
@@ -41,7 +42,9 @@ def main(arguments: list[str] | None = None) -> None:
         if found is None:
             raise
         message, code = found
-        Console(stderr=True).print(f"art-trainer: {message}", markup=False, highlight=False, soft_wrap=True)
+        Console(stderr=True).print(
+            visible(f"art-trainer: {message}"), markup=False, highlight=False, soft_wrap=True
+        )
         sys.exit(code)
 
 

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import typer
 from rich.console import Console
 
+from art_gym.terminal import visible
 from art_trainer.cli.run_config import (
     gather_settings,
     parse_pairs,
@@ -30,7 +31,7 @@ from art_trainer.recipes import DEFAULT_RECIPE
 from art_trainer.training.run_settings import Settings
 
 app = typer.Typer(
-    help="Train LLM agents on text environments with GRPO, evaluate them, play the environments yourself.",
+    help="Train LLM agents on text environments with GRPO, evaluate them, watch them play.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -45,7 +46,9 @@ class ConsoleHandler(logging.Handler):
         """Print one record."""
         style = "yellow" if record.levelno >= logging.WARNING else None
         # A new console each time: it finds the stream that is standard output now.
-        Console().print(self.format(record), style=style, markup=False, highlight=False, soft_wrap=True)
+        Console().print(
+            visible(self.format(record)), style=style, markup=False, highlight=False, soft_wrap=True
+        )
 
 
 def show_logs(level: int = logging.INFO) -> None:

@@ -64,8 +64,8 @@ def replay(run: RunDir, *, step: Count, tolerance: Amount = 0.0) -> None:
 
 @command(
     "export-data",
-    "`art-trainer export-data runs/Email-v0-art-tiny-1 won.jsonl --min-reward 1`: conversations for TRL's "
-    "SFTTrainer.",
+    "`art-trainer export-data runs/Email-v0-art-tiny-1 won.jsonl --min-reward 1`: replies with what was "
+    "read before them, for TRL's SFTTrainer.",
     "`art-trainer export-data runs/Email-v0-art-tiny-1 pairs.parquet --format dpo --min-gap 0.5`: pairs for "
     "its DPOTrainer.",
     "`art-trainer export-data runs/Email-v0-art-tiny-1 all.jsonl --format openpipe`.",

@@ -3,7 +3,7 @@
 Formats ``sft`` and ``dpo`` are TRL's conversational ones (https://huggingface.co/docs/trl/dataset_formats),
 ``openpipe`` is that of https://docs.openpipe.ai/features/datasets/uploading-data::
 
-    sft         {"messages": [{"role": "user", "content": …}, …], "tools": "[…]"}
+    sft         {"prompt": [{"role": "user", "content": …}, …], "completion": [message], "tools": "[…]"}
     dpo         {"prompt": [messages], "chosen": [message], "rejected": [message], "tools": "[…]"}
     openpipe    {"messages": […], "tools": […], "split": "TRAIN", "metadata": {…}}
 
@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from art_trainer.errors import ConfigError
 from art_trainer.rollout.episodes import first_messages
-from art_trainer.tracking.episode_store import iter_steps
+from art_trainer.tracking.episode_store import iter_steps, require_observations
 from art_trainer.tracking.run_dir import require_writable
 from art_trainer.types import Episode, Group
 
@@ -66,19 +66,24 @@ def selected_groups(
             yield group, tuple(members)
 
 
-def sft_row(episode: Episode, system: str = "") -> Row:
-    """Return an episode as one conversation that ends with its last reply.
+def sft_rows(episode: Episode, system: str = "") -> Iterator[Row]:
+    """Yield a row for each reply: what the policy had read is the prompt, on which TRL does not train.
+
+    Whole conversations would need a chat template that marks replies; most have no marks, and TRL then
+    trains on the observations too.
 
     Args:
         episode: An episode with a turn.
         system: The instructions that its first observation may begin with; they become the system message, as
             they were for the policy.
     """
-    return {"messages": _conversation(episode, system), **_tools(episode)}
+    for turn in range(len(episode.turns)):
+        *prompt, reply = _conversation(episode, system, turn)
+        yield {"prompt": prompt, "completion": [reply], **_tools(episode)}
 
 
 def openpipe_row(episode: Episode, system: str = "") -> Row:
-    """Return an episode as a line of an OpenPipe dataset; as :func:`sft_row`."""
+    """Return an episode as a line of an OpenPipe dataset, a conversation; as :func:`sft_rows`."""
     names = ("env_id", "task_id", "seed", "ending", "success", "reward")
     metadata = {name: value for name in names if (value := getattr(episode, name)) is not None}
     return {
@@ -107,7 +112,7 @@ def dpo_rows(
         group: The group.
         chosen: Indices of the episodes that may be the better one.
         min_gap: The smallest difference of rewards; it is more than 0 in any case.
-        system: As for :func:`sft_row`.
+        system: As for :func:`sft_rows`.
     """
     sound = [(k, one) for k, one in enumerate(group.episodes) if one.turns and not one.failed]
     order = sorted(sound, key=lambda numbered: -numbered[1].reward)
@@ -145,7 +150,7 @@ def export_data(
     Raises:
         ConfigError: For another file type, Parquet for rows without fixed columns, or a folder that cannot
             be written.
-        RecordError: If a record is damaged.
+        RecordError: If a record is damaged, or lacks observations.
     """
     target = Path(target)
     if target.suffix not in (JSONL, PARQUET):
@@ -153,14 +158,16 @@ def export_data(
     if target.suffix == PARQUET and data_format == "openpipe":
         raise ConfigError(f"OpenPipe takes {JSONL} files, not {target}")
     require_writable(target)
+    require_observations(run)
 
     def rows() -> Iterator[Row]:
         for group, members in selected_groups(run, **selection):
             if data_format == "dpo":
                 yield from dpo_rows(group, members, min_gap=min_gap, system=system)
-            else:
-                row = sft_row if data_format == "sft" else openpipe_row
-                yield from (row(group.episodes[member], system) for member in members)
+            for episode in () if data_format == "dpo" else (group.episodes[member] for member in members):
+                yield from (
+                    sft_rows(episode, system) if data_format == "sft" else [openpipe_row(episode, system)]
+                )
 
     return _write(rows(), target)
 
@@ -212,6 +219,7 @@ def _write(rows: Iterable[Row], target: Path) -> int:
                 count += 1
         if target.suffix == PARQUET:
             partial = _as_parquet(partial, columns)
+        partial.chmod(0o600)
         os.replace(partial, target)
     return count
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from art_trainer.types import Ending, Episode, Judgement, Span, TokenHistory, Turn
+from art_trainer.types import Ending, Episode, Group, Judgement, Span, TokenHistory, Turn
 
+LEFT_OUT = "[left out by log_observations]"
 _FLOAT = np.dtype("<f4")
 _FIELDS = tuple(field.name for field in dataclasses.fields(Episode))
 _TURN_FIELDS = tuple(field.name for field in dataclasses.fields(Turn))
@@ -59,6 +60,27 @@ def episode_to_line(episode: Episode, place: Mapping[str, Any]) -> str:
     """
     # ASCII: a lone surrogate in a reply survives as an escape.
     return json.dumps({**place, **episode_to_json(episode)}, separators=(",", ":"), ensure_ascii=True)
+
+
+def without_observations(groups: Iterable[Group]) -> tuple[Group, ...]:
+    """Copy groups without what the environment showed: only replies, calls and numbers are left.
+
+    Observations become :data:`LEFT_OUT`; prompt tokens, facts and judges' explanations are dropped.
+    """
+    return tuple(Group(tuple(map(_without_observations, group.episodes))) for group in groups)
+
+
+def _without_observations(episode: Episode) -> Episode:
+    histories = (tuple(span for span in history.spans if span.logprobs) for history in episode.histories)
+    judgements = episode.judgements.items()
+    return dataclasses.replace(
+        episode,
+        observation=LEFT_OUT,
+        turns=tuple(dataclasses.replace(turn, observation=LEFT_OUT) for turn in episode.turns),
+        histories=tuple(map(TokenHistory, histories)),
+        facts={},
+        judgements={name: dataclasses.replace(one, explanation="") for name, one in judgements},
+    )
 
 
 def _span_to_json(span: Span) -> dict[str, Any]:

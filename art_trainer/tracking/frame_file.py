@@ -95,6 +95,7 @@ def append_frame(file: Path, header: Mapping[str, Any], lines: Iterable[str]) ->
     head = json.dumps(written, separators=(",", ":")).encode("ascii")
     start = _START.pack(_MAGIC, _DIGEST + len(head))
     frame = memoryview(start + hashlib.sha256(head).digest() + head + data)
+    file.touch(0o600)  # episodes may hold mail
     with file.open("ab", buffering=0) as stream:
         before = os.fstat(stream.fileno()).st_size
         try:

@@ -2,7 +2,8 @@
 
 A warning is given when a metric crosses its threshold, and again only after it has come back. The thresholds
 are fields of the config (``kl_warning``, ``ratio_warning``, ``entropy_warning``, ``grad_norm_warning``).
-Optimizer steps that were skipped because the loss or the gradient was not finite are reported every time.
+Optimizer steps that were skipped because the loss or the gradient was not finite, and steps in which every
+group failed, are reported every time.
 Each cause of steps without a gradient (:mod:`art_trainer.tracking.stalls`) is reported once.
 """
 
@@ -12,6 +13,7 @@ import dataclasses
 import itertools
 import math
 import statistics
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -99,7 +101,7 @@ class HealthMonitor:
                 checked for stalls.
             groups: Its groups; a warning quotes replies without a valid call.
         """
-        found = self._check_stall(step, metrics, groups)
+        found = [*_all_failed(step, groups), *self._check_stall(step, metrics, groups)]
         if skipped := metrics.get("skipped_updates", 0.0):
             found.append(_warning(step, "skipped_updates", skipped, 0.0, 0.0))
         if metrics.get("trained_tokens"):
@@ -180,6 +182,16 @@ def invalid_replies(groups: Sequence[Group]) -> list[str]:
     """The first three replies without a valid call."""
     turns = (turn for group in groups for episode in group.episodes for turn in episode.turns)
     return [turn.reply for turn in itertools.islice((turn for turn in turns if turn.error is not None), 3)]
+
+
+def _all_failed(step: int, groups: Sequence[Group]) -> Iterator[RunWarning]:
+    """Warn of a step whose groups all have a member that failed, with the first fault."""
+    count = float(len(groups))
+    if groups and not any(group.whole for group in groups):
+        episode = next(episode for episode in groups[0].episodes if episode.failed)
+        fault = textwrap.shorten(episode.error or episode.unjudged or episode.ending, 300)
+        message = f"nothing was learned, every group failed ({count:.0f}). The first fault: {fault}"
+        yield RunWarning(step, "failed_groups", count, count, f"step {step}: {message}")
 
 
 def _warning(step: int, name: str, value: float, setting: float, limit: float) -> RunWarning:

@@ -11,6 +11,8 @@
     checkpoints/step-000010/         model, optimizer and trainer state
     sinks/                           how far each sink is, see ``sinks/backfill.py``
     report.html                      a summary to read
+
+Only its owner can read it (modes 0700 and 0600): episodes hold what agents saw, such as people's mail.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ import yaml
 
 from art_trainer.errors import ConfigError, RecordError
 from art_trainer.formatting import fsync
-from art_trainer.tracking.episode_schema import episode_from_json, episode_to_json
+from art_trainer.tracking.episode_schema import episode_from_json, episode_to_json, without_observations
 from art_trainer.tracking.episode_store import FILE, append_episodes, begin_episodes
 from art_trainer.types import Episode, Group
 
@@ -149,7 +151,7 @@ class RunFolder:
         Raises:
             RecordError: If the recorded episodes before that step are damaged.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
+        private_folder(self.path)
         begin_episodes(self.path, config, step, weights)
         known = self.settings()
         self.write_settings(known if {**known, **config} == known else config)
@@ -162,7 +164,7 @@ class RunFolder:
 
     def write_settings(self, settings: Mapping[str, Any]) -> None:
         """Write ``run.yaml``."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        private_folder(self.path)
         text = yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)
         write_text(self.settings_file, text)
 
@@ -190,7 +192,7 @@ class RunFolder:
             OSError: If there is no room; the file is as it was before.
         """
         if limit != 0:
-            self.path.mkdir(parents=True, exist_ok=True)
+            private_folder(self.path)
             append_episodes(self.path, step, groups, replaced, limit=limit)
 
     def write_evaluation(
@@ -204,9 +206,11 @@ class RunFolder:
             transcripts: Its episodes.
         """
         name = f"{STEP}{name:06d}" if isinstance(name, int) else name
-        self.evaluations.mkdir(parents=True, exist_ok=True)
+        private_folder(self.evaluations)
         if transcripts is not None:
-            plain = (dataclasses.replace(episode, histories=()) for episode in transcripts)
+            plain = [dataclasses.replace(episode, histories=()) for episode in transcripts]
+            if not self.settings().get("log_observations", True):
+                plain = [group.episodes[0] for group in without_observations(Group((one,)) for one in plain)]
             lines = [json.dumps(episode_to_json(episode), ensure_ascii=False) + "\n" for episode in plain]
             write_text(self.evaluations / f"{name}.episodes.jsonl", "".join(lines))
         write_text(self.evaluations / f"{name}.json", json.dumps(evaluation.to_json(), ensure_ascii=False))
@@ -274,10 +278,17 @@ def require_writable(path: Path, *, folder: bool = False) -> None:
         raise ConfigError(f"cannot write {path}: {error.strerror} in {place}") from error
 
 
+def private_folder(path: Path) -> None:
+    """Make a folder, and those above it that are missing, for its owner alone: episodes may hold mail."""
+    for folder in (*reversed(path.parents), path):
+        folder.mkdir(0o700, exist_ok=True)
+
+
 def write_text(file: Path, text: str) -> None:
-    """Write a file atomically: a reader never sees half of it."""
+    """Write a file atomically, for its owner alone: a reader never sees half of it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = hidden_path(file, ".partial")
+    partial.touch(0o600)
     # A lone surrogate in a transcript must not stop the run.
     partial.write_text(text, encoding="utf-8", errors="backslashreplace")
     os.replace(partial, file)

@@ -12,9 +12,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from torch import nn
 from transformers import AutoModelForCausalLM
 
+from art_gym.terminal import visible
 from art_trainer.analysis.report import headline
 from art_trainer.errors import TrainerError
-from art_trainer.formatting import number, percent, visible
+from art_trainer.formatting import number, percent
 from art_trainer.models.loading import load_tokenizer
 from art_trainer.tracking.run_dir import AFTER, BEFORE, RunFolder, require_writable
 from art_trainer.training.checkpoint import result_checkpoint, verify_checkpoint

@@ -7,7 +7,8 @@ numbers to them and takes the steps. If the estimator needs values, a critic
 
 The weights that sampled are the weights being trained, in the same process and precision, so the log-probs
 recorded while sampling serve as the old ones. Only if sampling was filtered (top-p and the like), or if the
-sampler was another program, are they taken again, once a step. Dropout is off, as it was while sampling: the
+sampler was another program, are they taken again, once a step; if both, also under the same filters, to
+compare them with the sampler's. Dropout is off, as it was while sampling: the
 probability ratio of the first update is 1.
 
 In several processes (:mod:`art_trainer.training.distributed`) each is given all groups, computes with its
@@ -32,6 +33,7 @@ from torch import Tensor, nn
 from art_trainer.algorithms.advantages import estimate
 from art_trainer.algorithms.losses import kl_k3, policy_loss, sampler_correction, token_weights
 from art_trainer.config import GRPOConfig
+from art_trainer.inference.sampling import SamplingParams, sampled_logprobs
 from art_trainer.models.logprobs import Scorer
 from art_trainer.models.optim import UpdateGuard, make_optimizer, schedule_factor, trained_parameters
 from art_trainer.models.packing import Batch, TokenRow, pack
@@ -249,12 +251,16 @@ class Learner:
         rows = [row for members in groups for attempt in members for row in attempt.rows]
         metrics: dict[str, float] = {}
         if config.filters_sampling or config.importance_sampling_correction:
-            reported = rows
+            reported = [row.old_logprobs for row in rows]
             logprobs = self._logprobs(self._scorer, rows)
             rows = [replace(row, old_logprobs=x) for row, x in zip(rows, logprobs, strict=True)]
             if config.importance_sampling_correction:
-                rows = [_corrected(row, old, config) for row, old in zip(rows, reported, strict=True)]
-                metrics = correction_metrics(rows, reported)
+                # Compared are log-probs of the same distribution: the one that was sampled from.
+                if config.filters_sampling:
+                    logprobs = self._numbers(self._scorer, rows, self._filtered_logprobs)
+                columns = zip(rows, logprobs, reported, strict=True)
+                rows = [_corrected(row, own, theirs, config) for row, own, theirs in columns]
+                metrics = correction_metrics(rows, logprobs, reported)
         if config.beta:
             switched_off = self.model.disable_adapter() if self.reference is None else nullcontext()  # type: ignore[operator]
             with switched_off:
@@ -367,6 +373,17 @@ class Learner:
         """Return for each row the log-probs of its targets."""
         return self._numbers(scorer, rows, lambda batch: scorer.score(batch)[0])
 
+    def _filtered_logprobs(self, batch: Batch) -> Tensor:
+        """Return the log-probs of a batch's targets under the filters of :attr:`config`."""
+        params = SamplingParams.for_training(self.config)
+        contexts = [row.token_ids[:place] for row in batch.rows for place in row.targets]
+
+        def compute(logits: Tensor, tokens: Tensor) -> Tensor:
+            before = [contexts[token] for token in tokens.tolist()]
+            return sampled_logprobs(logits, batch.targets_N[tokens], before, params)
+
+        return self._scorer.map_logits(batch, compute)
+
     def _loss(self, batch: Batch, step_tokens: int, step_turns: int) -> tuple[Tensor, dict[str, float]]:
         """Return a batch's share of the loss of a step of so many tokens, and sums for the metrics."""
         config = self.config
@@ -404,11 +421,13 @@ class Learner:
         return loss, dict(zip(parts, values, strict=True)) | {"tokens": float(len(logprobs))}
 
 
-def _corrected(row: TokenRow, reported: TokenRow, config: GRPOConfig) -> TokenRow:
-    """Return a row with the importance weights of its tokens, whose log-probs the sampler reported."""
+def _corrected(
+    row: TokenRow, own: NDArray[np.float32], reported: NDArray[np.float32], config: GRPOConfig
+) -> TokenRow:
+    """Return a row with the importance weights of its tokens, from the learner's and sampler's log-probs."""
     weights_N = sampler_correction(
-        torch.from_numpy(row.old_logprobs),
-        torch.from_numpy(reported.old_logprobs),
+        torch.from_numpy(own),
+        torch.from_numpy(reported),
         torch.zeros(row.targets.size, dtype=torch.int64),
         mode=config.importance_sampling_mode,
         clip_max=config.importance_sampling_clip_max,

@@ -26,6 +26,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from art_trainer.config import GRPOConfig
 from art_trainer.models.packing import TokenRow
@@ -87,9 +88,11 @@ def _unjudged(groups: Sequence[Group]) -> Counter[str]:
     return Counter(reason for group in groups if (reason := group.episodes[0].unjudged) is not None)
 
 
-def correction_metrics(rows: Sequence[TokenRow], reported: Sequence[TokenRow]) -> dict[str, float]:
-    """Return how far the sampler is from the learner."""
-    pairs = [np.abs(a.old_logprobs - b.old_logprobs) for a, b in zip(rows, reported, strict=True)]
+def correction_metrics(
+    rows: Sequence[TokenRow], own: Sequence[NDArray[np.float32]], reported: Sequence[NDArray[np.float32]]
+) -> dict[str, float]:
+    """Return how far the sampler's log-probs are from the learner's, and the weights of rows for it."""
+    pairs = [np.abs(a - b) for a, b in zip(own, reported, strict=True)]
     gaps = np.concatenate([*pairs, np.zeros(0, np.float32)])
     gaps = gaps[~np.isnan(gaps)]
     corrections = [row.corrections for row in rows if row.corrections is not None]

@@ -24,6 +24,7 @@ from art_trainer.tracking.episode_store import (
     StepRecord,
     iter_steps,
     recorded_settings,
+    require_observations,
 )
 from art_trainer.tracking.run_dir import RunFolder, checkpoint_step, list_checkpoints
 from art_trainer.training.checkpoint import read_checkpoint
@@ -110,6 +111,7 @@ def replay(
         raise ReplayError(
             f"{run} has no recorded settings: it was not trained by a version that records them"
         )
+    require_observations(folder.path)
     lines = folder.metrics().records
     logged = {int(line["step"]): line for line in lines if line.get("step", 0) >= 1}
     if step not in logged:

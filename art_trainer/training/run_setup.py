@@ -45,7 +45,7 @@ from art_trainer.models.loading import (
 from art_trainer.rollout.envs import MakeEnv, env_maker, player_names, train_split
 from art_trainer.rollout.judge_rewards import ENV, JudgeRewards, RewardMix
 from art_trainer.tracking.env_vars import env_var, load_env_vars
-from art_trainer.tracking.run_dir import RunFolder
+from art_trainer.tracking.run_dir import RunFolder, private_folder
 from art_trainer.tracking.sinks.backfill import describe_run
 from art_trainer.tracking.sinks.base import make_sinks
 from art_trainer.tracking.sinks.delivery import SinkDispatcher
@@ -339,7 +339,7 @@ def _ruler(run: RunSettings, rubric: Rubric | None, folder: Path) -> Judge:
             "the reward `ruler` needs a judge model: --judge openai:MODEL@URL, as in "
             "--judge openai:qwen3@http://localhost:8000/v1"
         )
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     given = {"cache": folder / "judge_cache.sqlite", **({} if rubric is None else {"rubric": rubric})}
     return llm_judge(run.judge, **{**given, **run.judge_args})
 

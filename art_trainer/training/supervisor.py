@@ -25,7 +25,7 @@ from typing import NamedTuple, Protocol
 import psutil  # type: ignore[import-untyped]
 
 from art_trainer.errors import ConfigError
-from art_trainer.tracking.run_dir import RunFolder, checkpoint_step, list_checkpoints
+from art_trainer.tracking.run_dir import RunFolder, checkpoint_step, list_checkpoints, private_folder
 
 MARK = "ART_SUPERVISED_"
 """Prefix of the environment variable that marks a command and its descendants."""
@@ -343,7 +343,7 @@ class TrainingJob:
 
     def _append(self, record: Mapping[str, object]) -> None:
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            private_folder(self._folder)
             with (self._folder / RESTARTS_FILE).open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(record) + "\n")
         except OSError as error:  # such as a full disk, which may be the cause of the failure

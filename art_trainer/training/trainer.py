@@ -23,6 +23,7 @@ and reports.
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,13 +36,14 @@ from art_trainer.config import GRPOConfig
 from art_trainer.errors import ConfigError, DivergedError, EngineError, StalledError
 from art_trainer.inference.policy import TrainablePolicy
 from art_trainer.inference.sampling import SamplingParams
+from art_trainer.models.rotary import check_context
 from art_trainer.models.weights_io import load_model_weights, weights_digest
 from art_trainer.rollout.backend import Evaluator, LocalBackend, RolloutBackend, SelfContainedBackend
 from art_trainer.rollout.evaluate import EnvSource, Evaluation, TrainerEnvs
 from art_trainer.rollout.judge_rewards import JudgeRewards
 from art_trainer.signals import Interruptible
 from art_trainer.tracking.callbacks import Outcome, RunCallback, TrainerCallback, WarningCallback
-from art_trainer.tracking.episode_schema import episode_from_json, episode_to_json
+from art_trainer.tracking.episode_schema import episode_from_json, episode_to_json, without_observations
 from art_trainer.tracking.health import HealthMonitor
 from art_trainer.tracking.run_dir import RunFolder, checkpoint_path
 from art_trainer.training.checkpoint import (
@@ -57,6 +59,7 @@ from art_trainer.training.learner import Learner
 from art_trainer.training.metrics import staleness
 from art_trainer.types import Episode, Group, GroupSpec, Timings
 
+_log = logging.getLogger(__name__)
 _TASKS, _SAMPLING, _FRESH_TASKS, _FRESH_SAMPLING = 2, 3, 4, 5
 """Streams of randomness below ``config.seed``; the learner's own is 1."""
 EVALUATION_SEED = 1_000_003
@@ -102,6 +105,7 @@ class GRPOTrainer:
         self.callbacks = tuple(callbacks)
         self.reward = reward
         self.processes = processes or current_process_group()
+        check_context(policy.model, policy.max_context)
         self.learner = Learner(policy.model, self.config, self.processes)
         self.log = RunFolder(Path(self.config.output_dir))
         self._health = HealthMonitor(self.config, policy.name)
@@ -384,7 +388,7 @@ class GRPOTrainer:
 
     def _learn_and_log(self, groups: Sequence[Group]) -> None:
         config = self.config
-        replaced = self._replaced
+        replaced: Sequence[Group] = self._replaced
         metrics = self.update_policy(groups)
         last = self.step == config.max_steps
         improved = False
@@ -392,11 +396,14 @@ class GRPOTrainer:
             found, improved = self._evaluate_and_record()
             metrics |= found
         if self.processes.is_main:
-            self.log.write_episodes(self.step, groups, config.log_episodes, replaced)
+            shown: Sequence[Group] = groups
+            if not config.log_observations:
+                shown, replaced = without_observations(groups), without_observations(replaced)
+            self.log.write_episodes(self.step, shown, config.log_episodes, replaced)
             if last or self.step % config.logging_steps == 0:
                 self.log.write_metrics(metrics)
                 for watcher in self._watchers:
-                    watcher.on_logged(metrics, groups, self._timings.of(groups))
+                    watcher.on_logged(metrics, shown, self._timings.of(groups))
             for callback in self.callbacks:
                 callback.on_step(metrics)
         self._warn(metrics, groups)
@@ -425,12 +432,14 @@ class GRPOTrainer:
             self.policy.version += 1
 
     def _warn(self, metrics: Mapping[str, float], groups: Sequence[Group]) -> None:
+        listeners = [callback for callback in self.callbacks if isinstance(callback, WarningCallback)]
         for warning in self._health.check(self.step, metrics, groups):
             if self.processes.is_main:
                 self.log.write_warning(warning)
-                for callback in self.callbacks:
-                    if isinstance(callback, WarningCallback):
-                        callback.on_warning(warning)
+                for callback in listeners:
+                    callback.on_warning(warning)
+                if not listeners:  # logging writes to the terminal, unless the program says otherwise
+                    _log.warning("%s", warning.message)
 
     def _save_what_was_learned(self) -> Path:
         """Write a checkpoint of an interrupted run; a resumed run plays the lost batch again."""

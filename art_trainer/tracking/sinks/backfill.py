@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from art_trainer.tracking.episode_store import iter_steps, recorded_steps
-from art_trainer.tracking.run_dir import RunFolder, checkpoint_step, list_checkpoints, write_text
+from art_trainer.tracking.run_dir import (
+    RunFolder,
+    checkpoint_step,
+    list_checkpoints,
+    private_folder,
+    write_text,
+)
 from art_trainer.tracking.sinks.base import (
     EVENT_KINDS,
     START,
@@ -140,7 +146,7 @@ def _file(run: Path, name: str) -> Path:
 
 
 def _write(file: Path, data: Mapping[str, Any]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(file.parent)
     write_text(file, json.dumps(data) + "\n")
 
 

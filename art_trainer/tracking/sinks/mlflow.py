@@ -20,6 +20,7 @@ from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 
 from art_trainer.tracking.callbacks import Outcome
+from art_trainer.tracking.run_dir import private_folder
 from art_trainer.tracking.sinks.base import (
     CheckpointSaved,
     EpisodesPlayed,
@@ -113,7 +114,7 @@ class MlflowSink(Sink):
 
 def _local_store(folder: Path) -> str:
     """Return the URI of a store in a folder, of the kind that the installed packages can write."""
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     if importlib.util.find_spec("sqlalchemy") is not None:
         return f"sqlite:///{folder / 'mlflow.db'}"
     # MLflow refuses its file store unless it is asked for.

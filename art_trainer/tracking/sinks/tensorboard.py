@@ -16,6 +16,7 @@ from tensorboard.compat.proto import event_pb2  # type: ignore[import-untyped]
 from tensorboard.summary.writer.record_writer import RecordWriter  # type: ignore[import-untyped]
 from torch.utils.tensorboard import summary
 
+from art_trainer.tracking.run_dir import private_folder
 from art_trainer.tracking.sinks.base import EpisodesPlayed, RunInfo, Sink, StepDone
 from art_trainer.tracking.sinks.rows import dashboard_metrics
 from art_trainer.tracking.sinks.traces import well_formed
@@ -37,7 +38,7 @@ class TensorBoardSink(Sink):
         """Begin an event file; TensorBoard reads all files of a folder as one run."""
         super().open(run, resume=resume)
         folder = run.folder / "tensorboard"
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         # The name that TensorBoard looks for; the files of a run are read in the order of their times.
         self._file = folder / f"events.out.tfevents.{time.time_ns() // 1000}.{os.getpid()}"
         self._append(event_pb2.Event(wall_time=time.time(), file_version="brain.Event:2"))

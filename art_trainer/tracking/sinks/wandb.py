@@ -17,6 +17,7 @@ import wandb
 import wandb.errors
 
 from art_trainer.tracking.callbacks import Outcome
+from art_trainer.tracking.run_dir import private_folder
 from art_trainer.tracking.sinks.backfill import events_after
 from art_trainer.tracking.sinks.base import (
     CheckpointSaved,
@@ -86,7 +87,7 @@ class WandbSink(Sink):
         self._id = str(resume.get("id") or uuid.uuid4().hex[:12])
         if resume.get("destination") == self._destination:
             self._missing = set(resume.get("unlogged", ()))
-        run.folder.mkdir(parents=True, exist_ok=True)
+        private_folder(run.folder)
         settings = wandb.Settings(
             **self._settings,
             silent=True,

@@ -18,7 +18,8 @@ from art_trainer.cli.main import app
 from art_trainer.cli.options import first_sentence
 from art_trainer.cli.run_config import parse_pairs, setting_doc
 from art_trainer.errors import CheckpointError, ConfigError
-from art_trainer.tracking.episode_store import iter_steps
+from art_trainer.tracking.episode_schema import LEFT_OUT
+from art_trainer.tracking.episode_store import iter_episodes, iter_steps
 from art_trainer.tracking.run_dir import RunFolder
 from art_trainer.training.run_settings import DEFAULT, SETTINGS, Layer, merge_settings
 from tests.wrappers.judging.judge_server import JudgeServer, says
@@ -73,15 +74,10 @@ def test_eval_of_environment_arguments_models_servers_and_faults(invoke, model):
     assert "57 to 100" in fragile.output
 
 
-def test_play_by_hand_and_by_a_policy(invoke):
-    play = ("play", "--env", ENV, "--task", "test-2")
-    typed = invoke(*play, stdin="red\nblue\n").output
-    for text in ("Say blue!", "Wrong.", "reward +0.900 (word +1, speed -0.1)"):
-        assert text in typed
-    assert typed.rstrip().endswith("Solved: reward 0.800 in 2 turns (word +1, speed -0.2)")
-    left = invoke(*play, stdin="red\n")
-    assert (left.exit_code, "You left before the end" in left.output) == (0, True)
-    assert "› blue" in invoke(*play, "--policy", "scripted").output
+def test_a_policy_is_watched(invoke):
+    shown = invoke("play", "--env", ENV, "--task", "test-2", "--policy", "scripted").output
+    assert "› blue" in shown
+    assert shown.rstrip().endswith("Solved: reward 0.900 in 1 turn (word +1, speed -0.1)")
 
 
 def test_later_layers_override_earlier_ones_and_sources_are_kept():
@@ -128,6 +124,21 @@ def test_pairs_are_json_or_text():
         parse_pairs(["a=["], "--set", as_yaml=True)
 
 
+def test_a_run_may_leave_out_what_the_environment_showed(invoke, refused, tmp_path, model):
+    run = tmp_path / "runs" / "Echo-v0-tiny-1"
+    invoke(*TRAIN, "--model", model, *QUICK, "--log", "tensorboard", "--set", "log_observations=false")
+    episodes = [one.episode for one in iter_episodes(run)] + RunFolder(run).transcripts("after")
+    shown = {
+        text for one in episodes for text in (one.observation, *(turn.observation for turn in one.turns))
+    }
+    assert (len(episodes), shown) == (14, {LEFT_OUT})
+    assert all(span.logprobs for one in episodes for history in one.histories for span in history.spans)
+    texts = [file for file in run.rglob("*") if file.is_file() and "checkpoints" not in file.parts]
+    assert not [file for file in texts if b"Say the word" in file.read_bytes()]
+    for command in (("replay", run, "--step", 1), ("export-data", run, "rows.jsonl")):
+        assert "recorded with log_observations: false" in refused(*command)
+
+
 def test_train_from_beginning_to_report_and_on(invoke, tmp_path, model):
     Path("my.yaml").write_text(yaml.safe_dump({"learning_rate": 0.5, "seed": 5, "env_args": {"words": 2}}))
     result = invoke(
@@ -148,6 +159,8 @@ def test_train_from_beginning_to_report_and_on(invoke, tmp_path, model):
     assert len(folder.transcripts("after")) == 6
     assert "art-trainer train --config run.yaml" in folder.report_file.read_text()
     assert folder.settings()["env_args"] == {"words": 2}
+    texts = (folder.report_file, folder.path / "episodes.jsonl.zst", *folder.evaluations.iterdir())
+    assert not [file for file in (folder.path, *texts) if file.stat().st_mode & 0o077]
 
     with pytest.raises(ConfigError, match="already holds a run: resume it with --resume"):
         invoke(*TRAIN, "--model", model, *QUICK, "--output-dir", folder.path)

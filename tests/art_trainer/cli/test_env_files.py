@@ -72,7 +72,7 @@ def test_wrong_arguments_are_named_before_pytorch_is_imported(tmp_path):
         import sys
         from art_trainer.cli.main import main
         judge = "judge eval --judge rubric"
-        for command in ("train", "serve", "self-play", "eval --policy a", "play", judge, SUITE):
+        for command in ("train", "serve", "self-play", "eval --policy a", "play --policy a", judge, SUITE):
             try:
                 main([*command.split(), "--env-args", "max_turn=1"])
             except SystemExit as ended:

@@ -28,12 +28,13 @@ def test_episodes_are_exported_with_the_environments_instructions_apart(invoke, 
     RunFolder(tmp_path / "run").write_settings({"env": "toy/Echo-v0"})
     for step in (1, 2):
         append_episodes(tmp_path / "run", step, [one.group for one in groups])
-    assert "sft.jsonl: 12 rows" in invoke("export-data", "run", "sft.jsonl", "--duplicates").output
+    assert "sft.jsonl: 18 rows" in invoke("export-data", "run", "sft.jsonl", "--duplicates").output
+    assert (tmp_path / "sft.jsonl").stat().st_mode & 0o777 == 0o600
     row = json.loads((tmp_path / "sft.jsonl").read_text().splitlines()[0])
-    assert row["messages"][0]["role"] == "system"
-    assert "Say the word you are asked for." in row["messages"][0]["content"]
-    assert row["messages"][1]["content"].startswith("Say ")
-    assert "6 rows" in invoke("export-data", "run", "last.jsonl", "--from-step", 2, "--duplicates").output
+    assert row["prompt"][0]["role"] == "system"
+    assert "Say the word you are asked for." in row["prompt"][0]["content"]
+    assert row["prompt"][1]["content"].startswith("Say ")
+    assert "9 rows" in invoke("export-data", "run", "last.jsonl", "--from-step", 2, "--duplicates").output
     invoke("export-data", "run", "none.jsonl", "--min-reward", 99)
     assert (tmp_path / "none.jsonl").read_text() == ""
     assert "did you mean `openpipe`" in refused("export-data", "run", "a.jsonl", "--format", "openpip")

@@ -1,13 +1,15 @@
 """What the terminal shows: progress, numbers, and episodes that are played."""
 
 import io
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
+from art_trainer.cli import console as module
 from art_trainer.cli.console import TrainingProgress
-from art_trainer.cli.play import play_by_hand, read_reply, watch
-from art_trainer.formatting import duration, short, sparkline, visible
+from art_trainer.cli.play import watch
+from art_trainer.formatting import duration, short, sparkline
 from art_trainer.inference.scripted_policy import ScriptedPolicy
 from art_trainer.types import Ending, Episode, EpisodeSpec
 from tests.art_trainer.toy_envs import Echo
@@ -18,14 +20,14 @@ EPISODE = Episode("e", "t", 0, "", (), (), Ending.TERMINATED)
 
 def run(steps: int, *, done: int = 0, terminal: bool = False) -> str:
     """What a run shows, by steps of four episodes whose reward grows."""
-    console = Console(file=io.StringIO(), force_terminal=terminal, width=100, color_system=None)
-    progress = TrainingProgress(console, 4)
+    out = Console(file=io.StringIO(), force_terminal=terminal, width=100, color_system=None)
+    progress = TrainingProgress(out, 4)
     with progress.running(steps, done):
         for step in range(done + 1, steps + 1):
             for _ in range(4):
                 progress.on_episode(EPISODE)
             progress.on_step({"step": float(step), **METRICS, "reward": step / 10})
-    return console.file.getvalue()
+    return out.file.getvalue()
 
 
 @pytest.mark.parametrize(("steps", "least", "most"), [(100, 20, 30), (3, 3, 3)])
@@ -35,6 +37,17 @@ def test_a_pipe_gets_some_plain_lines(steps, least, most):
     assert lines[0].startswith(f"step 1/{steps}, ")
     assert lines[-1].startswith(f"step {steps}/{steps}, 0 s left")
     assert "success 0.5  KL 0.001  entropy 1.5  tokens/s 12.3k" in lines[-1]
+
+
+@pytest.mark.parametrize("steps", [False, True])
+def test_a_pipe_gets_a_line_a_minute_of_a_long_evaluation_or_warm_start(monkeypatch, steps):
+    clock = iter(range(0, 10**6, 20))
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    out = Console(file=io.StringIO(), width=100)
+    with module.episode_bar(out, "tiny", None if steps else 8) as advance:
+        for step in range(1, 9):
+            advance({"step": step, "steps": 8} if steps else EPISODE)
+    assert out.file.getvalue().splitlines() == ["tiny: 3/8, 1 min 40 s left", "tiny: 6/8, 40 s left"]
 
 
 def test_a_terminal_gets_a_bar_and_the_rewards_curve():
@@ -71,43 +84,7 @@ def console():
     return Console(file=io.StringIO(), width=100)
 
 
-def typing(*lines):
-    waiting = list(lines)
-
-    def read():
-        if not waiting:
-            raise EOFError
-        return waiting.pop(0)
-
-    return read
-
-
-def test_a_fence_takes_lines_until_it_is_closed():
-    read = typing("```python", "print(1)", "", "```", "next")
-    assert read_reply(read) == "```python\nprint(1)\n\n```"
-    assert read_reply(read) == "next"
-
-
 def test_a_fault_is_shown(console):
     spec = EpisodeSpec(0, {"task": "test-1"})
     watch(ScriptedPolicy("scripted"), lambda: Echo(fragile=True), spec, console)
     assert "(env_error): RuntimeError: out of paint" in console.file.getvalue()
-
-
-def test_what_a_model_says_cannot_drive_the_terminal(console):
-    class Rude(Echo):
-        def begin(self, task):
-            return "\x1b[2J\x1b]0;owned\x07 \u202egnp.exe \ud800 [bold]plain[/bold]"
-
-    with pytest.raises(EOFError):
-        play_by_hand(Rude(), EpisodeSpec(0), console, typing())
-    shown = console.file.getvalue()
-    assert "\x1b" not in shown
-    assert "\u202e" not in shown
-    assert "␛[2J" in shown
-    assert "[bold]plain[/bold]" in shown
-
-
-def test_visible_keeps_lines_tabs_and_every_script():
-    assert visible("a\tb\r\nc 日本 é 🙂") == "a\tb\nc 日本 é 🙂"
-    assert visible("\x00\x7f\x9b") == "␀␡�"

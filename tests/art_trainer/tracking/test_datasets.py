@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from art_trainer.errors import ConfigError
-from art_trainer.tracking.datasets import dpo_rows, export_data, selected_groups, sft_row
+from art_trainer.tracking.datasets import dpo_rows, export_data, selected_groups, sft_rows
 from art_trainer.tracking.episode_store import append_episodes
 from art_trainer.types import Ending, Episode, Group, Turn
-from tests.art_trainer.tiny_models import byte_tokenizer
+from tests.art_trainer.tiny_models import byte_tokenizer, tiny_model
 
 TOOLS = tuple(
     {"type": "function", "function": {"name": name, "parameters": {"properties": properties}}}
@@ -48,17 +48,18 @@ def test_episodes_are_selected_by_reward_and_step_without_faults_and_empty_ones(
 
 
 class TestRows:
-    def test_a_conversation_ends_with_the_last_reply(self) -> None:
-        row = sft_row(attempt(1.0, "a", "b"), system="Be brief.")
-        assert row["messages"] == [
+    def test_each_reply_completes_the_conversation_before_it(self) -> None:
+        first, row = sft_rows(attempt(1.0, "a", "b"), system="Be brief.")
+        assert row["prompt"] == [
             {"role": "system", "content": "Be brief."},
             {"role": "user", "content": "Go!"},
             {"role": "assistant", "content": "a"},
             {"role": "user", "content": "heard a"},
-            {"role": "assistant", "content": "b"},
         ]
+        assert row["completion"] == [{"role": "assistant", "content": "b"}]
+        assert first["prompt"] + first["completion"] == row["prompt"][:3]
         assert json.loads(row["tools"]) == list(TOOLS)
-        assert "tools" not in sft_row(attempt(1.0, "a", tools=()))
+        assert all("tools" not in row for row in sft_rows(attempt(1.0, "a", tools=())))
 
     def test_a_pair_parts_where_the_replies_do(self) -> None:
         group = Group((attempt(0.0, "a", "x", "z"), attempt(1.0, "a", "y")))
@@ -106,19 +107,37 @@ class TestFiles:
 
         tokenizer: Any = byte_tokenizer()
         file = tmp_path / f"out.{ending}"
-        assert export_data(mixed, file, "sft", min_reward=1.0, system="Be brief.") == 12
+        assert export_data(mixed, file, "sft", min_reward=1.0, system="Be brief.") == 24
         rows = loaded(file, tmp_path)
         assert all(is_conversational(row) for row in rows)
         assert json.loads(rows[0]["tools"]) == list(TOOLS)
-        text = apply_chat_template(rows[3], tokenizer, tools=json.loads(rows[3]["tools"]))["text"]
-        assert text.endswith("<|im_start|>assistant\ngood 3<|im_end|>\n")
-        assert text.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nGo!")
+        text = apply_chat_template(rows[7], tokenizer, tools=json.loads(rows[7]["tools"]))
+        assert text["completion"] == "good 3<|im_end|>\n"
+        assert text["prompt"].startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nGo!")
         assert export_data(mixed, file, "dpo") == 12
         rows = loaded(file, tmp_path)
         assert all(is_conversational(row) for row in rows)
         text = apply_chat_template(rows[5], tokenizer)
         assert text["prompt"].endswith("heard hello<|im_end|>\n<|im_start|>assistant\n")
         assert (text["chosen"], text["rejected"]) == ("good 5<|im_end|>\n", "bad 5<|im_end|>\n")
+
+    @pytest.mark.filterwarnings("ignore:`gradient_checkpointing:FutureWarning")
+    def test_trl_trains_on_replies_only(self, mixed: Path, tmp_path: Path) -> None:
+        from datasets import Dataset
+        from trl import SFTConfig, SFTTrainer
+
+        tokenizer: Any = byte_tokenizer()
+        export_data(mixed, tmp_path / "out.jsonl", "sft", min_reward=1.0)
+        rows = Dataset.from_list(loaded(tmp_path / "out.jsonl", tmp_path)[:2])
+        config = SFTConfig(
+            str(tmp_path), max_steps=1, use_cpu=True, bf16=False, report_to=[], logging_steps=1
+        )
+        trainer = SFTTrainer(tiny_model(), config, train_dataset=rows, processing_class=tokenizer)
+        (batch,) = trainer.get_train_dataloader()
+        learned = {tokenizer.decode(labels[labels >= 0]).rstrip() for labels in batch["labels"]}
+        assert learned == {"hello<|im_end|>", "good 0<|im_end|>"}
+        trainer.train()
+        assert trainer.state.log_history[0]["grad_norm"] > 0
 
     def test_openpipe_rows_have_metadata_of_strings(self, mixed: Path, tmp_path: Path) -> None:
         assert export_data(mixed, tmp_path / "op.jsonl", "openpipe") == 24

@@ -1,4 +1,4 @@
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -6,11 +6,15 @@ import pytest
 import torch
 
 from art_trainer.errors import DivergedError, UnsupportedModelError
+from art_trainer.inference.sampling import SamplingParams, sampled_logprobs
+from art_trainer.models import logprobs as scoring
 from art_trainer.models.optim import schedule_factor
+from art_trainer.rollout.episodes import group_specs, rollout_groups
 from art_trainer.training.learner import Learner, build_training_samples
 from art_trainer.types import Ending, Episode, Group, Span, TokenHistory
+from tests.art_trainer.inference.test_transformers_policy import STOPS, make_policy
 from tests.art_trainer.made_episodes import made_episode, made_groups
-from tests.art_trainer.tiny_models import lora_model, tiny_model
+from tests.art_trainer.tiny_models import EchoEnv, lora_model, tiny_model
 from tests.art_trainer.updates import (
     caught_update,
     config,
@@ -95,6 +99,33 @@ def test_filtered_sampling_takes_the_old_logprobs_from_the_whole_distribution() 
     metrics = Learner(model, config(top_p=0.9)).update(groups)
     assert metrics["clip_ratio"] == 0
     assert metrics["kl"] == pytest.approx(0, abs=1e-9)
+
+
+def test_a_sampled_token_that_the_filters_drop_counts_as_kept() -> None:
+    logits = torch.log(torch.tensor([[0.5, 0.25, 0.15, 0.1]])).expand(4, -1)
+    found = sampled_logprobs(logits, torch.arange(4), [[0]] * 4, SamplingParams(top_k=2))
+    assert found.exp().tolist() == pytest.approx([0.5 / 0.75, 0.25 / 0.75, 0.15 / 0.9, 0.1 / 0.85])
+
+
+ALL = {"top_k": 20, "top_p": 0.9, "min_p": 0.1, "repetition_penalty": 1.2}
+EACH = [{"top_p": 0.5}, {"top_k": 3}, {"min_p": 0.2}, {"repetition_penalty": 1.5}, ALL]
+
+
+@pytest.mark.parametrize("family", ["qwen2", "mistral-sliding"])
+@pytest.mark.parametrize("filters", EACH)
+def test_the_models_own_sampler_needs_no_correction_under_any_filter(
+    filters: dict[str, Any], family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scoring, "LOGITS_PER_CHUNK", 300 * 7)
+    settings = config(temperature=1.3, max_completion_length=8, max_grad_norm=0.0, **filters)
+    policy = make_policy(family, sampling=asdict(SamplingParams.for_training(settings, STOPS)))
+    groups = rollout_groups(policy, lambda: EchoEnv(3), group_specs(range(3), 4))
+    wanted = gradient_of_update(policy.model, groups, settings)
+    corrected = replace(settings, importance_sampling_correction=True)
+    found, metrics = caught_update(make_policy(family).model, groups, corrected)
+    ratios = [metrics[f"sampling/importance_sampling_ratio/{end}"] for end in ("min", "max")]
+    assert ratios == pytest.approx([1, 1], abs=1e-4)
+    assert (found - wanted).norm() <= 1e-4 * wanted.norm()
 
 
 def test_metrics_of_rewards_success_and_terms() -> None:
