@@ -40,9 +40,9 @@ def _contract() -> str:
     rows = [f"{number}. {rule}" for number, rule in enumerate(CHECKS, 1)]
     intro = (
         "Every text environment keeps these rules. `art_gym.check_text_env(env)` raises at the first that is "
-        "broken; `art-gym check ID` reports on each of them. Two are advice until others use the environment "
-        f"(`check_text_env(env, publish=True)`, `art-gym check --publish`): "
-        f"{' and '.join(str(number) for number, rule in enumerate(CHECKS, 1) if rule in ADVICE)}."
+        "broken; `art-gym check ID` reports on each of them. Some are advice until "
+        f"others use it (`check_text_env(env, publish=True)`, `art-gym check --publish`): "
+        f"{', '.join(str(number) for number, rule in enumerate(CHECKS, 1) if rule in ADVICE)}."
     )
     return "\n".join(["# The contract", "", intro, "", *rows, ""])
 
