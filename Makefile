@@ -17,7 +17,7 @@ INSTALL := $(PIP) install --constraint constraints.txt
 LINTED := art_gym art_trainer envs wrappers recipes tests benchmarks docs integrations
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-system train test test-all test-integrations lint format bench demo-distributed docs clean
+.PHONY: help setup setup-system train test test-all test-integrations lint format demo-distributed docs clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -53,9 +53,6 @@ format: $(VENV)/.dev ## Mend the style where that can be done without thinking.
 	$(BIN)/ruff check --fix $(LINTED)
 	$(BIN)/ruff format $(LINTED)
 
-bench: $(VENV)/.dev ## Run the small benchmarks; ARGS="…" goes to pytest.
-	$(BIN)/python -m pytest benchmarks --benchmark-only $(ARGS)
-
 demo-distributed: $(VENV)/.dev ## A server, three workers and the dashboard here, with faults; ARGS="…" goes to the script.
 	$(BIN)/python benchmarks/demo_distributed.py --check $(ARGS)
 
@@ -63,7 +60,7 @@ docs: $(VENV)/.dev ## Build the documentation site into build/site; any warning 
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
 
 clean: ## Remove caches and build outputs; .venv and runs/ stay.
-	rm -rf build dist *.egg-info .coverage* htmlcov .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf build dist *.egg-info .coverage* htmlcov .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find art_gym art_trainer envs wrappers tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 # A stamp says what is installed; pip runs again only after a change of what it would install. The build tool

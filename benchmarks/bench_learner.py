@@ -404,7 +404,8 @@ def call_times(episodes: int) -> tuple[float, float]:
     """CPU-microseconds of ``env.step`` and of a tool call, in turn, on episodes of the same moves of 2048."""
     from art_trainer.trl import environment_factory, task_dataset
 
-    env, environment = gym.make("art/2048-v0"), environment_factory("art/2048-v0")()
+    env = gym.make("art/2048-v0")
+    environment = environment_factory("art/2048-v0", max_completion_length=None)()
     alone = Clock()
     for row in task_dataset("art/2048-v0", size=episodes):
         env.reset(seed=row["seed"])

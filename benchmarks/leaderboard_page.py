@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from art_gym.terminal import visible
 from art_trainer.analysis.result_files import EvaluationRecord, PolicyRecord
 from art_trainer.analysis.suites import Suite
-from art_trainer.formatting import number, percent, visible
+from art_trainer.formatting import number, percent
 
 _INTRODUCTION = (
     "Every row is a policy on a fixed list of tasks, with the 95% interval over tasks and the command that "

@@ -38,7 +38,6 @@ _REPEATING = (
     "test_coding_grammar.py",
     "test_coding_problems.py",
     "test_parser.py",
-    "test_ruler_vector.py",
     "test_sandbox_hostile.py",
     "test_vector.py",
 )

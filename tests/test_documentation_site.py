@@ -57,7 +57,7 @@ def test_the_site_asks_nobody_else_for_anything(site: Path) -> None:
 def test_each_environment_has_a_page_whose_code_runs(generators: types.SimpleNamespace) -> None:
     pages = generators.environments.pages()
     ours = [env_id for env_id in gym.registry if env_id.startswith("art/")]
-    for env_id in [*ours, "art/2048Duel-v0", "art/CodingDuel-v0"]:
+    for env_id in [*ours, "art/2048Duel-v0"]:
         page = pages[generators.environments.address(env_id)]
         assert page.startswith(f"# {env_id}\n")
         assert "## Rewards" in page

@@ -15,19 +15,20 @@ ROOMS = {
         "training serving distributed trl cli"
     ).split(),
     "art_gym": (
-        "errors spaces parameters tasks tools parsing random_calls base baselines env registration "
+        "errors terminal spaces parameters tasks tools parsing random_calls base baselines env registration "
         "arguments lookup catalog testing games wrappers envs servers cli"
     ).split(),
     "art_gym.wrappers": (
-        "isolated_random text_adapter history_window record_episodes minari_recording "
-        "judging reward_terms rubric_reward ruler_scoring ruler_group ruler_vector ruler_reward group_env "
+        "isolated_random text_adapter history_window record_episodes "
+        "judging reward_terms rubric_reward group_scorer ruler_reward group_env "
         "adapters"
     ).split(),
     "art_gym.wrappers.judging": (
         "base cache budget prompt http_client llm_judge rubric_judge ensembles"
     ).split(),
     "art_gym.envs.mail": (
-        "message words grading store synthetic questions importers collection rewards facts baselines env"
+        "message words values grading store synthetic questions importers collection rewards facts "
+        "baselines env"
     ).split(),
     "art_gym.envs.game_2048": (
         "compiling rules options rendering search players env array_env duel vector"

@@ -46,7 +46,7 @@ def test_from_an_empty_folder_to_a_trained_agent(tmp_path: Path) -> None:
         printed[" ".join(words)] = run([*words, *more], tmp_path, typed)
     assert len(printed) == len(HERE) == 10
 
-    assert printed["art-trainer play --env workshop.py"].strip() == PLAYED.strip()
+    assert printed["art-gym play workshop.py"].strip() == PLAYED.strip()
     for command, first in (("check workshop.py", "ok "), ("info workshop.py --play 200", "Scripted")):
         shown = next(text for text in SHOWN if text.startswith(first))
         assert shown.strip().split("\n")[-1] in printed[f"art-gym {command}"]
