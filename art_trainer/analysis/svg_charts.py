@@ -155,4 +155,5 @@ def ticks(low: float, high: float, wanted: int) -> list[float]:
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= raw * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(i * step, 12) for i in range(first, last + 1)]
+    digits = 1 - math.floor(math.log10(step) + 1e-9)
+    return [round(i * step, digits) for i in range(first, last + 1)]

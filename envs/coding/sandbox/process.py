@@ -6,6 +6,7 @@ import math
 import os
 import signal
 import time
+from dataclasses import replace
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
@@ -113,7 +114,8 @@ class Process:
         """Let it run to its end or to a limit, and return the result."""
         while self._run is None:
             self._turn(math.inf)
-        return self._run
+        # Frames may have been taken since it ended.
+        return replace(self._run, frames=tuple(self._streams.frames))
 
     def close(self) -> Run:
         """Kill it if it still runs, and return the result."""
@@ -179,7 +181,6 @@ class Process:
             signal=ended.signal,
             stdout=self._streams.stdout,
             stderr=self._streams.stderr,
-            frames=tuple(self._streams.frames),
             cpu_seconds=ended.cpu_seconds,
             wall_seconds=time.monotonic() - self._started if self._started else 0.0,
             truncated=self._streams.truncated,

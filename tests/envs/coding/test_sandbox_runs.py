@@ -129,7 +129,7 @@ def test_a_conversation_by_its_clock(sandbox: Sandbox) -> None:
         assert process.receive(30) == b"still there"
         result = process.close()
     assert (result.outcome, result.why) == (Outcome.KILLED, "closed while it was running")
-    assert process.close() is result
+    assert process.close() == result
     process.send(b"nobody reads this")
     assert process.receive(1) is None
 
@@ -170,6 +170,13 @@ def test_frames_after_the_verdict_are_seen_to_be_more(sandbox: Sandbox) -> None:
         result = process.wait()
     assert result.outcome is Outcome.OUTPUT
     assert result.frames[0] == b"forged 0"
+
+
+def test_a_frame_taken_after_the_end_is_not_one_too_many(sandbox: Sandbox) -> None:
+    with sandbox.start("forge", b"unfinished") as process:
+        assert process.wait().frames == (b"whole",)
+        assert process.receive() == b"whole"
+        assert process.wait().frames == ()
 
 
 @pytest.mark.parametrize(
