@@ -422,17 +422,17 @@ class TaskQueue:
             self._changed.notify_all()
             return verdict
 
-    def release(self, client: str, lease_ids: Iterable[str], reason: str, failed: bool) -> None:
+    def release(self, client: str, lease_ids: Iterable[str] | None, reason: str, failed: bool) -> None:
         """Take leases back from their client.
 
         Args:
             client: Its id; other clients' leases are ignored.
-            lease_ids: The leases.
+            lease_ids: The leases; ``None``: all that it has.
             reason: For the episode, if nobody can play it.
             failed: Whether the episode was tried and failed.
         """
         with self._changing():
-            for lease_id in lease_ids:
+            for lease_id in list(self._live) if lease_ids is None else lease_ids:
                 lease = self._own(client, lease_id)
                 if lease is None or lease.state not in (_State.ACTIVE, _State.EXPIRED):
                     continue

@@ -285,6 +285,13 @@ class Connections:
                     return
         except RejectedError as error:
             connection.refuse(error.code, str(error))
+        except WebSocketDisconnect as ended:
+            # A lease may have been granted while the worker was leaving: nobody else waits for its end.
+            if ended.code == NORMAL and self._connections.get(client_id) is connection:
+                await self._in_thread(
+                    lambda: self._queue.release(client_id, None, "the worker is done", False)
+                )
+            raise
         finally:
             self._pending_requests.pop(connection, None)
             if self._connections.get(client_id) is connection:

@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 import numpy as np
 from websockets.asyncio.client import ClientConnection
+from websockets.frames import CloseCode
 
 from art_trainer.distributed.protocol import (
     MAX_LEASES,
@@ -217,7 +218,9 @@ class Worker:
                 _log.warning("%s: %s; trying again", self.client_id, error)
             finally:
                 self._outbox = None
-                await socket.close()
+                await socket.close(
+                    CloseCode.NORMAL_CLOSURE if self._ending.is_set() else CloseCode.GOING_AWAY
+                )
             lost = time.monotonic()
             failures = 0 if lost - connected > _STABLE_SECONDS else failures + 1
             await asyncio.sleep(self._backoff.seconds(failures) if failures > 1 else 0.0)

@@ -234,6 +234,16 @@ def test_a_worker_that_has_stopped_is_noticed_by_its_silence(tmp_path: Path) -> 
         until(lambda: [client.connected for client in here.server.status().clients] == [True, False])
 
 
+@pytest.mark.parametrize(("code", "kept"), [(1000, 0), (1001, 1)], ids=["done", "away for a moment"])
+def test_only_a_worker_that_is_done_loses_its_leases_at_once(tmp_path: Path, code: int, kept: int) -> None:
+    with served(tmp_path) as here, here.worker("a") as a:
+        here.queue.submit([task(0, size=1)])
+        a.lease()
+        a.socket.close(code)
+        until(lambda: not here.server.status().clients[0].connected)
+        assert here.server.status().queue.leased == kept
+
+
 def test_a_server_that_drains_takes_results_and_gives_out_nothing(tmp_path: Path) -> None:
     with served(tmp_path) as here, here.worker("a") as a, here.worker("b") as b:
         here.queue.submit([task(0)])

@@ -174,8 +174,8 @@ def test_a_signal_between_two_starts_ends_it(stage: Stage) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="descendants are found by /proc")
 def test_descendants_in_sessions_of_their_own_are_killed_too(stage: Stage) -> None:
-    stage.plan({"orphan": True, "end": -signal.SIGKILL}, {"orphan": True, "end": 3})
-    assert stage.supervisor(max_restarts=1).run() == 3
+    stage.plan({"orphan": True, "end": -signal.SIGKILL}, {"orphan": True, "end": 4})
+    assert stage.supervisor(max_restarts=1).run() == 4
     orphans = stage.lines("orphans.jsonl")
     assert len(orphans) == 2
     assert not any(alive(one) for one in orphans)
