@@ -260,6 +260,8 @@ class Connections:
             await asyncio.wait((sending, receiving), return_when=asyncio.FIRST_COMPLETED)
             if receiving.done() and receiving.exception() is None:  # the reason is still to be sent
                 await asyncio.wait((sending,), timeout=self._limits.send_seconds)
+            elif sending.done() and isinstance(sending.exception(), WebSocketDisconnect):
+                await asyncio.wait((receiving,), timeout=self._limits.send_seconds)  # it reads the close code
         finally:
             sending.cancel()
             receiving.cancel()
@@ -286,11 +288,10 @@ class Connections:
         except RejectedError as error:
             connection.refuse(error.code, str(error))
         except WebSocketDisconnect as ended:
+            self._pending_requests.pop(connection, None)
             # A lease may have been granted while the worker was leaving: nobody else waits for its end.
             if ended.code == NORMAL and self._connections.get(client_id) is connection:
-                await self._in_thread(
-                    lambda: self._queue.release(client_id, None, "the worker is done", False)
-                )
+                await self._in_thread(lambda: self._queue.release(client_id, None, "it is done", False))
             raise
         finally:
             self._pending_requests.pop(connection, None)
