@@ -36,12 +36,14 @@ def generators(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
     return types.SimpleNamespace(**{name: importlib.import_module(f"generate_{name}") for name in names})
 
 
+@pytest.mark.e2e
 def test_every_page_of_the_folder_is_in_the_site(site: Path) -> None:
     for page in (ROOT / "docs").rglob("*.md"):
         assert (site / page.relative_to(ROOT / "docs")).with_suffix(".html").exists(), page
     assert not list(site.rglob("*.py"))
 
 
+@pytest.mark.e2e
 def test_the_site_asks_nobody_else_for_anything(site: Path) -> None:
     loaded = []
     for page in site.rglob("*.html"):
@@ -70,6 +72,7 @@ def test_the_contracts_page_has_a_line_for_each_check(generators: types.SimpleNa
     assert len(re.findall(r"^\d+\. [A-Za-z'\[].*\.$", page, re.MULTILINE)) == len(CHECKS)
 
 
+@pytest.mark.e2e
 def test_the_reference_has_what_the_package_lists(site: Path) -> None:
     for page, names in {
         "art_gym": [f"art_gym.{name}" for name in art_gym.__all__],

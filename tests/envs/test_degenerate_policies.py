@@ -13,9 +13,13 @@ SEED = 40
 """From here 18% of the first questions of level 3 have no answer; of all 20% have none."""
 GIVING_UP = 'answer("not in the mailbox")'
 GAME = {"board_size": 3, "target": 32, "max_turns": 60}
-CASES: list[tuple[str, dict[str, Any], int, list[str]]] = [
-    *(("art/Email-v0", {"difficulty": level}, 12, ["bm25", "scripted"]) for level in (1, 2, 4)),
-    ("art/Email-v0", {"difficulty": 3}, 40, ["bm25", "scripted"]),
+MAIL: list[tuple[str, dict[str, Any], int, list[str]]] = [
+    ("art/Email-v0", {"difficulty": level}, 40 if level == 3 else 12, ["bm25", "scripted"])
+    for level in range(1, 5)
+]
+CASES = [
+    MAIL[0],
+    *(pytest.param(*case, marks=pytest.mark.e2e) for case in MAIL[1:]),
     *(("art/Coding-v0", {"level": 1, "reward": reward}, 3, ["reference"]) for reward in ("all", "fraction")),
     *(("art/2048-v0", GAME | {"reward": mode}, 10, ["greedy"]) for mode in ("score", "shaped", "target")),
 ]

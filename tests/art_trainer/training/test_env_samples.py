@@ -59,6 +59,7 @@ def test_reply_length_and_history_window_are_chosen_from_the_environment(tmp_pat
     assert (kept.run.history_window, kept.config.max_completion_length) == (3, 50)
 
 
+@pytest.mark.e2e
 def test_a_model_from_scratch_first_learns_to_make_valid_calls(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -58,6 +58,7 @@ def test_every_solution_of_humaneval_passes_and_no_trick(sandbox: Sandbox) -> No
     assert sum(shares) < 0.15 * len(shares)
 
 
+@pytest.mark.e2e
 def test_the_examples_of_exercism_pass_in_a_process_of_their_own(sandbox: Sandbox) -> None:
     loaded = load_problems(data("exercism-python-practice.jsonl"))
     assert (len(loaded.problems), loaded.format) == (140, "exercism")
