@@ -153,7 +153,7 @@ function describe(metric, drawn) {
   const several = runs.length > 1;
   const hovering = at !== null && at !== undefined && plot.cursor.left >= 0;
   const items = runs.map((run, i) => {
-    const values = plot.data[2 * i + 2];
+    const values = plot.data[2 * i + 1];
     const place = hovering ? knownAt(values, at) : lastOf(values);
     return { run, value: place < 0 ? null : values[place], place };
   });
