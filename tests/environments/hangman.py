@@ -22,9 +22,9 @@ TASKS = TaskSet(
 
 
 class Hangman(TextEnv):
-    """Find a word letter by letter; six misses lose."""
+    """Find a word letter by letter; eight misses lose."""
 
-    instructions = "Find the hidden word. Guess one letter in each turn; six misses and you have lost."
+    instructions = "Find the hidden word. Guess one letter in each turn; eight misses and you have lost."
 
     def __init__(self, split: str = "train", render_mode: str | None = None) -> None:
         super().__init__(TASKS, split=split, max_turns=12, render_mode=render_mode)
@@ -58,7 +58,7 @@ class Hangman(TextEnv):
         word = self.task.data["word"]
         if all(each in self.guessed for each in word):
             return Outcome(f"You found it: {word}", {"found": 1.0}, ends=True, success=True)
-        if sum(each not in word for each in self.guessed) == 6:
+        if sum(each not in word for each in self.guessed) == 8:
             return Outcome(f"You lost. The word was {word}.", ends=True)
         return Outcome(self.board(), {"letter": 0.1 if letter in word else 0.0})
 
