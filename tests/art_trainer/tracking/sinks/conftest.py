@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 import httpx2
+import huggingface_hub.file_download  # noqa: F401, before the client that it annotates with is replaced
 import pytest
 
 from tests.art_trainer.tracking.sinks.services import KINDS, HttpService, Service
