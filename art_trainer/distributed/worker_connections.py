@@ -55,6 +55,8 @@ _LARGE = 100_000
 _THREADS = 8
 """Results that may wait for the disk at one time; they share its fsyncs. More threads would take the
 interpreter's lock from the event loop more often."""
+_GRANTS = 32
+"""Workers that get leases in one turn of the event loop: a thousand at once would keep all others waiting."""
 _TICK_SECONDS = 1.0
 _Value = TypeVar("_Value")
 _log = logging.getLogger(__name__)
@@ -436,7 +438,10 @@ class Connections:
             or not (waiting := self._queue.waiting)
         ):
             return
-        for connection, wanted in list(self._pending_requests.items()):
+        for granted, (connection, wanted) in enumerate(list(self._pending_requests.items())):
+            if granted == _GRANTS:
+                self._call_soon(self._dispatch)
+                return
             share = max(1, -(-waiting // len(self._pending_requests)))
             leases = self._queue.lease(connection.client.id, min(wanted, share))
             waiting -= len(leases)

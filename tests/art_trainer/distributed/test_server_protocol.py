@@ -10,6 +10,7 @@ import pytest
 from starlette.websockets import WebSocket
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from art_trainer.distributed import worker_connections
 from art_trainer.distributed.protocol import Lease, Limits, Shutdown, TrainEpisodes
 from art_trainer.distributed.result_log import ResultLog, ResultLogError
 from art_trainer.distributed.server import RunProgress
@@ -57,6 +58,16 @@ def test_two_workers_play_a_group_and_each_attempt_counts_once(tmp_path: Path) -
         assert [episode.reward for episode in group.episodes] == [0, 1, 2, 3]
         assert a.play(granted[0][1][0])["outcome"] == "duplicate"
         assert results(here)["accepted"] == 4
+
+
+def test_work_for_many_is_handed_out_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_connections, "_GRANTS", 1)
+    with served(tmp_path) as here, here.worker("a") as a, here.worker("b") as b, here.worker("c") as c:
+        for worker in (a, b, c):
+            worker.say(type="lease_request", count=8)
+        until(lambda: len(here.server.connections._pending_requests) == 3)
+        here.queue.submit([task(0, size=6)])
+        assert [len(worker.hear()["leases"]) for worker in (a, b, c)] == [2, 2, 2]
 
 
 def test_the_number_of_known_workers_is_limited(tmp_path: Path) -> None:
