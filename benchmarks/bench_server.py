@@ -114,7 +114,12 @@ def serving(folder: Path, weights_bytes: int = 1000) -> Iterator[tuple[Any, Any]
     """A server with a result log in a folder; yields it and its task queue."""
     from art_trainer.distributed.protocol import Limits, RunSpec
     from art_trainer.distributed.result_log import ResultLog
-    from art_trainer.distributed.server import RunProgress, ServerOptions, TrainingServer
+    from art_trainer.distributed.server import (
+        RunProgress,
+        ServerOptions,
+        TrainingServer,
+        shorten_garbage_collections,
+    )
     from art_trainer.distributed.task_queue import TaskQueue
     from art_trainer.inference.sampling import SamplingParams
 
@@ -135,6 +140,7 @@ def serving(folder: Path, weights_bytes: int = 1000) -> Iterator[tuple[Any, Any]
     options = ServerOptions(limits=limits)
     server = TrainingServer(queue, OneFile(file), run, progress=RunProgress("bench", 1), options=options)
     servers.append(server)
+    shorten_garbage_collections()  # as the command does
     try:
         with contextlib.closing(server):
             yield server, queue

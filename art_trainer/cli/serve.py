@@ -152,7 +152,7 @@ def server_setup(
         dashboard: Serve the dashboard.
     """
     from art_trainer.distributed.backend import RemoteBackend
-    from art_trainer.distributed.server import RunProgress
+    from art_trainer.distributed.server import RunProgress, shorten_garbage_collections
     from art_trainer.rollout.backend import RolloutSetup
     from art_trainer.serving.dashboard import RunsSource, dashboard_router, page
     from art_trainer.serving.openai import ServedPolicy
@@ -162,6 +162,7 @@ def server_setup(
     progress = RunProgress(folder.name, config.max_steps)
     closing = threading.Event()
     routers, on_publish = [], []
+    shorten_garbage_collections()
     with ExitStack() as stack:
         if api:
             served = stack.enter_context(ServedPolicy(policy, past_versions=config.max_staleness))

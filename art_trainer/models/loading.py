@@ -169,7 +169,7 @@ def default_threads(weights: int) -> int:
     Otherwise the number follows from the model's size, the machine's cores and the processes on it. It is not
     measured, since it decides a run's digits (sums are cut into as many parts as there are threads), and a
     measurement would depend on what else the machine is doing. ``run.yaml`` records it; a resumed run takes
-    it from there. To measure on a quiet machine: ``benchmarks/bench_threads.py``; to set: ``--threads``.
+    it from there. To set it: ``--threads``.
     """
     given = os.environ.get("OMP_NUM_THREADS", "")
     if given.isdecimal() and int(given) > 0 and "LOCAL_WORLD_SIZE" not in os.environ:
