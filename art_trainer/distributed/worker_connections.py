@@ -438,7 +438,8 @@ class Connections:
             or not (waiting := self._queue.waiting)
         ):
             return
-        for granted, (connection, wanted) in enumerate(list(self._pending_requests.items())):
+        granted = 0
+        for connection, wanted in list(self._pending_requests.items()):
             if granted == _GRANTS:
                 self._call_soon(self._dispatch)
                 return
@@ -446,6 +447,7 @@ class Connections:
             leases = self._queue.lease(connection.client.id, min(wanted, share))
             waiting -= len(leases)
             if leases:
+                granted += 1
                 del self._pending_requests[connection]
                 connection.put(TrainEpisodes(policy_version=self.version, leases=leases))
             if not waiting:

@@ -70,6 +70,20 @@ def test_work_for_many_is_handed_out_in_turns(tmp_path: Path, monkeypatch: pytes
         assert [len(worker.hear()["leases"]) for worker in (a, b, c)] == [2, 2, 2]
 
 
+def test_who_can_get_nothing_does_not_keep_the_next_from_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_connections, "_GRANTS", 1)
+    with served(tmp_path) as here, here.worker("a") as a, here.worker("b") as b:
+        here.queue.submit([task(0, size=2)])
+        (lease,), _ = a.lease(), b.lease()
+        for place, worker in enumerate((a, b), 1):
+            worker.say(type="lease_request", count=1)
+            until(lambda place=place: len(here.server.connections._pending_requests) == place)
+        a.say(type="release_leases", leases=[lease["lease"]], reason="broken", failed=True)
+        assert [granted["rng_seed"] for granted in b.hear()["leases"]] == [lease["rng_seed"]]
+
+
 def test_the_number_of_known_workers_is_limited(tmp_path: Path) -> None:
     with served(tmp_path, limits=Limits(clients=2)) as here, here.worker("a"):
         with here.worker("b"), here.worker("c") as third:
