@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +76,14 @@ def url(runs: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
+def serve() -> Iterator[Callable[..., str]]:
+    """Starts servers that end after the pages of ``open_page``: a page that loses one reports errors."""
+    with ExitStack() as servers:
+        yield lambda *folders, **options: servers.enter_context(serving(folders, **options))
+
+
+@pytest.fixture
+def open_page(browser: Browser, serve: Callable[..., str]) -> Iterator[Callable[..., Page]]:
     """Opens pages, and holds them to it: no errors, and no request to anybody else."""
     contexts, faults, requests = [], [], []
     allowed: set[str] = set()
@@ -127,48 +134,45 @@ def test_the_overview_shows_runs_curves_warnings_and_evaluations(open_page, url)
     expect(page.locator(".plot[data-metric='time/rollout'] canvas")).to_be_visible()
 
 
-def test_a_run_that_cannot_learn_has_a_badge(open_page, tmp_path):
+def test_a_run_that_cannot_learn_has_a_badge(open_page, serve, tmp_path):
     flat = {"frac_reward_zero_std": 1.0, "trained_tokens": 0.0, "grad_norm": 0.0, "reward": 0.0}
     for name in ("dead", "alive"):
         run = DashRun(tmp_path / name)
         for step in (1, 2, 3):
             run.step(step, **(flat if name == "dead" else {}))
-    with serving((tmp_path,)) as url, serving((tmp_path / "dead",)) as alone:
-        rows = open_page(url).locator("table.runs tbody tr")
-        expect(rows.filter(has_text="dead").locator(".chip.bad")).to_have_text(
-            "cannot learn: the reward never moves"
-        )
-        expect(rows.filter(has_text="alive").locator(".chip.bad")).to_have_count(0)
-        expect(open_page(alone).locator(".hero .notice")).to_contain_text(
-            "No step from 1 to 3 had a gradient"
-        )
+    rows = open_page(serve(tmp_path)).locator("table.runs tbody tr")
+    expect(rows.filter(has_text="dead").locator(".chip.bad")).to_have_text(
+        "cannot learn: the reward never moves"
+    )
+    expect(rows.filter(has_text="alive").locator(".chip.bad")).to_have_count(0)
+    alone = open_page(serve(tmp_path / "dead"))
+    expect(alone.locator(".hero .notice")).to_contain_text("No step from 1 to 3 had a gradient")
 
 
-def test_many_runs_are_found_sorted_and_grouped_and_a_constant_is_level(open_page, tmp_path):
+def test_many_runs_are_found_sorted_and_grouped_and_a_constant_is_level(open_page, serve, tmp_path):
     for k in range(12):
         run = DashRun(tmp_path / f"run-{k}", max_steps=4)
         run.log.write_settings({"env": f"toy/Kind{k % 2}-v0", "model": "art-tiny", "max_steps": 4})
         for step in (1, 2, 3):
             run.step(step, reward=k + 0.1 + 0.2 if step == 2 else k + 0.3)
-    with serving((tmp_path,)) as url:
-        page = open_page(url)
-        rows = page.locator("table.runs tbody tr")
-        names = page.locator("table.runs tbody th button")
-        expect(rows).to_have_count(12)
-        points = page.locator(".runs polyline").first.get_attribute("points")
-        assert len({point.split(",")[1] for point in points.split()}) == 1
-        page.get_by_role("button", name="Reward").click()
-        expect(names.first).to_have_text("run-11")
-        page.get_by_role("combobox", name="Group the runs").select_option("env")
-        expect(page.locator("tr.group")).to_have_text(["toy/Kind0-v0", "toy/Kind1-v0"])
-        expect(names.nth(0)).to_have_text("run-10")
-        expect(names.nth(6)).to_have_text("run-11")
-        page.get_by_role("searchbox", name="Find runs").fill("kind1 run-1")
-        expect(names).to_have_text(["run-11", "run-1"])
-        page.get_by_role("button", name="Show the curves of these").click()
-        expect(page.locator(".plot[data-metric='reward']")).to_have_attribute(
-            "aria-label", re.compile(r"run-1 1\.3, run-11 11\.3$")
-        )
+    page = open_page(serve(tmp_path))
+    rows = page.locator("table.runs tbody tr")
+    names = page.locator("table.runs tbody th button")
+    expect(rows).to_have_count(12)
+    points = page.locator(".runs polyline").first.get_attribute("points")
+    assert len({point.split(",")[1] for point in points.split()}) == 1
+    page.get_by_role("button", name="Reward").click()
+    expect(names.first).to_have_text("run-11")
+    page.get_by_role("combobox", name="Group the runs").select_option("env")
+    expect(page.locator("tr.group")).to_have_text(["toy/Kind0-v0", "toy/Kind1-v0"])
+    expect(names.nth(0)).to_have_text("run-10")
+    expect(names.nth(6)).to_have_text("run-11")
+    page.get_by_role("searchbox", name="Find runs").fill("kind1 run-1")
+    expect(names).to_have_text(["run-11", "run-1"])
+    page.get_by_role("button", name="Show the curves of these").click()
+    expect(page.locator(".plot[data-metric='reward']")).to_have_attribute(
+        "aria-label", re.compile(r"run-1 1\.3, run-11 11\.3$")
+    )
 
 
 def curves(page):
@@ -326,21 +330,20 @@ def test_a_phone_needs_no_sideways_scrolling(open_page, url):
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, view
 
 
-def test_a_live_run_draws_itself(open_page, tmp_path):
-    with serving((tmp_path,)) as url:
-        page = open_page(url, expect_fault="ERR_")
-        expect(page.get_by_text("No run here yet").first).to_be_visible()
-        run = DashRun(tmp_path / "new")
-        expect(page.get_by_text("Waiting for the first step")).to_be_visible()
-        run.step(1)
-        expect(page.locator(".tile").first).to_contain_text("0.1")
-        run.step(2)
-        expect(page.locator(".tile").first).to_contain_text("0.2")
-        assert page.title() == "20% new · ART"
-        page.keyboard.press("2")
-        expect(page.locator(".rows .row")).to_have_count(8)
-        run.step(3)
-        expect(page.locator(".rows .row")).to_have_count(12)
+def test_a_live_run_draws_itself(open_page, serve, tmp_path):
+    page = open_page(serve(tmp_path))
+    expect(page.get_by_text("No run here yet").first).to_be_visible()
+    run = DashRun(tmp_path / "new")
+    expect(page.get_by_text("Waiting for the first step")).to_be_visible()
+    run.step(1)
+    expect(page.locator(".tile").first).to_contain_text("0.1")
+    run.step(2)
+    expect(page.locator(".tile").first).to_contain_text("0.2")
+    assert page.title() == "20% new · ART"
+    page.keyboard.press("2")
+    expect(page.locator(".rows .row")).to_have_count(8)
+    run.step(3)
+    expect(page.locator(".rows .row")).to_have_count(12)
 
 
 def test_a_lost_server_is_said_and_found_again(open_page, runs):
@@ -366,45 +369,43 @@ def test_a_lost_server_is_said_and_found_again(open_page, runs):
         expect(page.locator("#lost")).to_be_hidden()
 
 
-def test_the_page_asks_for_the_token_and_keeps_it_in_the_tab(open_page, runs, tmp_path):
+def test_the_page_asks_for_the_token_and_keeps_it_in_the_tab(open_page, serve, runs, tmp_path):
     file = tmp_path / "token"
     file.write_text(TOKEN)
-    with serving((runs,), token_file=file) as url:
-        page = open_page(url, expect_fault="Failed to load")
-        dialog = page.get_by_role("dialog", name="This server requires a token")
-        expect(dialog).to_be_visible()
-        page.locator("#login-token").fill("wrong")
-        page.keyboard.press("Enter")
-        expect(page.get_by_text("rejected this token")).to_be_visible()
-        page.locator("#login-token").fill(TOKEN)
-        page.keyboard.press("Enter")
-        expect(page.locator("table.runs tbody tr")).to_have_count(2)
-        assert TOKEN not in page.url
-        assert TOKEN not in page.content()
-        assert page.evaluate("Object.values(localStorage).join()").find(TOKEN) < 0
-        page.reload()
-        expect(page.locator("table.runs tbody tr")).to_have_count(2)
-        expect(dialog).to_be_hidden()
+    page = open_page(serve(runs, token_file=file), expect_fault="Failed to load")
+    dialog = page.get_by_role("dialog", name="This server requires a token")
+    expect(dialog).to_be_visible()
+    page.locator("#login-token").fill("wrong")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("rejected this token")).to_be_visible()
+    page.locator("#login-token").fill(TOKEN)
+    page.keyboard.press("Enter")
+    expect(page.locator("table.runs tbody tr")).to_have_count(2)
+    assert TOKEN not in page.url
+    assert TOKEN not in page.content()
+    assert page.evaluate("Object.values(localStorage).join()").find(TOKEN) < 0
+    page.reload()
+    expect(page.locator("table.runs tbody tr")).to_have_count(2)
+    expect(dialog).to_be_hidden()
 
 
-def test_only_the_rows_in_sight_are_drawn(open_page, tmp_path):
+def test_only_the_rows_in_sight_are_drawn(open_page, serve, tmp_path):
     run = DashRun(tmp_path / "long")
     for step in range(1, 11):
         run.step(step, [group(10 * step + k, [0.1 * place for place in range(20)]) for k in range(10)])
-    with serving((tmp_path,)) as url:
-        page = open_page(f"{url}#/episodes", expect_fault="ERR_")
-        expect(page.locator(".found")).to_have_text("2,000 episodes")
-        grid = page.locator(".grid")
-        for share in (0.5, 0.25, 0.9):
-            grid.evaluate("(grid, share) => { grid.scrollTop = share * grid.scrollHeight; }", share)
-            step = round(10 * (1 - share))
-            first = page.locator(".rows .row .step").first
-            expect(first).to_have_text(re.compile(f"^({step}|{step + 1})$"))
-        assert page.locator(".rows .row").count() < 40
-        page.keyboard.press("End")
-        expect(page.locator(".row.selected .step")).to_have_text("1")
-        page.get_by_label("Task").fill("task-77")
-        expect(page.locator(".found")).to_have_text("20 of 2,000 episodes")
+    page = open_page(f"{serve(tmp_path)}#/episodes")
+    expect(page.locator(".found")).to_have_text("2,000 episodes")
+    grid = page.locator(".grid")
+    for share in (0.5, 0.25, 0.9):
+        grid.evaluate("(grid, share) => { grid.scrollTop = share * grid.scrollHeight; }", share)
+        step = round(10 * (1 - share))
+        first = page.locator(".rows .row .step").first
+        expect(first).to_have_text(re.compile(f"^({step}|{step + 1})$"))
+    assert page.locator(".rows .row").count() < 40
+    page.keyboard.press("End")
+    expect(page.locator(".row.selected .step")).to_have_text("1")
+    page.get_by_label("Task").fill("task-77")
+    expect(page.locator(".found")).to_have_text("20 of 2,000 episodes")
 
 
 @contextmanager
