@@ -1,10 +1,9 @@
 """Pack token histories into batches for one forward and backward, each shared token once.
 
-A :class:`TokenRow` is one history with what its sampled tokens are worth. Rows of one group begin alike,
-often in more than their prompt. If the model can attend over a tree
+A :class:`TokenRow` is one history with what its sampled tokens are worth. Rows begin alike: all with the same
+instructions, those of a group with the same prompt and often more. If the model can attend over a tree
 (:mod:`art_trainer.models.tree_attention`), :func:`pack` merges them (:mod:`art_trainer.models.prefix_tree`)
-and puts whole groups beside each other in one row of tokens, without padding. Otherwise rows are padded and
-every row is computed whole.
+in one row of tokens, without padding. Otherwise rows are padded and every row is computed whole.
 
 A position that predicts sampled tokens of several rows is computed once: N counts the sampled tokens of all
 rows, U the positions that predict them.
@@ -17,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,16 +24,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from art_trainer.models.prefix_tree import TokenTree, build_tree, common_length, concat_trees
+from art_trainer.models.prefix_tree import TokenTree, build_tree, common_length
 from art_trainer.models.tree_attention import TreePlan, plan_attention
 from art_trainer.types import TokenHistory
 
 MAX_PADDING = 1024
 """Padding tokens of a batch, at most: about the overhead of one more forward and backward of a tiny model."""
-
-PAIRS_PER_TOKEN = 2048.0
-"""Attending to so many tokens costs a token as much as the rest of a layer: six times the hidden size of the
-usual layer, here of a small model."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +42,7 @@ class TokenRow:
         old_logprobs: The sampled tokens' log-probs when sampled, float32.
         advantages: What each sampled token's log-prob is multiplied by, float32.
         weight: The weight of each sampled token in the batch's loss.
-        group: Rows of equal group may have a prompt in common.
+        group: Rows of equal group go to the same process.
         reference_logprobs: The sampled tokens' log-probs under the reference model, if there is one.
         corrections: What each sampled token's loss is multiplied by, if the sampler is another program.
         values: The value head's outputs before the update at the first token of each turn, in the head's
@@ -145,14 +141,14 @@ def pack(rows: Sequence[TokenRow], max_tokens: int, *, share: bool, device: torc
     Args:
         rows: Rows in any order; rows without a sampled token are left out.
         max_tokens: Tokens of a batch, padding included; a single longer row is a batch of its own.
-        share: Whether to merge common prefixes of a group's rows into trees, without padding, in batches of
-            about equal cost. It needs a model that can attend over a tree.
+        share: Whether to merge the rows' common prefixes into trees, without padding. It needs a model that
+            can attend over a tree.
         device: Where the tensors go.
     """
     rows = [row for row in rows if row.targets.size]
     if share:
-        for trees in balance_batches(_pack_groups(rows, max_tokens), max_tokens):
-            yield _to_tree_batch(trees, device)
+        for members, tree in _shared_batches(rows, max_tokens):
+            yield _to_tree_batch(members, tree, device)
     else:
         for padded in _padded_batches(sorted(rows, key=_length), max_tokens):
             yield _to_padded_batch(padded, device)
@@ -163,88 +159,34 @@ def _length(row: TokenRow) -> int:
     return int(row.targets[-1])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PackedGroup:
-    """Rows of one group and the tree of the tokens that the model reads."""
-
-    rows: tuple[TokenRow, ...]
-    tree: TokenTree
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of the tree."""
-        return len(self.tree.token_ids)
-
-    @property
-    def cost(self) -> float:
-        """Compute cost in tokens, attention included."""
-        return self.tokens + self.tree.pairs / PAIRS_PER_TOKEN
+def _shared_batches(
+    rows: Sequence[TokenRow], max_tokens: int
+) -> Iterator[tuple[Sequence[TokenRow], TokenTree]]:
+    """Cut rows into trees of at most ``max_tokens``; neighbours in token order share most."""
+    waiting = sorted(rows, key=lambda row: row.token_ids.astype(">i8").tobytes())
+    while waiting:
+        count = _fitting(waiting, max_tokens)
+        tree = _tree(waiting[:count])
+        # Branchings that do not pay are not used, so a tree may be larger than estimated.
+        while len(tree.token_ids) > max_tokens and count > 1:
+            count = max(1, min(count - 1, count * max_tokens // len(tree.token_ids)))
+            tree = _tree(waiting[:count])
+        yield waiting[:count], tree
+        waiting = waiting[count:]
 
 
-def _pack_groups(rows: Sequence[TokenRow], max_tokens: int) -> list[PackedGroup]:
-    """Build the trees of all groups; one too large for a batch is split where its rows differ most."""
-    groups: dict[int, list[TokenRow]] = {}
-    for row in rows:
-        groups.setdefault(row.group, []).append(row)
-    grown = []
-    for members in groups.values():
-        whole = _pack_group(members)
-        grown += [whole] if whole.tokens <= max_tokens else _split_group(members, max_tokens)
-    return grown
+def _fitting(ordered: Sequence[TokenRow], max_tokens: int) -> int:
+    """Return about how many of the first rows fit into a tree; at least one."""
+    size = _length(ordered[0])
+    for count, (before, row) in enumerate(pairwise(ordered), start=1):
+        size += _length(row) - common_length(before.token_ids, row.token_ids[: _length(row)])
+        if size > max_tokens:
+            return count
+    return len(ordered)
 
 
-def _pack_group(rows: Sequence[TokenRow]) -> PackedGroup:
-    return PackedGroup(tuple(rows), build_tree([row.token_ids[: _length(row)] for row in rows]))
-
-
-def _split_group(rows: Sequence[TokenRow], max_tokens: int) -> list[PackedGroup]:
-    """Split a group into trees of at most ``max_tokens``; neighbours in token order share most."""
-    ordered = sorted(rows, key=lambda row: row.token_ids.astype(">i8").tobytes())
-    parts: list[list[TokenRow]] = []
-    size = 0
-    for row in ordered:
-        known = common_length(parts[-1][-1].token_ids, row.token_ids[: _length(row)]) if parts else 0
-        if not parts or size + _length(row) - known > max_tokens:
-            parts.append([])
-            size = known = 0
-        parts[-1].append(row)
-        size += _length(row) - known
-    found = []
-    for part in parts:
-        grown = _pack_group(part)
-        # Branchings that do not pay are not used, so a tree may be larger than estimated above.
-        half = len(part) // 2
-        fits = grown.tokens <= max_tokens or not half
-        found += (
-            [grown]
-            if fits
-            else [*_split_group(part[:half], max_tokens), *_split_group(part[half:], max_tokens)]
-        )
-    return found
-
-
-def balance_batches(pieces: Sequence[PackedGroup], max_tokens: int) -> list[list[PackedGroup]]:
-    """Distribute trees over as few batches as hold them, evenly: largest cost first, to the cheapest batch.
-
-    Only trees of a single row may have more than ``max_tokens`` tokens.
-    """
-    order = sorted(range(len(pieces)), key=lambda i: (-pieces[i].cost, i))
-    count = -(-sum(piece.tokens for piece in pieces) // max_tokens)
-    while True:
-        batches: list[list[PackedGroup]] = [[] for _ in range(count)]
-        tokens, costs = [0] * count, [0.0] * count
-        for index in order:
-            piece = pieces[index]
-            open_to = [i for i in range(count) if not tokens[i] or tokens[i] + piece.tokens <= max_tokens]
-            if not open_to:
-                break
-            cheapest = min(open_to, key=costs.__getitem__)
-            batches[cheapest].append(piece)
-            tokens[cheapest] += piece.tokens
-            costs[cheapest] += piece.cost
-        else:
-            return [batch for batch in batches if batch]
-        count += 1
+def _tree(rows: Sequence[TokenRow]) -> TokenTree:
+    return build_tree([row.token_ids[: _length(row)] for row in rows])
 
 
 def _padded_batches(rows: Sequence[TokenRow], max_tokens: int) -> Iterator[list[TokenRow]]:
@@ -262,9 +204,7 @@ def _padded_batches(rows: Sequence[TokenRow], max_tokens: int) -> Iterator[list[
         yield batch
 
 
-def _to_tree_batch(pieces: Sequence[PackedGroup], device: torch.device) -> Batch:
-    tree = concat_trees([piece.tree for piece in pieces])
-    rows = [row for piece in pieces for row in piece.rows]
+def _to_tree_batch(rows: Sequence[TokenRow], tree: TokenTree, device: torch.device) -> Batch:
     predicting = [places[row.targets - 1] for row, places in zip(rows, tree.places, strict=True)]
     return _batch(rows, tree.token_ids[None], predicting, device, tree)
 

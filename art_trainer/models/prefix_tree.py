@@ -38,14 +38,10 @@ class Node:
     position: int
     """How many tokens precede the first one in every sequence through this node."""
 
-    def shifted(self, offset: int) -> Node:
-        """Return the node moved behind so many other tokens."""
-        return Node(self.first + offset, self.last + offset, self.end + offset, self.position)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenTree:
-    """Sequences with common prefixes merged; several trees side by side are one with several roots.
+    """Sequences with common prefixes merged; where nothing is common there are several roots.
 
     Attributes:
         token_ids: The tokens of all nodes, each node's children behind it.
@@ -58,13 +54,6 @@ class TokenTree:
     positions: Ids
     nodes: tuple[Node, ...]
     places: tuple[Ids, ...]
-
-    @property
-    def pairs(self) -> float:
-        """Number of pairs of a token and one that it attends to."""
-        return sum(
-            (node.last - node.first) * (node.position + (node.last - node.first) / 2) for node in self.nodes
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,18 +110,6 @@ def common_length(a: Ids, b: Ids) -> int:
     length = min(len(a), len(b))
     differing = np.flatnonzero(a[:length] != b[:length])
     return int(differing[0]) if differing.size else length
-
-
-def concat_trees(trees: Sequence[TokenTree]) -> TokenTree:
-    """Put trees side by side; their sequences follow each other."""
-    offsets = np.cumsum([0, *(len(tree.token_ids) for tree in trees)])[:-1].tolist()
-    pairs = list(zip(trees, offsets, strict=True))
-    return TokenTree(
-        np.concatenate([tree.token_ids for tree in trees]),
-        np.concatenate([tree.positions for tree in trees]),
-        tuple(node.shifted(offset) for tree, offset in pairs for node in tree.nodes),
-        tuple(places + offset for tree, offset in pairs for places in tree.places),
-    )
 
 
 def _sorting_key(ids: Ids) -> bytes:

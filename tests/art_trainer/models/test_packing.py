@@ -1,4 +1,4 @@
-"""Histories become rows, and rows batches: each sampled token once, within the budget, at about one cost."""
+"""Histories become rows, and rows batches: each sampled token once, within the budget."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -6,12 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from art_trainer.models import packing
-from art_trainer.models.packing import PackedGroup, TokenRow, balance_batches, pack
-from art_trainer.models.prefix_tree import build_tree
+from art_trainer.models.packing import TokenRow, pack
 from art_trainer.types import Span, TokenHistory
 from tests.art_trainer.made_episodes import made_groups
 from tests.art_trainer.models.test_logprobs import rows_of
@@ -58,33 +55,28 @@ def test_padding_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
         assert batch.ids_BQ.numel() - sum(int(row.targets[-1]) for row in batch.rows) <= 10
 
 
-def made_row(length: int, group: int, rng: np.random.Generator) -> TokenRow:
+def made_row(*lengths: int, group: int = 0, begins: TokenRow | None = None, seed: int = 0) -> TokenRow:
+    """A row of random tokens behind another row's, the last one sampled."""
+    ids = np.random.default_rng(seed).integers(300, size=sum(lengths) + 1)
+    if begins is not None:
+        ids = np.concatenate([begins.token_ids[:-1], ids])
     zeros = np.zeros(1, np.float32)
-    return TokenRow(rng.integers(300, size=length + 1), np.asarray([length]), zeros, zeros, 1.0, group)
+    return TokenRow(ids, np.asarray([len(ids) - 1]), zeros, zeros, 1.0, group)
 
 
-def grown(length: int) -> PackedGroup:
-    row = made_row(length, 0, np.random.default_rng(length))
-    return PackedGroup((row,), build_tree([row.token_ids[:length]]))
+def test_rows_fill_batches_up_to_the_limit() -> None:
+    rows = [made_row(90, seed=seed) for seed in range(10)]
+    sizes = [batch.ids_BQ.numel() for batch in pack(rows, 300, share=True, device=CPU)]
+    assert sizes == [270, 270, 270, 90]
+    assert [b.ids_BQ.numel() for b in pack(rows[:2], 50, share=True, device=CPU)] == [90, 90]
 
 
-@given(st.lists(st.integers(1, 120), min_size=1, max_size=30), st.integers(100, 400))
-@settings(max_examples=60)
-def test_trees_are_spread_evenly_over_as_few_batches_as_hold_them(lengths: list[int], limit: int) -> None:
-    batches = balance_batches([grown(length) for length in lengths], limit)
-    sizes = [[piece.tokens for piece in batch] for batch in batches]
-    assert sorted(size for batch in sizes for size in batch) == sorted(lengths)
-    assert all(sum(batch) <= limit or len(batch) == 1 for batch in sizes)
-    # A batch more than the average fills is needed only where two together are too large for one.
-    assert len(batches) <= 2 * -(-sum(lengths) // limit)
-    if all(sum(batch) < limit - max(lengths) for batch in sizes):  # no batch was closed to any piece
-        costs = [sum(piece.cost for piece in batch) for batch in batches]
-        assert max(costs) - min(costs) <= max(grown(length).cost for length in lengths)
-
-
-def test_a_long_history_counts_for_more_than_its_tokens() -> None:
-    batches = balance_batches([grown(4000), *(grown(100) for _ in range(50))], 6500)
-    assert sorted(len(batch) for batch in batches) == [1, 50]
+def test_groups_share_their_instructions_too() -> None:
+    system = made_row(400, seed=1)
+    rows = [made_row(50, group=seed // 2, begins=system, seed=seed) for seed in range(8)]
+    (batch,) = pack(rows, 4096, share=True, device=CPU)
+    assert batch.ids_BQ.numel() == 400 + 8 * 50
+    assert sum(b.ids_BQ.numel() for b in pack(rows, 620, share=True, device=CPU)) == 2 * 400 + 8 * 50
 
 
 @pytest.mark.parametrize("limit", [25, 60, 10_000])
@@ -100,10 +92,9 @@ def test_a_trees_places_lead_to_its_rows_tokens(limit: int) -> None:
     assert sorted(map(id, packed)) == sorted(map(id, rows))
 
 
-def test_several_groups_share_a_batch_and_no_token() -> None:
-    rng = np.random.default_rng(0)
-    rows = [made_row(50, 0, rng)]
-    rows += [dataclasses.replace(rows[0], group=group) for group in (0, 0, 1)]
+def test_equal_rows_are_computed_once() -> None:
+    row = made_row(50)
+    rows = [row] + [dataclasses.replace(row, group=group) for group in (0, 0, 1)]
     (batch,) = pack(rows, 1000, share=True, device=CPU)
-    assert batch.ids_BQ.numel() == 100  # group 0 once, group 1 once, though their tokens are equal
-    assert len(batch.positions_U) == 2
+    assert batch.ids_BQ.numel() == 50
+    assert (len(batch.positions_U), len(batch.targets_N)) == (1, 4)
