@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from art_gym.cache import cache_folder
 from art_trainer.cli.options import Amount, Count, Flag, TokenFile, Whole, command, flag_words
 from art_trainer.tracking.env_vars import load_env_vars
 
@@ -121,14 +122,6 @@ def _module_name(source: str) -> str:
     return path.stem if path.suffix == ".py" else source
 
 
-def cache_folder() -> Path:
-    """The default folder for downloaded files: below ``$ART_GYM_CACHE``, or the user's cache."""
-    named = os.environ.get("ART_GYM_CACHE")
-    if named:
-        return Path(named) / "worker"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "art-gym" / "worker"
-
-
 def _work(
     token: str | None,
     name: str | None,
@@ -145,7 +138,9 @@ def _work(
     from art_trainer.distributed.worker.worker import Worker
 
     make_env = allowed_environments(allow_module)
-    made = Worker(server, make_env, cache or cache_folder(), token=token, client_id=name, **options)
+    made = Worker(
+        server, make_env, cache or cache_folder() / "worker", token=token, client_id=name, **options
+    )
     parent = os.environ.get(PARENT_VARIABLE)
     if parent is not None:
         threading.Thread(target=_stop_without_parent, args=(int(parent), made.stop), daemon=True).start()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import os
 import tempfile
 from collections.abc import Iterable
 from dataclasses import astuple
@@ -20,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from art_gym.cache import cache_folder
 from art_gym.envs.mail.questions import Question, known_item_questions, world_questions
 from art_gym.envs.mail.questions.model import check_in_store
 from art_gym.envs.mail.store.store import MailStore, MailStoreWriter
@@ -63,14 +63,14 @@ def open_collection(
 def world_path(seed: int) -> Path:
     """The mail store of the generated world, made now if it is not in the cache yet.
 
-    The cache is ``$ART_GYM_CACHE``, else ``art-gym`` in ``$XDG_CACHE_HOME`` or ``~/.cache``.
+    The cache is :func:`~art_gym.cache.cache_folder`.
 
     Raises:
         ValueError: For a negative seed.
     """
     if seed < 0:
         raise ValueError(f"world_seed must be 0 or more, not {seed}")
-    path = _cache_folder() / f"world-{_generator_version()}-{seed}.db"
+    path = _writable_cache() / f"world-{_generator_version()}-{seed}.db"
     if not path.exists():
         world = generate(seed)
         questions = world_questions(world, np.random.default_rng([seed, 1]))
@@ -169,11 +169,8 @@ def _generator_version() -> str:
     return digest.hexdigest()[:12]
 
 
-def _cache_folder() -> Path:
-    named = os.environ.get("ART_GYM_CACHE")
-    base = (
-        Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "art-gym"
-    )
+def _writable_cache() -> Path:
+    base = cache_folder()
     try:
         base.mkdir(parents=True, exist_ok=True)
     except OSError:

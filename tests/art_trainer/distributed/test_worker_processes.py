@@ -13,10 +13,11 @@ from types import SimpleNamespace
 import gymnasium as gym
 import pytest
 
+from art_gym.cache import cache_folder
 from art_trainer.cli import worker as working
 from art_trainer.cli.access import read_token
 from art_trainer.cli.main import main
-from art_trainer.cli.worker import PARENT_VARIABLE, WorkerJob, allowed_environments, cache_folder, run_workers
+from art_trainer.cli.worker import PARENT_VARIABLE, WorkerJob, allowed_environments, run_workers
 from art_trainer.distributed.protocol import Limits
 from art_trainer.distributed.worker.connection import RefusedError
 from art_trainer.errors import ConfigError
@@ -84,10 +85,10 @@ def test_the_token_is_read_from_a_file_or_the_environment(tmp_path, monkeypatch)
 
 def test_the_cache_is_the_users(monkeypatch):
     monkeypatch.setenv("ART_GYM_CACHE", "/somewhere")
-    assert cache_folder() == Path("/somewhere/worker")
+    assert cache_folder() == Path("/somewhere")
     monkeypatch.delenv("ART_GYM_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/elsewhere")
-    assert cache_folder() == Path("/elsewhere/art-gym/worker")
+    assert cache_folder() == Path("/elsewhere/art-gym")
 
 
 def test_several_workers_get_the_token_by_the_environment(tmp_path, monkeypatch):
