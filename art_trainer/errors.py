@@ -23,6 +23,12 @@ class CheckpointError(TrainerError, RuntimeError):
     """A checkpoint that is incomplete, damaged or of another run; the message names the file."""
 
 
+class ModelFetchError(TrainerError, RuntimeError):
+    """A model with a name of its own that cannot be fetched or kept; the message says why."""
+
+    exit_code = 1
+
+
 class UnsupportedModelError(TrainerError, TypeError):
     """A model the learner cannot train; the message says why."""
 

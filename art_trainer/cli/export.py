@@ -24,7 +24,7 @@ def export(
     """Write a trained model as a normal Hugging Face folder: merged weights, tokenizer, model card.
 
     Flags:
-        source: A run's folder (its newest checkpoint) or a checkpoint's.
+        source: A run's folder (its newest checkpoint), a checkpoint's, or a name of `art-trainer models`.
         folder: Where to write; must not exist, or be empty.
         push_to_hub: Also push it to the Hugging Face Hub under this name.
     """

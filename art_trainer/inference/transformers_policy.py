@@ -24,6 +24,7 @@ from art_trainer.inference.generation import (
 from art_trainer.inference.policy import Conversation, Reply, TrainablePolicy
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.models.chat_template import TokenHistoryBuilder, context_limit
+from art_trainer.models.known_models import known_model_path
 from art_trainer.models.loading import load_tokenizer
 from art_trainer.types import TokenHistory
 
@@ -109,7 +110,7 @@ class TransformersPolicy(TrainablePolicy):
         """Load a model and its tokenizer.
 
         Args:
-            name_or_path: A Hugging Face name or a folder.
+            name_or_path: A name in :data:`.KNOWN_MODELS`, a folder, or a Hugging Face name.
             dtype: The weights' type; ``"auto"`` takes the checkpoint's.
             device: Where to put the model; by default the first GPU, else the CPU.
             lora: A ``peft.LoraConfig`` to train an adapter instead of the weights.
@@ -117,8 +118,9 @@ class TransformersPolicy(TrainablePolicy):
         """
         if device is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        tokenizer = load_tokenizer(name_or_path)
-        model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(name_or_path, dtype=dtype)
+        path = known_model_path(name_or_path)
+        tokenizer = load_tokenizer(path)
+        model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
         model.to(device)
         if lora is not None:
             from peft import get_peft_model

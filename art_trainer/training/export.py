@@ -16,6 +16,7 @@ from art_gym.terminal import visible
 from art_trainer.analysis.report import headline
 from art_trainer.errors import TrainerError
 from art_trainer.formatting import number, percent
+from art_trainer.models.known_models import KNOWN_MODELS, known_model_path
 from art_trainer.models.loading import load_tokenizer
 from art_trainer.tracking.run_dir import AFTER, BEFORE, RunFolder, require_writable
 from art_trainer.training.checkpoint import result_checkpoint, verify_checkpoint
@@ -54,13 +55,14 @@ def find_checkpoint(path: Path) -> tuple[Path, RunFolder]:
 
 
 def export_model(source: Path | str, folder: Path | str, *, name: str | None = None) -> Path:
-    """Write a trained model as a folder that any Hugging Face program loads.
+    """Write a model as a folder that any Hugging Face program loads.
 
     An adapter is merged into the weights it was trained on, which are loaded from where the run had them. The
     folder appears when it is complete.
 
     Args:
-        source: A run's folder, whose newest checkpoint is taken, or a checkpoint's.
+        source: A run's folder, whose newest checkpoint is taken, a checkpoint's, or a name in
+            :data:`.KNOWN_MODELS`, which is copied.
         folder: Where to write; must not exist, or be empty.
         name: What the card calls the model and its example loads; by default the folder's path.
 
@@ -72,28 +74,32 @@ def export_model(source: Path | str, folder: Path | str, *, name: str | None = N
         ExportError: If there is no checkpoint, no base model to merge into, or something at ``folder``.
         CheckpointError: If the checkpoint is incomplete or damaged.
     """
-    (checkpoint, run), target = find_checkpoint(Path(source)), Path(folder)
+    target, known = Path(folder), str(source) in KNOWN_MODELS and not Path(source).exists()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ExportError(f"{target} is there already and not empty: give another folder")
     require_writable(target, folder=True)
-    model = _merged(checkpoint / "model")
-    tokenizer = load_tokenizer(checkpoint / "model")
-    parameters = sum(p.numel() for p in model.parameters())
-    card = model_card(checkpoint, run, name=name or str(folder), parameters=parameters)
-    target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    hugging_face: Any = model
     try:
-        hugging_face.save_pretrained(partial)
-        tokenizer.save_pretrained(partial)
-        (partial / "README.md").write_text(card, encoding="utf-8")
+        if known:
+            shutil.copytree(known_model_path(str(source)), partial)
+        else:
+            _write_trained(*find_checkpoint(Path(source)), partial, name or str(folder))
         if target.exists():
             target.rmdir()
         partial.rename(target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return target
+
+
+def _write_trained(checkpoint: Path, run: RunFolder, folder: Path, name: str) -> None:
+    model: Any = _merged(checkpoint / "model")
+    parameters = sum(p.numel() for p in model.parameters())
+    card = model_card(checkpoint, run, name=name, parameters=parameters)
+    model.save_pretrained(folder)
+    load_tokenizer(checkpoint / "model").save_pretrained(folder)
+    (folder / "README.md").write_text(card, encoding="utf-8")
 
 
 def push_model(folder: Path, repository: str) -> str:

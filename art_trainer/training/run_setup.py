@@ -34,7 +34,7 @@ from art_trainer.inference.engines.clients import Engine, SGLangEngine, VLLMEngi
 from art_trainer.inference.policy import TrainablePolicy
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.inference.transformers_policy import TransformersPolicy
-from art_trainer.models import art_tiny
+from art_trainer.models.known_models import KNOWN_MODELS, known_model_path
 from art_trainer.models.loading import (
     ModelOptions,
     apply_model_options,
@@ -82,10 +82,10 @@ def local_policy(
     history_window: int | None = None,
     baselines: tuple[str, ...] = (),
 ) -> TransformersPolicy:
-    """Load a model on this machine: from a folder, from Hugging Face, or the one in the package.
+    """Load a model on this machine: from a folder, from Hugging Face, or one with a name of its own.
 
     Args:
-        name: ``art-tiny``, a folder, or a Hugging Face name.
+        name: A name in :data:`.KNOWN_MODELS`, a folder, or a Hugging Face name.
         options: How it is loaded.
         sampling: How replies are sampled.
         max_batch: Largest number of conversations held at the same time.
@@ -126,14 +126,15 @@ def model_path(name: str, baselines: tuple[str, ...] = ()) -> str:
     """What Transformers loads: of a run the latest checkpoint, of a checkpoint the model in it.
 
     Raises:
-        ConfigError: For a folder that does not exist, or a near miss of ``art-tiny`` or a baseline.
+        ConfigError: For a folder that does not exist, or a near miss of a known model or a baseline.
+        ModelFetchError: If a known model cannot be fetched or kept.
         CheckpointError: If a file of a checkpoint's model is damaged or missing.
     """
-    if name == art_tiny.NAME:
-        return str(art_tiny.path())
+    if name in KNOWN_MODELS:
+        return known_model_path(name)
     path = Path(name)
     if not path.exists():
-        _refuse_typos(name, (art_tiny.NAME, *baselines))
+        _refuse_typos(name, (*KNOWN_MODELS, *baselines))
     path = result_checkpoint(RunFolder(path).checkpoints) or path
     if not (path / "model").is_dir():
         return name
@@ -150,7 +151,7 @@ def _refuse_typos(name: str, known: tuple[str, ...]) -> None:
     no_hub_name = len(path.parts) > 2 or path.parts[0] == "runs" or name.startswith((".", "~"))
     if in_folder or path.is_absolute() or no_hub_name:
         raise ConfigError(f"no model at {name!r}: there is no such folder")
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
+    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.75)
     if near:
         raise ConfigError(f"no policy {name!r}; did you mean `{near[0]}`?")
 
