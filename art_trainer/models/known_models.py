@@ -15,12 +15,15 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from art_gym.cache import cache_folder
 from art_trainer.errors import ModelFetchError
 from art_trainer.formatting import fsync
 from art_trainer.models import art_tiny
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _log = logging.getLogger(__name__)
 
@@ -179,13 +182,12 @@ def convert_gguf(file: Path, folder: Path) -> None:
     """Write the model of a GGUF file as a Hugging Face folder: bfloat16 weights, tokenizer, chat template.
 
     Raises:
+        ValueError: If its tokenizer is of another kind than SmolLM's.
         OSError: If there is no room.
         SafetensorError: If there is no room for the weights.
     """
     import torch
     import transformers
-    from gguf import GGUFReader
-    from tokenizers import pre_tokenizers
 
     options: dict[str, Any] = {"gguf_file": file.name, "dtype": torch.bfloat16}
     # Older versions of Transformers always unpack the weights.
@@ -193,16 +195,52 @@ def convert_gguf(file: Path, folder: Path) -> None:
         options["quantization_config"] = transformers.GgufConfig(dequantize=True)
     model = transformers.AutoModelForCausalLM.from_pretrained(file.parent, **options)
     model.save_pretrained(folder)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-    tokenizer.model_max_length = model.config.max_position_embeddings
-    # Transformers does not read this field. Without it, several spaces or line breaks before a number would
-    # be other tokens than those that the model was trained on.
-    split = GGUFReader(file).get_field("tokenizer.ggml.pre")
-    if split is not None and split.contents() == "smollm":
-        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-        )
+    tokenizer = gguf_tokenizer(file)
     try:
         tokenizer.save_pretrained(folder)
     except Exception as error:  # tokenizers has no type of its own for a full disk
         raise OSError(str(error)) from error
+
+
+def gguf_tokenizer(file: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer of a GGUF file.
+
+    Transformers reads it too, but leaves out that digits are split off first, so that a line break before a
+    number would be another token than in training; version 5.2 also takes the wrong end token.
+    """
+    from gguf import GGUFReader, TokenType
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    fields = GGUFReader(file).fields
+
+    def read(name: str) -> Any:
+        return fields[name].contents()
+
+    kind = read("tokenizer.ggml.model"), read("tokenizer.ggml.pre")
+    if kind != ("gpt2", "smollm"):
+        raise ValueError(
+            f"{file.name} has a tokenizer of kind {kind}, which needs its own rule to split texts"
+        )
+    words = read("tokenizer.ggml.tokens")
+    merges = [tuple(merge.split(" ")) for merge in read("tokenizer.ggml.merges")]
+    inner = Tokenizer(models.BPE({word: number for number, word in enumerate(words)}, merges))
+    inner.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    inner.decoder = decoders.ByteLevel()
+    control = zip(words, read("tokenizer.ggml.token_type"), strict=True)
+    inner.add_special_tokens(
+        [
+            AddedToken(word, normalized=False, special=True)
+            for word, type_ in control
+            if type_ == TokenType.CONTROL
+        ]
+    )
+    special = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=inner,
+        chat_template=read("tokenizer.chat_template"),
+        model_max_length=read("llama.context_length"),
+        **{f"{name}_token": words[read(f"tokenizer.ggml.{key}_token_id")] for name, key in special.items()},
+    )

@@ -51,7 +51,13 @@ def write_gguf(file: Path) -> None:
             "token_merges": ["Ċ Ċ"],
         },
         "token_types": [TokenType.NORMAL] * (end - 1) + [TokenType.CONTROL] * 2,
-        **{"bos_token_id": end - 1, "eos_token_id": end, "pad_token_id": end, "chat_template": TEMPLATE},
+        **{
+            "bos_token_id": end - 1,
+            "eos_token_id": end,
+            "pad_token_id": end,
+            "unk_token_id": 0,
+            "chat_template": TEMPLATE,
+        },
     }.items():
         getattr(writer, f"add_{name}")(value)
     squares = "attn_q attn_k attn_v attn_output ffn_gate ffn_up ffn_down".split()
