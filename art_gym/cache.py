@@ -8,7 +8,5 @@ from pathlib import Path
 
 def cache_folder() -> Path:
     """``$ART_GYM_CACHE``, else ``art-gym`` in ``$XDG_CACHE_HOME`` or ``~/.cache``; it may not exist yet."""
-    named = os.environ.get("ART_GYM_CACHE")
-    if named:
-        return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "art-gym"
+    users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(os.environ.get("ART_GYM_CACHE") or users / "art-gym")

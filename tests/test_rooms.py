@@ -16,8 +16,8 @@ ROOMS = {
         "training serving distributed trl cli"
     ).split(),
     "art_gym": (
-        "errors cache terminal spaces parameters tasks tools parsing random_calls base baselines env registration "
-        "arguments lookup catalog testing games wrappers envs servers cli"
+        "errors cache terminal spaces parameters tasks tools parsing random_calls base baselines env "
+        "registration arguments lookup catalog testing games wrappers envs servers cli"
     ).split(),
     "art_gym.wrappers": (
         "isolated_random text_adapter history_window record_episodes "

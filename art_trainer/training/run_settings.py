@@ -51,8 +51,8 @@ class RunSettings:
     """Argument of the environment in training only, over ``env_args``. Example: a lower ``max_turns`` when
     evaluations play whole games."""
     model: str = SCRATCH
-    """Hugging Face name or folder of a causal language model, ``art-tiny``, or ``scratch``: a small model of
-    random weights whose vocabulary comes from the environment."""
+    """Hugging Face name or folder of a causal language model, a name of ``art-trainer models``, or
+    ``scratch``: a small model of random weights whose vocabulary comes from the environment."""
     scratch: dict[str, Any] = field(default_factory=dict)
     """Size of the ``scratch`` model, see :class:`~art_trainer.training.scratch_model.ScratchSize`."""
     history_window: Count | None = None

@@ -71,9 +71,7 @@ def test_the_committed_base_is_small_and_says_how_it_was_made() -> None:
 
 
 def test_the_committed_base_knows_the_tools_and_little_more() -> None:
-    policy = TransformersPolicy.from_pretrained(
-        str(art_tiny.path()), sampling=SamplingParams(max_new_tokens=24)
-    )
+    policy = TransformersPolicy.from_pretrained(art_tiny.NAME, sampling=SamplingParams(max_new_tokens=24))
     make = functools.partial(gym.make, "art_gym:art/Email-v0", difficulty=1)
     found = evaluate(policy, make, split="test", episodes=100, seed=0)
     assert 0.05 < found.success.value < 0.6
