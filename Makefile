@@ -17,7 +17,7 @@ INSTALL := $(PIP) install --constraint constraints.txt
 LINTED := art_gym art_trainer envs wrappers recipes tests benchmarks docs integrations
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-system train test test-all test-integrations lint format demo-distributed docs clean
+.PHONY: help setup setup-system train test test-all test-integrations lint format docs clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -52,9 +52,6 @@ lint: $(VENV)/.dev ## Check style and types.
 format: $(VENV)/.dev ## Mend the style where that can be done without thinking.
 	$(BIN)/ruff check --fix $(LINTED)
 	$(BIN)/ruff format $(LINTED)
-
-demo-distributed: $(VENV)/.dev ## A server, three workers and the dashboard here, with faults; ARGS="…" goes to the script.
-	$(BIN)/python benchmarks/demo_distributed.py --check $(ARGS)
 
 docs: $(VENV)/.dev ## Build the documentation site into build/site; any warning is an error.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)

@@ -28,7 +28,6 @@ from pathlib import Path
 import harness
 import numpy as np
 from charts import COLORS, Panel, page
-from trainings import smoothed
 
 from art_trainer.rollout.evaluate import Evaluation, compare
 from art_trainer.tracking.run_dir import AFTER, BEFORE, RunFolder
@@ -137,6 +136,11 @@ def _outcome(claim: Claim, seed: int, before: Evaluation, after: Evaluation, sec
         after.turns,
         seconds,
     )
+
+
+def smoothed(curve: Sequence[float]) -> list[float]:
+    """The mean of each step and the two before it."""
+    return [float(np.mean(curve[max(step - 2, 0) : step + 1])) for step in range(len(curve))]
 
 
 def plot(

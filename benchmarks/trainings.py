@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import multiprocessing
 import os
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,10 +26,6 @@ from art_trainer.types import Interval
 
 BEFORE = "before"
 """The way that trains nothing."""
-WINDOW = 3
-"""Training steps whose mean counts as the level reached: one step's batch is luck to a part."""
-STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
-"""Two-sided 95% quantiles of Student's t, by the number of seeds."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +39,7 @@ class Task:
     episodes: int
     """Held-out episodes of an evaluation."""
     changes: Mapping[str, Any] = field(default_factory=dict)
-    """Settings over the recipe, for all ways."""
-    ways: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Settings over that, by the way."""
-    threshold: float = math.inf
-    """The level whose reaching is timed; about half way up."""
+    """Settings over the recipe."""
 
 
 @dataclass(frozen=True)
@@ -68,14 +58,8 @@ class Outcome:
     held_out: list[float]
     """The measure, episode by episode."""
     tasks: list[str]
-    curve: list[float]
-    """The measure's mean over the episodes sampled at each training step."""
-    episodes: int
-    tokens: int
     seconds: float
     """CPU-seconds of rollouts and updates, without warm start and evaluation."""
-    explained_variance: float | None = None
-    """How much of the last step's returns the value head explained beforehand."""
 
     @property
     def level(self) -> float:
@@ -97,14 +81,6 @@ class Row:
     @property
     def by_seed(self) -> list[float]:
         return [outcome.level for outcome in self.outcomes]
-
-    @property
-    def spread(self) -> float:
-        return statistics.stdev(self.by_seed) if len(self.outcomes) > 1 else math.nan
-
-    def mean(self, name: str) -> float:
-        """The mean over the seeds of a field of :class:`Outcome`."""
-        return statistics.fmean(getattr(outcome, name) for outcome in self.outcomes)
 
 
 def row_of(task: str, way: str, seeds: Sequence[int], done: Mapping[Cell, Outcome]) -> Row:
@@ -140,7 +116,6 @@ def run_cell(cell: Cell, tasks: Mapping[str, Task], judge_of: Callable[[Cell], J
     given = {"seed": cell.seed, "max_steps": task.steps, "eval_episodes": task.episodes, "threads": 1}
     with tempfile.TemporaryDirectory() as folder:
         layers = [read_recipe(task.recipe), {**given, "output_dir": folder}, task.changes]
-        layers += [task.ways.get(cell.way, {})]
         settings = merge_settings([Layer("benchmark", layer) for layer in layers])
         run, config = settings.run, settings.config
         make_env = env_maker(run.env, {**run.env_args, **run.train_env_args})
@@ -148,39 +123,30 @@ def run_cell(cell: Cell, tasks: Mapping[str, Task], judge_of: Callable[[Cell], J
         if run.warm_start is not None:
             warm_up(policy, settings, make_env)
         began = time.process_time()
-        steps = [] if cell.way == BEFORE else _train(policy, make_env, config, task.measure, judge_of(cell))
+        if cell.way != BEFORE:
+            _train(policy, make_env, config, judge_of(cell))
         seconds = time.process_time() - began
         policy.sampling = SamplingParams.for_evaluation(config)
         found = evaluate(policy, make_env, episodes=config.eval_episodes, seed=config.seed)
     return Outcome(
         held_out=[_value(result, task.measure) for result in found.results],
         tasks=[result.task_id for result in found.results],
-        curve=[step["measure"] for step in steps],
-        episodes=config.groups_per_step * config.num_generations * len(steps),
-        tokens=int(sum(step["num_tokens"] for step in steps)),
         seconds=seconds,
-        explained_variance=steps[-1].get("explained_variance") if steps else None,
     )
 
 
-def _train(
-    policy: Any, make_env: Any, config: Any, measure: str, judge: Judge | None
-) -> list[dict[str, float]]:
-    """Train to the end; returns each step's metrics, with the measure's mean."""
+def _train(policy: Any, make_env: Any, config: Any, judge: Judge | None) -> None:
+    """Train to the end."""
     from art_trainer.rollout.judge_rewards import JudgeRewards, RewardMix
     from art_trainer.training.trainer import GRPOTrainer
 
     reward = None if judge is None else JudgeRewards(RewardMix({"judge": 1.0}), {"judge": judge})
     trainer = GRPOTrainer(policy, make_env, config, reward=reward)
-    steps = []
     while trainer.step < config.max_steps:
-        groups = trainer.collect_episodes()
-        sampled = [_value(episode, measure) for group in groups for episode in group.episodes]
-        steps.append({**trainer.update_policy(groups), "measure": float(np.mean(sampled))})
+        trainer.update_policy(trainer.collect_episodes())
     trainer.close()
     if reward is not None:
         reward.close()
-    return steps
 
 
 def _value(result: Any, measure: str) -> float:
@@ -233,36 +199,3 @@ def run_cells(
             level = f"{outcome.level:.4g}, {outcome.seconds:.0f} CPU-seconds of training"
             print(f"[{number}/{len(waiting)}] {name}: {level}", flush=True)
     return done
-
-
-# What the curves of several seeds say.
-
-
-def smoothed(curve: Sequence[float]) -> list[float]:
-    """The mean of each step and those just before it, ``WINDOW`` in all."""
-    return [statistics.fmean(curve[max(i + 1 - WINDOW, 0) : i + 1]) for i in range(len(curve))]
-
-
-def steps_to(curve: Sequence[float], threshold: float) -> int | None:
-    """The first training step, from 1, at which the level reached the threshold; ``None`` if none did."""
-    levels = smoothed(curve)[WINDOW - 1 :]
-    return next((i + WINDOW for i, level in enumerate(levels) if level >= threshold), None)
-
-
-def fell_back(curve: Sequence[float]) -> bool:
-    """Whether a training lost half of what it had gained, if that was a tenth of its start or more."""
-    levels = smoothed(curve)
-    gained, kept = max(levels) - levels[0], levels[-1] - levels[0]
-    return gained > 0.1 * abs(levels[0]) and kept < gained / 2
-
-
-def over_seeds(values: Sequence[float]) -> Interval:
-    """The mean with Student's 95% interval; of more than ten seeds the normal one.
-
-    One seed says nothing of the spread: both ends are NaN.
-    """
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return Interval(mean, math.nan, math.nan, len(values))
-    half = STUDENT.get(len(values), 1.96) * statistics.stdev(values) / math.sqrt(len(values))
-    return Interval(mean, mean - half, mean + half, len(values))
