@@ -270,12 +270,12 @@ class GRPOConfig:
     """Train on after ten steps in a row without a gradient, which otherwise end the run, see
     :mod:`art_trainer.tracking.stalls`."""
     log_episodes: Whole | None = None
-    """Episodes of each step that are saved with their tokens, from the first groups; ``None``: all, which
-    ``art-trainer replay`` needs; 0: none."""
+    """Episodes of each step that are saved with their tokens, from the first groups; ``None``: all;
+    0: none."""
     log_observations: bool = True
     """Save and log what the environment showed. ``False``, for private data, leaves observations, prompt
     tokens, facts and judges' explanations out of episodes, transcripts, reports and loggers. Replies stay,
-    and may quote. ``art-trainer replay`` and ``export-data`` cannot use such a run."""
+    and may quote. ``art-trainer export-data`` cannot use such a run."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -53,10 +53,6 @@ class RecordError(TrainerError, ValueError):
     """Recorded episodes that are damaged, missing or of a newer version; the message names the file."""
 
 
-class ReplayError(TrainerError, RuntimeError):
-    """An update that cannot be done again from what a run left; the message says what is missing."""
-
-
 class EngineError(TrainerError, RuntimeError):
     """An engine that cannot give what training needs, or does not take new weights; says what to set."""
 

@@ -167,13 +167,3 @@ def _digest(folder: Path) -> str:
             with file.open("rb") as stream:
                 digest.update(hashlib.file_digest(stream, "sha256").digest())
     return digest.hexdigest()[:_DIGITS]
-
-
-@torch.no_grad()
-def weights_digest(model: nn.Module) -> str:
-    """Return the sha256 of a model's parameters: names, dtypes, shapes and bytes; about a second for 2 GB."""
-    digest = hashlib.sha256()
-    for name, parameter in sorted(model.named_parameters()):
-        digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}\n".encode())
-        digest.update(parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()

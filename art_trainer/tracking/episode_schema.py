@@ -1,4 +1,4 @@
-"""JSON schema of an episode: one for the episode store, the worker protocol and replays; exact to the bit.
+"""JSON schema of an episode: one for the episode store and the worker protocol; exact to the bit.
 
 Token ids are numbers: a common prompt compresses to almost nothing. Log-probabilities are the bytes of their
 float32 values in base64, since as decimals they would take twice the room of everything else; float32 is what

@@ -3,7 +3,6 @@
 The file has two kinds of frames: ``settings``, one line with the trainer's settings for the steps after it,
 written when the run begins and again if a resumed run has others; and ``step``, a line an episode. They hold
 all that a step's update needs: tokens, masks, log-probs, versions, rewards, judgements and the groups.
-:mod:`art_trainer.training.replay` repeats updates from it.
 
 A frame is handed to the operating system when its step ends, so a killed process loses nothing, and forced to
 the disk before a checkpoint is written. Readers need memory for one step; they may read during the run.
@@ -31,14 +30,13 @@ FILE = "episodes.jsonl.zst"
 SETTINGS, STEP = "settings", "step"
 
 
-def begin_episodes(folder: Path, config: Mapping[str, Any], step: int, weights: str | None = None) -> None:
+def begin_episodes(folder: Path, config: Mapping[str, Any], step: int) -> None:
     """Drop the steps that a resumed run repeats, and write the settings if they are new.
 
     Args:
         folder: The run folder.
         config: The trainer's settings, JSON-able.
         step: Steps done so far.
-        weights: The digest of the initial weights.
 
     Raises:
         RecordError: If the file is damaged before that step.
@@ -46,7 +44,7 @@ def begin_episodes(folder: Path, config: Mapping[str, Any], step: int, weights: 
     known = _truncate_after(folder / FILE, step)
     settings = {name: value for name, value in config.items() if name != "output_dir"}
     if known != json.loads(json.dumps(settings)):
-        line = json.dumps({"kind": SETTINGS, "after": step, "config": settings, "weights": weights})
+        line = json.dumps({"kind": SETTINGS, "after": step, "config": settings})
         append_frame(folder / FILE, {"kind": SETTINGS, "after": step}, [line])
 
 
@@ -146,12 +144,10 @@ class RecordedSettings:
     Attributes:
         after: Steps done when these settings came into force.
         config: The settings, without the output folder.
-        weights: The digest of the model's weights then, if the run began there.
     """
 
     after: int
     config: Mapping[str, Any]
-    weights: str | None
 
 
 def recorded_steps(run: Path | str) -> list[int]:
@@ -206,7 +202,7 @@ def step_frames(run: Path | str, steps: Container[int] | None = None) -> Iterato
 def _settings(frame: Frame) -> RecordedSettings:
     (line,) = frame.lines()
     data = json.loads(line)
-    return RecordedSettings(data["after"], data["config"], data["weights"])
+    return RecordedSettings(data["after"], data["config"])
 
 
 def _episodes(frame: Frame) -> Iterator[RecordedEpisode]:

@@ -137,7 +137,7 @@ class RunFolder:
         lines = read_lines(self.evaluations / f"{name}.episodes.jsonl")
         return [episode_from_json(record) for record in lines.records]
 
-    def begin(self, config: Mapping[str, Any], step: int, weights: str | None = None) -> None:
+    def begin(self, config: Mapping[str, Any], step: int) -> None:
         """Write ``run.yaml`` and drop what is there of later steps, which a resumed run repeats.
 
         A ``run.yaml`` of the same run that says more, such as the environment, stays as it is.
@@ -145,14 +145,12 @@ class RunFolder:
         Args:
             config: The trainer's settings, JSON-able.
             step: Steps done so far; a run that begins at 0 also evaluates again.
-            weights: The digest of the initial weights, see
-                :func:`art_trainer.models.weights_io.weights_digest`; a replay compares with it.
 
         Raises:
             RecordError: If the recorded episodes before that step are damaged.
         """
         private_folder(self.path)
-        begin_episodes(self.path, config, step, weights)
+        begin_episodes(self.path, config, step)
         known = self.settings()
         self.write_settings(known if {**known, **config} == known else config)
         for lines in (self.metrics_file, self.warnings_file):
@@ -184,8 +182,7 @@ class RunFolder:
         Args:
             step: Its number, from 1.
             groups: The groups that were trained on.
-            limit: Most episodes to keep, of the first groups; ``None``: all, 0: none. A step that was not
-                kept whole cannot be replayed.
+            limit: Most episodes to keep, of the first groups; ``None``: all, 0: none.
             replaced: Groups that dynamic sampling replaced.
 
         Raises:

@@ -1,1 +1,1 @@
-"""The learner and the trainer, checkpoints, several processes, SFT, self-play, replay and export."""
+"""The learner and the trainer, checkpoints, several processes, SFT, self-play and export."""

@@ -1,6 +1,6 @@
 """What a run's settings name: its model, its warm start, the reward of training.
 
-The command line, ``replay`` and benchmarks make them with the same functions.
+The command line and benchmarks make them with the same functions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 import transformers
-from torch import nn
 from transformers import AutoConfig, PreTrainedTokenizerBase
 
 from art_gym.wrappers.judging import (
@@ -28,7 +27,7 @@ from art_gym.wrappers.judging import (
     Rubric,
     RubricJudge,
 )
-from art_trainer.errors import ConfigError, EngineError, ReplayError
+from art_trainer.errors import ConfigError, EngineError
 from art_trainer.inference.engine_policy import EnginePolicy
 from art_trainer.inference.engines.clients import Engine, SGLangEngine, VLLMEngine
 from art_trainer.inference.policy import TrainablePolicy
@@ -52,7 +51,6 @@ from art_trainer.tracking.sinks.delivery import SinkDispatcher
 from art_trainer.training.checkpoint import checkpoint_to_resume, result_checkpoint, verify_checkpoint
 from art_trainer.training.env_samples import episode_texts, repeats_state, sample_episodes
 from art_trainer.training.memory_plan import empty_model
-from art_trainer.training.replay import BuildModel
 from art_trainer.training.run_settings import AUTO, DEFAULT, SCRATCH, RunSettings, Settings, saved_settings
 from art_trainer.training.scratch_model import ScratchSize, scratch_model, scratch_tokenizer
 from art_trainer.training.sft import ImitationConfig, OnStep, imitate_until_valid, warm_start
@@ -289,25 +287,6 @@ def fit_to_env(settings: Settings) -> Settings:
     if "history_window" in left and repeats_state(episodes):
         run = replace(run, history_window=1)
     return replace(settings, run=run, config=config)
-
-
-def model_builder(folder: RunFolder) -> BuildModel:
-    """Return what makes a run's model from its ``run.yaml``, with the same number of CPU threads."""
-    if not folder.settings().get("env"):
-        raise ReplayError(
-            f"{folder.path} has no {folder.settings_file.name} that says how its model is made: pass `build`"
-        )
-    settings = saved_settings(folder)
-    run = settings.run
-
-    def build(checkpoint: Path | None) -> nn.Module:
-        make_env = env_maker(run.env, run.env_args)
-        policy = prepare_policy(settings, lambda: env_texts(settings, make_env), checkpoint=checkpoint)
-        if checkpoint is None and run.warm_start is not None:
-            warm_up(policy, settings, make_env)
-        return policy.model
-
-    return build
 
 
 # ----------------------------------------------------------------------

@@ -37,7 +37,7 @@ from art_trainer.errors import ConfigError, DivergedError, EngineError, StalledE
 from art_trainer.inference.policy import TrainablePolicy
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.models.rotary import check_context
-from art_trainer.models.weights_io import load_model_weights, weights_digest
+from art_trainer.models.weights_io import load_model_weights
 from art_trainer.rollout.backend import Evaluator, LocalBackend, RolloutBackend, SelfContainedBackend
 from art_trainer.rollout.evaluate import EnvSource, Evaluation, TrainerEnvs
 from art_trainer.rollout.judge_rewards import JudgeRewards
@@ -224,8 +224,7 @@ class GRPOTrainer:
         config = self.config
         self._stopping = self._best.should_stop
         if self.processes.is_main:
-            weights = weights_digest(self.policy.model) if self.step == 0 else None
-            self.log.begin(config.to_mapping(), self.step, weights)
+            self.log.begin(config.to_mapping(), self.step)
         for watcher in self._watchers:
             watcher.on_begin(self.step)
         outcome: Outcome = "failed"

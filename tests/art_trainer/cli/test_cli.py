@@ -32,7 +32,7 @@ QUICK = ["--max-steps", "2", "--groups-per-step", "2", "--num-generations", "2",
 QUICK += ["--set", "max_completion_length=4", "--threads", "1"]
 COMMANDS = (
     "train", "self-play", "serve", "worker", "supervise", "dash", "eval", "play", "export", "analyze",
-    "suites", "make-suite", "replay", "export-data", "sync", "config", "judge eval",
+    "suites", "make-suite", "export-data", "sync", "config", "judge eval",
 )  # fmt: skip
 
 
@@ -135,8 +135,7 @@ def test_a_run_may_leave_out_what_the_environment_showed(invoke, refused, tmp_pa
     assert all(span.logprobs for one in episodes for history in one.histories for span in history.spans)
     texts = [file for file in run.rglob("*") if file.is_file() and "checkpoints" not in file.parts]
     assert not [file for file in texts if b"Say the word" in file.read_bytes()]
-    for command in (("replay", run, "--step", 1), ("export-data", run, "rows.jsonl")):
-        assert "recorded with log_observations: false" in refused(*command)
+    assert "recorded with log_observations: false" in refused("export-data", run, "rows.jsonl")
 
 
 def test_train_from_beginning_to_report_and_on(invoke, tmp_path, model):
@@ -188,7 +187,6 @@ def test_a_model_made_from_scratch_is_warmed_up_trained_and_resumed(invoke, tmp_
     assert "warm start:" not in resumed
     assert "the resumed run" not in resumed
     assert invoke(*EVAL, run, "--episodes", "2").exit_code == 0
-    assert invoke("replay", run, "--step", 2).exit_code == 0
 
 
 # Raised between two libraries: PEFT reads a property that Transformers has renamed.

@@ -72,7 +72,7 @@ def test_what_a_user_can_mend_is_a_line_and_a_code_and_a_bug_is_not(error, found
 def test_damaged_settings_are_one_line(refused):
     Path("run").mkdir()
     Path("run/run.yaml").write_text("env: [\nmodel: }")
-    for command in (("train", "--resume", "run"), ("analyze", "run"), ("replay", "run", "--step", 1)):
+    for command in (("train", "--resume", "run"), ("analyze", "run")):
         assert "run/run.yaml is not YAML" in refused(*command)
 
 

@@ -1,4 +1,4 @@
-"""``art-trainer replay`` and ``art-trainer export-data``."""
+"""``art-trainer export-data``."""
 
 import json
 
@@ -7,20 +7,6 @@ from art_trainer.inference.scripted_policy import ScriptedPolicy
 from art_trainer.tracking.episode_store import append_episodes
 from art_trainer.tracking.run_dir import RunFolder
 from tests.art_trainer.toy_envs import Echo
-
-
-def test_a_replay_is_equal_or_names_the_step_that_is_not(invoke, trained_run_copy, tmp_path):
-    run = trained_run_copy(tmp_path)
-    equal = invoke("replay", run, "--step", 2)
-    assert equal.exit_code == 0, equal.output
-    for text in ("step 1: equal", "From the start of the run:", " 0 differ.", "grad_norm"):
-        assert text in equal.output
-
-    metrics = RunFolder(run).metrics_file
-    before, first, *rest = metrics.read_text().splitlines()  # the evaluation before, step 1, …
-    metrics.write_text("\n".join([before, json.dumps(json.loads(first) | {"loss": 9.0}), *rest, ""]))
-    changed = invoke("replay", run, "--step", 2)
-    assert (changed.exit_code, "Differs from the logged run from step 1 on." in changed.output) == (1, True)
 
 
 def test_episodes_are_exported_with_the_environments_instructions_apart(invoke, refused, tmp_path):

@@ -73,16 +73,14 @@ def test_a_run_that_starts_again_keeps_nothing(tmp_path: Path) -> None:
 
 
 def test_settings_are_recorded_when_they_change(tmp_path: Path) -> None:
-    begin_episodes(tmp_path, {"lr": 0.1, "output_dir": "a"}, 0, "digest")
+    begin_episodes(tmp_path, {"lr": 0.1, "output_dir": "a"}, 0)
     append_episodes(tmp_path, 1, [made_group(1)])
     begin_episodes(tmp_path, {"lr": 0.1, "output_dir": "b"}, 1)
     append_episodes(tmp_path, 2, [made_group(2)])
     begin_episodes(tmp_path, {"lr": 0.2, "output_dir": "b"}, 2)
     append_episodes(tmp_path, 3, [made_group(3)])
     found = recorded_settings(tmp_path)
-    assert [(one.after, one.config, one.weights) for one in found] == [
-        (0, {"lr": 0.1}, "digest"), (2, {"lr": 0.2}, None),
-    ]  # fmt: skip
+    assert [(one.after, one.config) for one in found] == [(0, {"lr": 0.1}), (2, {"lr": 0.2})]
     begin_episodes(tmp_path, {"lr": 0.1}, 1)  # back to before the change, with the settings of then
     assert [one.after for one in recorded_settings(tmp_path)] == [0]
     assert recorded_steps(tmp_path) == [1]
@@ -139,7 +137,7 @@ CONFIG = {"seed": 1, "output_dir": "here"}
 
 def run_written(folder: Path, steps: range) -> RunFolder:
     run = RunFolder(folder)
-    run.begin(CONFIG, steps.start - 1, "digest" if steps.start == 1 else None)
+    run.begin(CONFIG, steps.start - 1)
     for step in steps:
         run.write_metrics({"step": float(step), "loss": 0.1})
         run.write_warning(RunWarning(step, "kl", 0.5, 0.1, f"step {step}: so weit – zu weit"))
@@ -160,7 +158,7 @@ def test_a_resumed_run_drops_what_it_repeats(tmp_path: Path) -> None:
     assert (lines[0]["kind"], lines[0]["message"]) == ("warning", "step 1: so weit – zu weit")
     assert [record.step for record in iter_steps(run.path)] == [1, 2, 3]
     (settings,) = recorded_settings(run.path)
-    assert (settings.after, settings.weights, settings.config) == (0, "digest", {"seed": 1})
+    assert (settings.after, settings.config) == (0, {"seed": 1})
 
 
 def test_settings_can_be_read_as_they_were_given(tmp_path: Path) -> None:

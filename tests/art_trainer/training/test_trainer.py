@@ -12,7 +12,6 @@ from art_trainer.config import GRPOConfig
 from art_trainer.errors import ConfigError
 from art_trainer.tracking.episode_store import iter_steps
 from art_trainer.tracking.run_dir import RunFolder, list_checkpoints
-from art_trainer.training.replay import replay
 from art_trainer.training.trainer import GRPOTrainer
 from art_trainer.types import Episode
 from tests.art_trainer.guess import SETTINGS, GuessEnv, guess_policy
@@ -187,7 +186,6 @@ def test_groups_without_signal_are_replaced_counted_resumed_and_replayed(make_tr
     # The mean is over all that was played, not over the chosen.
     assert lines(whole)[0]["frac_reward_zero_std"] > 0
     assert same_weights(run("rest", 2, resume=run("half", 1)), whole)
-    assert replay(whole.log.path, 2, build=lambda checkpoint: guess_policy(0, hidden=16).model).equal
 
 
 @pytest.mark.e2e
