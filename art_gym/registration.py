@@ -25,13 +25,10 @@ _ENVS: dict[str, dict[str, Any]] = {
     "gem/Env-v0": {"entry_point": f"{_ADAPTERS}.gem_env:GemTextEnv"},
     "textarena/Solo-v0": {"entry_point": f"{_ADAPTERS}.textarena_env:TextArenaSoloEnv"},
     "reasoning-gym/Task-v0": {"entry_point": f"{_ADAPTERS}.reasoning_gym_env:ReasoningGymTextEnv"},
-    "textworld/Game-v0": {"entry_point": f"{_ADAPTERS}.textworld_env:TextWorldTextEnv"},
-    "babyai/Text-v0": {"entry_point": f"{_ADAPTERS}.babyai_env:BabyAITextEnv"},
 }
 _GAMES = {
     "art/2048Duel-v0": "art_gym.envs.game_2048.duel:Duel2048Env",
     "classic/TicTacToe-v0": f"{_ADAPTERS}.tic_tac_toe:TicTacToe",
-    "classic/ConnectFour-v0": f"{_ADAPTERS}.connect_four:ConnectFour",
     "textarena/Game-v0": f"{_ADAPTERS}.textarena_game:TextArenaGame",
 }
 _AEC_ONLY = ("textarena/Game-v0",)

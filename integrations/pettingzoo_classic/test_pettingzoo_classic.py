@@ -1,4 +1,4 @@
-"""PettingZoo's tic-tac-toe and Connect Four as text, with self-play."""
+"""PettingZoo's tic-tac-toe as text, with self-play."""
 
 import copy
 import pickle
@@ -9,10 +9,8 @@ import pytest
 
 pytest.importorskip("pygame")
 
-from pettingzoo.classic.connect_four import connect_four
 from pettingzoo.classic.tictactoe import tictactoe
 
-from art_gym.wrappers.adapters.connect_four import ConnectFour
 from art_gym.wrappers.adapters.tic_tac_toe import TicTacToe
 from art_trainer.config import GRPOConfig
 from art_trainer.inference.sampling import SamplingParams
@@ -28,15 +26,12 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from pettingzoo.test import api_test, seed_test
 
-GAMES = [(TicTacToe, tictactoe), (ConnectFour, connect_four)]
 
-
-@pytest.mark.parametrize(("make", "module"), GAMES)
-def test_same_game(make, module):
+def test_same_game():
     """The same moves give the same game and rewards as in PettingZoo."""
     rng = np.random.default_rng(0)
     for _ in range(10):
-        game, raw = make(), module.env()
+        game, raw = TicTacToe(), tictactoe.env()
         game.reset(seed=1)
         raw.reset(seed=1)
         while raw.agents:
@@ -54,28 +49,26 @@ def test_same_game(make, module):
             game.step(str(move + 1))
 
 
-@pytest.mark.parametrize(("make", "module"), GAMES)
-def test_pettingzoo_accepts_them(make, module):
-    """They pass PettingZoo's own tests, for text and for numbers."""
+def test_pettingzoo_accepts_it():
+    """It passes PettingZoo's own tests, for text and for numbers."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for actions in ("text", "discrete"):
-            api_test(make(actions=actions), num_cycles=30)
-        seed_test(lambda: make(actions="discrete"), num_cycles=10)
+            api_test(TicTacToe(actions=actions), num_cycles=30)
+        seed_test(lambda: TicTacToe(actions="discrete"), num_cycles=10)
 
 
-@pytest.mark.parametrize(("make", "module"), GAMES)
-def test_copies(make, module):
+def test_copies():
     """Snapshots, copies and pickles hold the position, which PettingZoo's classics themselves lose."""
-    game = make()
+    game = TicTacToe()
     game.reset(seed=0)
     game.step("4")
     state = game.snapshot()
-    others = [copy.deepcopy(game), pickle.loads(pickle.dumps(game)), make()]
+    others = [copy.deepcopy(game), pickle.loads(pickle.dumps(game)), TicTacToe()]
     others[-1].restore(state)
     for other in others:
         assert other.cells == game.cells
-        other.step("4" if make is ConnectFour else "5")
+        other.step("5")
         assert other.cells != game.cells
 
 
@@ -95,10 +88,10 @@ def test_players():
     for seat in TicTacToe.seats:
         for match in play_matches({seat: ScriptedPolicy("perfect")}, TicTacToe, episodes=30, seed=1):
             assert all(episode.reward >= 0 for episode in match.episodes)
-    for make, _ in GAMES:
-        first, *_ = play_matches({make.seats[0]: ScriptedPolicy("win-or-block")}, make, episodes=30, seed=1)
-        assert first.opponent == "random"
-        assert first.evaluation.reward.value > 0.5
+    players = {TicTacToe.seats[0]: ScriptedPolicy("win-or-block")}
+    first, *_ = play_matches(players, TicTacToe, episodes=30, seed=1)
+    assert first.opponent == "random"
+    assert first.evaluation.reward.value > 0.5
 
 
 def test_self_play(tmp_path):
