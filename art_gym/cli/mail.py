@@ -122,29 +122,20 @@ def _day(text: str | None) -> date | None:
 def questions_command(
     box: Box,
     out: Annotated[Path, typer.Option(help="The JSONL file to write.", show_default=False)],
-    source: Annotated[Path | None, typer.Option(help="A file in ART-E's format to convert.")] = None,
     count: Annotated[int, typer.Option(help="How many to make, at most.", min=1)] = 600,
     seed: Annotated[int, typer.Option(help="Random seed of the questions.", min=0)] = 0,
 ) -> None:
     """Make known-item questions about a mailbox from its own mail, for art/Email-v0's `questions`.
 
-    With --source, the questions of a JSONL file in ART-E's format are converted instead.
-
     Example: art-gym mail questions box.db --out questions.jsonl --count 500
     """
-    from art_gym.envs.mail.questions import known_item_questions, load_art_e
+    from art_gym.envs.mail.questions import known_item_questions
     from art_gym.envs.mail.store.store import MailStore
 
     with user_errors():
         store = MailStore(box)
-        if source is None:
-            questions = known_item_questions(store, np.random.default_rng(seed), count)
-            summary = f"{len(questions)} questions made"
-        else:
-            questions, left_out = load_art_e(source, store)
-            reasons = "".join(f"; {number} left out: {reason}" for reason, number in left_out.items())
-            summary = f"{len(questions)} questions converted{reasons}"
+        questions = known_item_questions(store, np.random.default_rng(seed), count)
         lines = [json.dumps(question.to_json(), ensure_ascii=False) + "\n" for question in questions]
         out.touch(0o600)
         out.write_text("".join(lines), encoding="utf-8")
-    print(f"{summary}; written to {out}")
+    print(f"{len(questions)} questions made; written to {out}")

@@ -1,8 +1,7 @@
 """Questions about a mailbox: about generated worlds and about imported mail."""
 
-from art_gym.envs.mail.questions.art_e import load_art_e
 from art_gym.envs.mail.questions.generated import world_questions
 from art_gym.envs.mail.questions.imported import known_item_questions
 from art_gym.envs.mail.questions.model import Question
 
-__all__ = ["Question", "known_item_questions", "load_art_e", "world_questions"]
+__all__ = ["Question", "known_item_questions", "world_questions"]
