@@ -24,9 +24,7 @@ ROOMS = {
         "judging reward_terms rubric_reward group_scorer ruler_reward group_env "
         "adapters"
     ).split(),
-    "art_gym.wrappers.judging": (
-        "base cache budget prompt http_client llm_judge rubric_judge ensembles"
-    ).split(),
+    "art_gym.wrappers.judging": ("base cache budget prompt http_client llm_judge rubric_judge").split(),
     "art_gym.envs.mail": (
         "message words values grading store synthetic questions importers collection rewards facts "
         "baselines env"

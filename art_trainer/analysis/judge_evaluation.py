@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from art_gym.wrappers.judging import Attempt, Judge, JudgeFailedError, Rubric, Score, judge_group
+from art_gym.wrappers.judging import Attempt, Judge, JudgeFailedError, LLMJudge, Rubric, Score, judge_group
 from art_gym.wrappers.judging.budget import JudgeStatistics
-from art_gym.wrappers.judging.ensembles import position_bias
 from art_trainer.analysis.mixed_groups import LabelledGroup
 from art_trainer.errors import EvaluationFailedError
 from art_trainer.formatting import finite
@@ -221,17 +220,33 @@ def _figures(groups: Sequence[JudgedGroup]) -> dict[str, Interval | None]:
 def _order_check(
     judge: Judge, group: Sequence[Attempt], orders: int, rng: np.random.Generator
 ) -> dict[str, float | None]:
-    """Show the group in several orders; nothing if all attempts are equal or the judge fails."""
-    if len({(*((s.reply, s.observation) for s in a.steps), a.ending) for a in group}) < 2:
+    """Show the group in several orders; nothing if all attempts are equal or the judge fails.
+
+    The orders are rotations of random ones, so over each ``n`` of them, with ``n`` different attempts, every
+    attempt is shown once at every place. The measure is of order alone only if the judge is deterministic.
+    """
+    different = list({(*((s.reply, s.observation) for s in a.steps), a.ending): a for a in group}.values())
+    count = len(different)
+    if count < 2:
         return {}
-    try:
-        bias = position_bias(judge, group, orders=orders, rng=rng)
-    except JudgeFailedError:
-        return {}
-    # Rounding of equal numbers is no change.
-    if bias.spread < _ROUNDING:
+    fixed: Judge = judge.in_given_order() if isinstance(judge, LLMJudge) else judge
+    scores_O_N = np.empty((orders, count))  # O orders, N different attempts
+    places_O_N = np.empty((orders, count), dtype=np.int64)
+    for number in range(orders):
+        if number % count == 0:
+            base = rng.permutation(count)
+        order = np.roll(base, number % count)
+        found = _ask(fixed, [different[place] for place in order])
+        if isinstance(found, JudgeFailedError):
+            return {}
+        scores_O_N[number] = [found[attempt.id].value for attempt in different]
+        places_O_N[number, order] = np.arange(count)
+    moved_O_N = scores_O_N - scores_O_N.mean(axis=0)
+    spread = float(scores_O_N.std(axis=0).mean())
+    if spread < _ROUNDING:  # rounding of equal numbers is no change
         return {"order_slope": 0.0, "order_spread": 0.0}
-    return {"order_slope": place_slope(bias.by_position), "order_spread": bias.spread}
+    by_place = [float(moved_O_N[places_O_N == place].mean()) for place in range(count)]
+    return {"order_slope": place_slope(by_place), "order_spread": spread}
 
 
 def _repeat_check(

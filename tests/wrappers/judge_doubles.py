@@ -1,9 +1,8 @@
 """Judges for tests: small functions that score an attempt by what is plain to see in it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from art_gym.wrappers.judging import Attempt, JudgeFailedError, Rubric, Score
-from tests.wrappers.judging.judge_server import marker
 
 
 def worth(attempt: Attempt) -> float:
@@ -32,19 +31,3 @@ class FailsOn:
         if self.count - 1 in self.calls:
             raise JudgeFailedError(self.reason, f"no answer to call {self.count - 1}")
         return by_worth(group, rubric)
-
-
-class ByQuality:
-    """Scores by what an attempt says of itself, moved by a function of the place at which it is shown."""
-
-    def __init__(self, move: Callable[[int], float] = lambda place: 0.0) -> None:
-        self.move = move
-        self.rubrics: list[Rubric | None] = []
-
-    def __call__(self, group: Sequence[Attempt], rubric: Rubric | None = None) -> dict[str, Score]:
-        self.rubrics.append(rubric)
-        found = {}
-        for place, one in enumerate(group):
-            value = min(max(marker(one.steps[-1].reply) + self.move(place), 0.0), 1.0)
-            found[one.id] = Score(value, f"place {place}", {"x": 0.5, f"only {place}": 1.0})
-        return found

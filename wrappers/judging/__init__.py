@@ -15,13 +15,6 @@ from art_gym.wrappers.judging.base import (
 )
 from art_gym.wrappers.judging.budget import JudgeBudget, JudgeStatistics
 from art_gym.wrappers.judging.cache import CachedAnswer, JudgeCache
-from art_gym.wrappers.judging.ensembles import (
-    EnsembleJudge,
-    EnsembleScore,
-    PairwiseJudge,
-    PositionBias,
-    position_bias,
-)
 from art_gym.wrappers.judging.llm_judge import RULER_RUBRIC, LLMJudge
 from art_gym.wrappers.judging.rubric_judge import (
     CLASSIC_CRITERIA,
@@ -40,8 +33,6 @@ __all__ = [
     "CachedAnswer",
     "Criterion",
     "CriterionFunction",
-    "EnsembleJudge",
-    "EnsembleScore",
     "Finding",
     "Judge",
     "JudgeBudget",
@@ -50,13 +41,10 @@ __all__ = [
     "JudgeStatistics",
     "JudgingError",
     "LLMJudge",
-    "PairwiseJudge",
-    "PositionBias",
     "Rubric",
     "RubricJudge",
     "Score",
     "Step",
     "check_group",
     "judge_group",
-    "position_bias",
 ]

@@ -5,24 +5,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from art_gym.wrappers.judging import Attempt, Judge, JudgingError
 from art_gym.wrappers.judging.budget import JudgeBudget
-from art_gym.wrappers.judging.ensembles import EnsembleJudge, PairwiseJudge, position_bias
 from art_gym.wrappers.judging.llm_judge import LLMJudge
 from art_gym.wrappers.judging.rubric_judge import RubricJudge
-from tests.wrappers.judge_doubles import ByQuality
 from tests.wrappers.judging.judge_server import GROUP, JudgeServer, attempt, by_content, values
 
 JUDGES: dict[str, Callable[[LLMJudge], Judge]] = {
     "rubric": lambda model: RubricJudge(),
     "model": lambda model: model,
-    "ensemble": lambda model: EnsembleJudge([RubricJudge(), model]),
-    "pairs": lambda model: PairwiseJudge(ByQuality(lambda place: 0.15 * place)),
 }
 every_judge = pytest.mark.parametrize("name", JUDGES)
 
@@ -68,10 +63,6 @@ def llm(**options: Any) -> LLMJudge:
     return LLMJudge("m", "http://127.0.0.1:1/v1", **options)
 
 
-def bias(group: list[Attempt], orders: int) -> Any:
-    return position_bias(ByQuality(), group, orders=orders, rng=np.random.default_rng(0))
-
-
 @pytest.mark.parametrize(
     ("make", "named"),
     [
@@ -88,13 +79,6 @@ def bias(group: list[Attempt], orders: int) -> Any:
         (lambda: JudgeBudget(max_cost=math.nan, prompt_price_per_million=1.0), "max_cost"),
         (lambda: JudgeBudget(completion_price_per_million=-1.0), "completion_price_per_million"),
         (lambda: JudgeBudget(prompt_price_per_million=math.inf), "prompt_price_per_million"),
-        (lambda: EnsembleJudge([]), "at least one judge"),
-        (lambda: EnsembleJudge(ByQuality(), minimum=2), "minimum"),
-        (lambda: EnsembleJudge(ByQuality(), minimum=0), "minimum"),
-        (lambda: EnsembleJudge(ByQuality(), aggregate="meen"), "`mean`"),  # type: ignore[arg-type]
-        (lambda: EnsembleJudge(ByQuality(), shuffles=3), "with_seed"),
-        (lambda: bias(GROUP, orders=1), "two orders"),
-        (lambda: bias(GROUP[:1], orders=3), "different"),
     ],
 )
 def test_arguments_out_of_range_are_refused(make: Callable[[], Any], named: str) -> None:
