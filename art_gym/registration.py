@@ -17,7 +17,7 @@ _ENVS: dict[str, dict[str, Any]] = {
     "art/2048-v0": {"entry_point": "art_gym.envs.game_2048.env:Game2048Env"},
     "art/2048Array-v0": {
         "entry_point": "art_gym.envs.game_2048.array_env:Array2048Env",
-        "vector_entry_point": "art_gym.envs.game_2048.vector.vector_env:Vector2048Env",
+        "vector_entry_point": "art_gym.envs.game_2048.vector:make_vector_env",
     },
     "art/Coding-v0": {"entry_point": "art_gym.envs.coding.env:CodingEnv"},
     # Environments of other libraries; a missing library is reported when one of them is made.

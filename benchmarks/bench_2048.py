@@ -38,7 +38,6 @@ Bytes = NDArray[np.uint8]
 
 _SCRIPT = Path(__file__).parent / "peers_2048.py"
 _OURS = "art-gym"
-_PLAIN = "art-gym without Numba"
 _PEERS = {
     "gymnasium_2048": "gymnasium-2048==0.1.2",
     "textarena": "textarena==0.7.4",
@@ -159,12 +158,9 @@ def run_all(arguments: argparse.Namespace, venvs: Path) -> Rates:
         python = install(name, venvs, only_ready=arguments.quick)
         if python is not None:
             pythons[name] = python
-    ours = {name: Path(sys.executable) for name in (_OURS, _PLAIN)}
     for turn in range(arguments.repeat):
         print(f"run {turn + 1} of {arguments.repeat}", file=sys.stderr, flush=True)
-        for name, python in {**ours, **pythons}.items():
-            if name == _PLAIN and turn > 0:
-                continue
+        for name, python in {_OURS: Path(sys.executable), **pythons}.items():
             found = measure(python, name, arguments.seconds, arguments.counts)
             if isinstance(found, str):
                 print(f"skipped {name}: {found}")
@@ -181,19 +177,17 @@ def show(rates: Rates, counts: Sequence[int], least: tuple[float, float] | None)
         ours = rates.of(_OURS, kind)
         for name in rates.runs:
             found = rates.of(name, kind)
-            if ours is not None and found is not None and name != _PLAIN:
+            if ours is not None and found is not None:
                 rows.append([kind, name, f"{found:,.0f}", f"{ours / found:.1f}x"])
     harness.show("Compared", ("kind", "implementation", "steps per CPU-second", "ours is"), rows)
     arithmetic, memory = least or (0.0, 0.0)
     rows = []
     for count in counts:
-        rate, plain = rates.of(_OURS, f"vector {count}"), rates.of(_PLAIN, f"vector {count}")
+        rate = rates.of(_OURS, f"vector {count}")
         if rate is not None:
             share = (arithmetic + memory) * rate / 1e9
-            rows.append(
-                [f"{count:,}", f"{rate:,.0f}", f"{1e9 / rate:.1f}", f"{share:.0%}", f"{plain or 0:,.0f}"]
-            )
-    heads = ("boards", "steps per CPU-second", "ns a board", "of the floor", _PLAIN)
+            rows.append([f"{count:,}", f"{rate:,.0f}", f"{1e9 / rate:.1f}", f"{share:.0%}"])
+    heads = ("boards", "steps per CPU-second", "ns a board", "of the floor")
     harness.show("By number of boards", heads, rows)
     if least:
         print(

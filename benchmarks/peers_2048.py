@@ -3,7 +3,7 @@
     python peers_2048.py NAME SECONDS [COUNT ...]
 
 prints the rates as JSON. Each peer has a virtual environment of its own, in which nothing else is installed;
-of this project only `art-gym` and `art-gym without Numba` are measured on batches of COUNT boards.
+of this project only `art-gym` is measured on batches of COUNT boards.
 """
 
 from __future__ import annotations
@@ -82,12 +82,6 @@ def ours(counts: Sequence[int]) -> dict[str, Run]:
         "array": gymnasium_like(gym.make("art/2048Array-v0"), moves()),
     }
     return {**single, **{f"vector {count}": batched(count) for count in counts}}
-
-
-def ours_plain(counts: Sequence[int]) -> dict[str, Run]:
-    """Batches on the NumPy engine."""
-    sys.modules["numba"] = None  # type: ignore[assignment]  # what an import then finds is "not installed"
-    return {name: run for name, run in ours(counts).items() if name.startswith("vector")}
 
 
 def gymnasium_2048(_: Sequence[int]) -> dict[str, Run]:
@@ -222,7 +216,6 @@ def jumanji(_: Sequence[int]) -> dict[str, Run]:
 
 RUNS: Mapping[str, Callable[[Sequence[int]], dict[str, Run]]] = {
     "art-gym": ours,
-    "art-gym without Numba": ours_plain,
     "gymnasium_2048": gymnasium_2048,
     "textarena": textarena,
     "gem": gem,

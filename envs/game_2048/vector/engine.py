@@ -1,4 +1,6 @@
-"""The Numba engine of many 2048 games: equal to ``numpy_engine.py``, in loops that become SIMD code.
+"""The engine of many 2048 games: loops that Numba turns into SIMD code.
+
+The rules are those of ``rules/board.py``; the tests hold the games equal to single ones.
 
 The boards lie in blocks, cell by cell: one row of bytes for the top left cells of all boards in the block,
 one for the cells beside them, and so on. An instruction on 64 bytes then works on the same cell of 64 boards,
@@ -10,7 +12,7 @@ the most that the core could do.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +20,6 @@ from numpy.typing import NDArray
 from art_gym.envs.game_2048.compiling import compiled
 from art_gym.envs.game_2048.rules.board import FOUR
 from art_gym.envs.game_2048.rules.tile_rng import GAMMA, MIX
-from art_gym.envs.game_2048.vector.numpy_engine import Games, Supply
 
 _Bytes = NDArray[np.uint8]
 _Words = NDArray[np.uint64]
@@ -34,6 +35,30 @@ _S8, _S27, _S30, _S31, _S32 = (np.uint64(shift) for shift in (8, 27, 30, 31, 32)
 _LOW, _FOUR, _ZERO, _ONE = np.uint64(2**32 - 1), np.uint64(FOUR), np.uint64(0), np.uint64(1)
 _NO_SPLIT = np.uint64(2**64 - 4)
 _ALL, _NONE = np.uint8(255), np.uint8(0)
+
+
+class Games(NamedTuple):
+    """N games in play."""
+
+    cells: _Bytes
+    """(blocks, size, size, width): the boards, cell by cell."""
+    keys: _Words
+    """(N,): each game's key; see ``TileRng``."""
+    tiles: _Words
+    """(N,): how many tiles have appeared in it."""
+    scores: NDArray[np.int64]
+    """(N,): points so far."""
+    turns: NDArray[np.int64]
+    """(N,): actions so far."""
+
+
+class Supply(NamedTuple):
+    """Random words, W for each of N places, to make the keys of the games to come of."""
+
+    words: _Words
+    """(N, W)."""
+    used: NDArray[np.int64]
+    """(N,): how many of a place's words are used up."""
 
 
 @compiled

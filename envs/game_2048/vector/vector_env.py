@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cache
-from types import ModuleType
 from typing import Any
 
 import gymnasium as gym
@@ -18,8 +16,8 @@ from art_gym.envs.game_2048.array_env import Array2048Env, check_render_mode
 from art_gym.envs.game_2048.options import GameOptions, split_of
 from art_gym.envs.game_2048.rules import rewards
 from art_gym.envs.game_2048.rules.tile_rng import SPLITS
-from art_gym.envs.game_2048.vector import numpy_engine
-from art_gym.envs.game_2048.vector.numpy_engine import Games, Supply
+from art_gym.envs.game_2048.vector import engine
+from art_gym.envs.game_2048.vector.engine import Games, Supply
 from art_gym.errors import ResetNeededError
 
 _Arrays = NDArray[Any]
@@ -29,8 +27,8 @@ class Vector2048Env(gym.vector.VectorEnv[_Arrays, _Arrays, _Arrays]):
     """``num_envs`` games of 2048, each the same as an ``Array2048Env`` of its own would play.
 
     It gives what Gymnasium's ``SyncVectorEnv`` of as many array environments gives, value by value, in all
-    three autoreset modes, only faster: by compiled code if Numba is installed (``pip install
-    "art-gym[fast]"``; it compiles once, for some seconds), by NumPy otherwise.
+    three autoreset modes, only faster, by code that Numba compiles once, for some seconds (``pip install
+    "art-gym[fast]"``).
 
     Args:
         num_envs: How many games.
@@ -254,18 +252,6 @@ _AHEAD = 32  # words drawn from a generator at a time: one alone costs as much a
 _SPLITS = {split: np.uint64(number) for number, split in enumerate(SPLITS)}
 
 
-@cache
-def engine() -> ModuleType:
-    """The module with ``start_games``, ``advance``, ``observe_all`` and ``BLOCK``: compiled, or in NumPy."""
-    try:
-        from art_gym.envs.game_2048.vector import numba_engine
-    except ModuleNotFoundError as missing:
-        if missing.name != "numba":
-            raise
-        return numpy_engine
-    return numba_engine
-
-
 class GameBatch:
     """Games in play, side by side, each with a generator of its own for the keys of its next games.
 
@@ -280,7 +266,7 @@ class GameBatch:
     """
 
     def __init__(self, count: int, size: int, *, shared: bool, split: str) -> None:
-        width = min(count, engine().BLOCK)
+        width = min(count, engine.BLOCK)
         self.size = size
         self.shared = shared
         self.split = split
@@ -306,7 +292,7 @@ class GameBatch:
     def start_games(self, places: NDArray[np.intp], split: str | None = None) -> None:
         """Begin new games in these places, of another split than usual if one is given."""
         number = _SPLITS[self.split if split is None else split]
-        if engine().start_games(self.games, places, self._supply, number):
+        if engine.start_games(self.games, places, self._supply, number):
             for place in places[self._supply.used[places] == _AHEAD].tolist():
                 self._refill(place)
 
@@ -323,7 +309,7 @@ class GameBatch:
             ValueError: For an action that is not from 0 to 3; nothing has changed then.
         """
         points, moved = np.empty(len(actions)), np.empty(len(actions), np.bool_)
-        if not engine().advance(self.games, actions, live, self.shared, points, moved):
+        if not engine.advance(self.games, actions, live, self.shared, points, moved):
             place = int(((actions & ~3) != 0).argmax())
             raise ValueError(f"an action is from 0 (up) to 3 (left), not {actions[place]} (game {place})")
         return points, moved
@@ -333,7 +319,7 @@ class GameBatch:
         count = len(self.games.scores)
         grids = np.empty((count, self.size * self.size), np.uint8)
         masks, over = np.empty((count, 4), np.int8), np.empty(count, np.bool_)
-        engine().observe_all(self.games, grids, masks, over)
+        engine.observe_all(self.games, grids, masks, over)
         return grids, masks, over
 
 

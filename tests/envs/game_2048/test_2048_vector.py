@@ -2,9 +2,6 @@
 
 import copy
 import pickle
-import subprocess
-import sys
-from types import ModuleType
 from typing import Any
 
 import gymnasium as gym
@@ -15,28 +12,11 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from art_gym.envs.game_2048 import vector
 from art_gym.envs.game_2048.array_env import Array2048Env
-from art_gym.envs.game_2048.vector import numpy_engine, vector_env
+from art_gym.envs.game_2048.vector import engine, vector_env
 from art_gym.envs.game_2048.vector.vector_env import Vector2048Env
 from art_gym.errors import ResetNeededError, UnknownTaskError
-
-_ENGINES = ["numpy", "numba"]
-
-
-def engine_named(name: str) -> ModuleType:
-    if name == "numpy":
-        return numpy_engine
-    pytest.importorskip("numba")
-    from art_gym.envs.game_2048.vector import numba_engine
-
-    return numba_engine
-
-
-@pytest.fixture(params=_ENGINES)
-def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run a test on each of the two engines."""
-    module = engine_named(request.param)
-    monkeypatch.setattr(vector_env, "engine", lambda: module)
 
 
 def same(one: Any, other: Any) -> bool:
@@ -57,7 +37,6 @@ _VARIANTS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("mode", list(AutoresetMode), ids=lambda mode: mode.value)
 @pytest.mark.parametrize("kwargs", _VARIANTS, ids=str)
-@pytest.mark.usefixtures("engine")
 def test_it_gives_what_as_many_single_environments_give(kwargs: dict[str, Any], mode: AutoresetMode) -> None:
     count, rng = 7, np.random.default_rng(0)
     singles = SyncVectorEnv([lambda: Array2048Env(**kwargs)] * count, autoreset_mode=mode)
@@ -88,10 +67,10 @@ def test_it_gives_what_as_many_single_environments_give(kwargs: dict[str, Any], 
     assert endings >= count
 
 
-def games_of(count: int, size: int, block: int, seed: int) -> tuple[numpy_engine.Games, numpy_engine.Supply]:
+def games_of(count: int, size: int, block: int, seed: int) -> tuple[engine.Games, engine.Supply]:
     width = min(count, block)
     rng = np.random.default_rng(seed)
-    games = numpy_engine.Games(
+    games = engine.Games(
         cells=np.zeros((-(-count // width), size, size, width), np.uint8),
         keys=np.zeros(count, np.uint64),
         tiles=np.zeros(count, np.uint64),
@@ -99,14 +78,14 @@ def games_of(count: int, size: int, block: int, seed: int) -> tuple[numpy_engine
         turns=np.zeros(count, np.int64),
     )
     words = rng.integers(0, 2**64, (count, 4), dtype=np.uint64)
-    return games, numpy_engine.Supply(words, np.zeros(count, np.int64))
+    return games, engine.Supply(words, np.zeros(count, np.int64))
 
 
-def survey_of(module: ModuleType, games: numpy_engine.Games) -> tuple[Any, ...]:
+def survey_of(games: engine.Games) -> tuple[Any, ...]:
     count, size = len(games.keys), games.cells.shape[1]
     grids, masks = np.full((count, size * size), 77, np.uint8), np.full((count, 4), 77, np.int8)
     over = np.zeros(count, np.bool_)
-    module.observe_all(games, grids, masks, over)
+    engine.observe_all(games, grids, masks, over)
     return grids, masks, over
 
 
@@ -118,26 +97,23 @@ def survey_of(module: ModuleType, games: numpy_engine.Games) -> tuple[Any, ...]:
     shared=st.booleans(),
     seed=st.integers(0, 10**6),
 )
-def test_the_compiled_engine_is_the_plain_one_for_any_blocks(
+def test_blocks_of_any_size_play_the_same_games(
     size: int, count: int, block: int, shared: bool, seed: int
 ) -> None:
-    engines = [engine_named("numpy"), engine_named("numba")]
     states = [games_of(count, size, 2**62, seed), games_of(count, size, block, seed)]
     rng = np.random.default_rng(seed)
     for turn in range(60):
         places = np.arange(count) if turn == 0 else np.array([turn % count])
         if turn in (0, 20, 40):
-            spent = [
-                m.start_games(g, places, s, np.uint64(2)) for m, (g, s) in zip(engines, states, strict=True)
-            ]
+            spent = [engine.start_games(games, places, supply, np.uint64(2)) for games, supply in states]
             assert spent[0] == spent[1]
         actions, live = rng.integers(0, 4, count), rng.random(count) < 0.9
         outcomes = []
-        for module, (games, supply) in zip(engines, states, strict=True):
+        for games, supply in states:
             points, moved = np.full(count, 7.0), np.ones(count, np.bool_)
-            assert module.advance(games, actions, live, shared, points, moved)
+            assert engine.advance(games, actions, live, shared, points, moved)
             assert not moved[~live].any()
-            outcomes.append([points, moved, *survey_of(module, games), *games[1:], *supply])
+            outcomes.append([points, moved, *survey_of(games), *games[1:], *supply])
         assert same(outcomes[0], outcomes[1])
 
 
@@ -231,7 +207,6 @@ def test_boards_can_be_seen() -> None:
     ],
     ids=str,
 )
-@pytest.mark.usefixtures("engine")
 def test_bad_actions_get_a_clear_error_and_change_nothing(
     actions: Any, error: type[Exception], words: str
 ) -> None:
@@ -288,40 +263,18 @@ def test_without_a_seed_games_differ_and_go_on_from_their_own_generators() -> No
     assert same(second, many.reset()[0])
 
 
-_SCRIPT = """
-import sys
-{before}
-import numpy as np
-known = "numba" in sys.modules
-from art_gym.envs.game_2048 import array_env, env
-assert ("numba" in sys.modules) == known, "importing an environment imports numba"
-from art_gym.envs.game_2048.vector.vector_env import Vector2048Env
-from art_gym.envs.game_2048.vector.vector_env import engine
-many = Vector2048Env(6)
-many.reset(seed=0)
-for turn in range(40):
-    observations, *_ = many.step(np.full(6, turn % 4))
-print(engine().__name__.rsplit(".")[-1], observations.sum(), flush=True)
-"""
-
-
-def run_script(before: str) -> list[str]:
-    script = _SCRIPT.format(before=before)
-    done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
-
-
-@pytest.mark.e2e
-def test_numba_is_imported_late_and_not_needed() -> None:
-    without = run_script('sys.modules["numba"] = None')
-    assert without[0] == "numpy_engine"
-    pytest.importorskip("numba")
-    assert run_script("")[1:] == without[1:]
+def test_without_numba_single_environments_play(monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = gym.make_vec("art/2048Array-v0", num_envs=3)
+    monkeypatch.setattr(vector, "find_spec", lambda name: None)
+    slow = gym.make_vec("art/2048Array-v0", num_envs=3)
+    assert isinstance(fast, Vector2048Env)
+    assert isinstance(slow, SyncVectorEnv)
+    assert same(fast.reset(seed=1), slow.reset(seed=1))
+    assert same(fast.step(np.array([2, 1, 0])), slow.step(np.array([2, 1, 0])))
 
 
 def test_a_place_where_nothing_can_be_written_is_no_hindrance(monkeypatch: pytest.MonkeyPatch) -> None:
-    numba = pytest.importorskip("numba")
+    import numba
     from numba.core import caching
 
     from art_gym.envs.game_2048.compiling import compiled
