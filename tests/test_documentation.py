@@ -158,8 +158,6 @@ def check_ours(name: str, arguments: list[str], *, whole: bool) -> None:
             return
         assert child in command.commands, f"{name} has no {child}; it has {', '.join(command.commands)}"
         command = command.commands[child]
-    if command.name == "supervise" and "--" in rest:
-        check_command(rest[rest.index("--") + 1 :], whole=whole)
     if hasattr(command, "commands") or "--help" in rest:
         assert not whole or "--help" in rest, f"{name} alone only shows its help"
         return
@@ -197,7 +195,6 @@ def test_commands_that_are_mentioned_exist(page: Path) -> None:
         "art-trainer export",
         "art-trainer judge",
         "torchrun --nproc-per-node 2 -m art_trainer train --modle art-tiny",
-        "art-trainer supervise -- art-trainer train --modle art-tiny",
         "X=1 art-gym list && art-gym list --flag",
         "make trian",
         "python benchmarks/learning_curve.py --sedes 1",

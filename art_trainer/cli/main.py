@@ -21,7 +21,7 @@ from art_trainer.errors import TrainerError
 _DISK = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO))
 
 for _name in (
-    *("train", "self_play", "serve", "worker", "supervise", "dash", "eval", "play", "export", "analyze"),
+    *("train", "self_play", "serve", "worker", "dash", "eval", "play", "export", "analyze"),
     *("suites", "models", "records", "sync", "judge"),
 ):
     import_module(f"art_trainer.cli.{_name}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import logging
 import os
 import sys
 import threading
@@ -16,18 +15,11 @@ import typer
 
 from art_gym.cache import cache_folder
 from art_trainer.cli.options import Amount, Count, Flag, TokenFile, Whole, command, flag_words
+from art_trainer.distributed.worker.processes import PARENT_VARIABLE, run_workers
 from art_trainer.tracking.env_vars import load_env_vars
 
 if TYPE_CHECKING:
     from art_trainer.rollout.envs import MakeEnv
-
-PARENT_VARIABLE = "ART_WORKER_SUPERVISOR"
-"""Tells a worker the process that supervises it."""
-LOST, REFUSED = 1, 2
-"""Exit codes: of a worker that may succeed at another time, and of one that would be refused again."""
-_GRACE_SECONDS = 15.0
-_SETTLED_SECONDS = 60.0
-_log = logging.getLogger(__name__)
 
 
 class Inference(enum.StrEnum):
@@ -149,7 +141,7 @@ def _work(
         code = 0
     except (UnreachableError, ServerChangedError) as gone:
         typer.echo(f"art-trainer: {gone}")
-        code = LOST
+        code = 1
     if made.stuck:
         # A thread inside PyTorch must not see the interpreter shut down around it.
         sys.stdout.flush()
@@ -158,74 +150,7 @@ def _work(
 
 
 def _stop_without_parent(parent: int, stop: Callable[[str], None]) -> None:
-    """Stop a worker whose supervisor is gone: nobody would ever end it."""
+    """Stop a worker whose parent is gone: nobody would ever end it."""
     while os.getppid() == parent:
         time.sleep(1.0)
-    stop("its supervisor is gone")
-
-
-class WorkerJob:
-    """One of several worker processes across its restarts.
-
-    Args:
-        number: Which one, from 0.
-        command: Starts it; ``--id NAME`` is added if there is a name.
-        name: Prefix of its names; ``None``: it chooses.
-        first_pause: Seconds before the first restart; doubled with each failure in a row.
-    """
-
-    def __init__(self, number: int, command: Sequence[str], name: str | None, first_pause: float) -> None:
-        self._number = number
-        self._command = command
-        self._name = name
-        self._first_pause = first_pause
-        self._starts = self._failures = 0
-        self._began = 0.0
-
-    def start(self) -> Sequence[str]:
-        """Return what to run."""
-        self._starts += 1
-        self._began = time.monotonic()
-        # A name belongs to the process that has its secret: a restarted worker needs a new one.
-        name = [] if self._name is None else ["--id", f"{self._name}-{self._number}.{self._starts}"]
-        return [*self._command, *name]
-
-    def hang(self) -> str | None:
-        """Return ``None``: the server notices a worker that hangs."""
-        return None
-
-    def end(self, code: int, reason: str) -> float | None:
-        """Return the pause before the next start; a worker that was refused or is done has none."""
-        from art_trainer.training.supervisor import backoff
-
-        if code in (0, REFUSED):
-            return None
-        settled = time.monotonic() - self._began > _SETTLED_SECONDS
-        self._failures = 1 if settled else self._failures + 1
-        pause = backoff(self._first_pause, self._failures)
-        _log.warning("worker %d %s; restarting in %g s", self._number, reason, pause)
-        return pause
-
-
-def run_workers(
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    count: int,
-    name: str | None,
-    *,
-    first_pause: float = 1.0,
-) -> int:
-    """Keep worker processes running until the server or a signal ends them; return the largest exit code.
-
-    Args:
-        command: Starts one.
-        environment: Of each process; the token is in it.
-        count: How many.
-        name: Prefix of the workers' names; ``None``: they choose.
-        first_pause: Seconds before a worker that died is restarted; doubled with each failure in a row.
-    """
-    from art_trainer.training.supervisor import Supervisor
-
-    jobs = [WorkerJob(number, command, name, first_pause) for number in range(count)]
-    environment = {**environment, PARENT_VARIABLE: str(os.getpid())}
-    return Supervisor(jobs, environment=environment, grace_seconds=_GRACE_SECONDS).run()
+    stop("its parent is gone")

@@ -31,7 +31,7 @@ TRAIN = ("train", "--env", ENV)
 QUICK = ["--max-steps", "2", "--groups-per-step", "2", "--num-generations", "2", "--eval-episodes", "6"]
 QUICK += ["--set", "max_completion_length=4", "--threads", "1"]
 COMMANDS = (
-    "train", "self-play", "serve", "worker", "supervise", "dash", "eval", "play", "export", "analyze",
+    "train", "self-play", "serve", "worker", "dash", "eval", "play", "export", "analyze",
     "suites", "make-suite", "export-data", "sync", "config", "judge eval",
 )  # fmt: skip
 

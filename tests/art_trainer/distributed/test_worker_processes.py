@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,16 +18,17 @@ from art_gym.cache import cache_folder
 from art_trainer.cli import worker as working
 from art_trainer.cli.access import read_token
 from art_trainer.cli.main import main
-from art_trainer.cli.worker import PARENT_VARIABLE, WorkerJob, allowed_environments, run_workers
+from art_trainer.cli.worker import allowed_environments
 from art_trainer.distributed.protocol import Limits
 from art_trainer.distributed.worker.connection import RefusedError
+from art_trainer.distributed.worker.processes import PARENT_VARIABLE, WorkerProcess, run_workers
 from art_trainer.errors import ConfigError
 from art_trainer.rollout.episodes import rollout_groups
 from art_trainer.types import GroupSpec
 from tests.art_trainer.distributed.guess_envs import GATE, MODULE
 from tests.art_trainer.distributed.server_helpers import TOKEN, served
 from tests.art_trainer.guess import GuessEnv
-from tests.art_trainer.waiting import until
+from tests.art_trainer.waiting import interrupted, until
 
 
 def test_a_module_is_imported_only_if_it_is_allowed(tmp_path, monkeypatch):
@@ -110,12 +112,12 @@ def test_several_workers_get_the_token_by_the_environment(tmp_path, monkeypatch)
 
 
 def test_a_worker_that_dies_is_restarted_under_a_new_name_and_later_each_time(caplog):
-    job = WorkerJob(0, ["worker"], "ann", 0.5)
+    worker = WorkerProcess(0, ["worker"], {}, "ann", 0.5)
     for number, pause in ((1, 0.5), (2, 1.0), (3, 2.0)):
-        assert job.start() == ["worker", "--id", f"ann-0.{number}"]
-        assert job.end(-9, "was killed") == pause
+        assert worker.next_command() == ["worker", "--id", f"ann-0.{number}"]
+        assert worker.pause_after(-9) == pause
     assert len(caplog.messages) == 3
-    assert WorkerJob(0, ["worker"], None, 0.5).start() == ["worker"], "it chooses its name"
+    assert WorkerProcess(0, ["worker"], {}, None, 0.5).next_command() == ["worker"], "it chooses its name"
 
 
 @pytest.mark.parametrize("code", [0, 2])
@@ -126,6 +128,35 @@ def test_a_worker_that_is_done_or_refused_is_not_restarted(tmp_path, caplog, cod
     assert run_workers(command, {"PATH": os.environ["PATH"]}, 2, None, first_pause=0.01) == code
     assert starts.read_text() == "xx"
     assert caplog.messages == []
+
+
+SIGNALLED = """
+import pathlib, signal, sys, time
+heard = []
+signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+pathlib.Path({file!r}).write_text("x")
+while not ({heeds} and heard):
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize(("heeds", "signals", "code"), [(True, 1, 0), (False, 2, 128 + signal.SIGKILL)])
+def test_a_signal_is_passed_on_and_a_second_one_kills(tmp_path, caplog, heeds, signals, code):
+    caplog.set_level("INFO")
+    started = tmp_path / "started"
+    script = SIGNALLED.format(file=str(started), heeds=heeds)
+    command = [sys.executable, "-I", "-S", "-c", script]
+    with ExitStack() as stack:
+        for number in range(signals):
+            stack.enter_context(
+                interrupted(lambda n=number: started.exists() and len(caplog.messages) >= n, signal.SIGTERM)
+            )
+        assert run_workers(command, {"PATH": os.environ["PATH"]}, 1, None) == code
+
+
+def test_a_program_that_is_not_there_is_one_error():
+    with pytest.raises(ConfigError, match="cannot be started: No such file"):
+        run_workers(["/no/such/program"], {}, 1, None)
 
 
 ENV = f"{MODULE}:guess/Gated-v0"
@@ -272,7 +303,7 @@ def test_sigterm_gives_the_leases_back_and_ends_well(scene):
 
 
 @pytest.mark.e2e
-def test_a_worker_whose_supervisor_is_gone_ends_itself(scene):
+def test_a_worker_whose_parent_is_gone_ends_itself(scene):
     code, output = scene.ended(scene.worker("orphan", **{PARENT_VARIABLE: "1"}), "orphan")
     assert code == 0
-    assert "done: its supervisor is gone" in output
+    assert "done: its parent is gone" in output
