@@ -1,6 +1,6 @@
-"""Generates the tables and examples of the protocol's page, and an AsyncAPI file, from the models.
+"""Generates the tables and examples of the protocol's page from the models.
 
-python docs/generate_protocol.py writes both; a test compares them with the models.
+python docs/generate_protocol.py writes them; a test compares them with the models.
 """
 
 from __future__ import annotations
@@ -17,19 +17,15 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import protocol_examples
-import yaml
 from docstrings import markdown
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from art_trainer.distributed.protocol import CLIENT_ID, PROTOCOL_VERSION, Limits, Message
+from art_trainer.distributed.protocol import Limits, Message
 
 PAGE = Path(__file__).parent / "protocol.md"
-ASYNCAPI = Path(__file__).parent / "protocol" / "asyncapi.yaml"
 _LINE = 90
 _REF = "#/components/schemas/{model}"
-_ANSWERS = {"hello": "welcome", "lease_request": "train_episodes", "episode_result": "result_receipt"}
-_INTRO = "Workers play episodes for a training server; docs/protocol.md describes the protocol."
 Schema = dict[str, Any]
 
 
@@ -59,57 +55,9 @@ def page(text: str) -> str:
     return text
 
 
-def asyncapi() -> str:
-    """The sockets' messages as AsyncAPI 3.0 has them, from the server's point of view, in YAML."""
-    schemas = {name: _draft_07(schema) for name, schema in _schemas().items()}
-    said = {_kind(one): one for one in (*protocol_examples.CLIENT, *protocol_examples.SERVER)}
-    heard = {_kind(one) for one in protocol_examples.CLIENT}
-    channel = "#/channels/worker"
-    operations: dict[str, Any] = {}
-    for kind in said:
-        operation = {
-            "action": "receive" if kind in heard else "send",
-            "channel": {"$ref": channel},
-            "messages": [{"$ref": f"{channel}/messages/{kind}"}],
-        }
-        if kind in _ANSWERS:
-            reply = {"$ref": f"{channel}/messages/{_ANSWERS[kind]}"}
-            operation["reply"] = {"channel": {"$ref": channel}, "messages": [reply]}
-        operations[kind] = operation
-    document = {
-        "asyncapi": "3.0.0",
-        "info": {"title": "ART training server", "version": str(PROTOCOL_VERSION), "description": _INTRO},
-        "defaultContentType": "application/json",
-        "servers": {
-            "training": {
-                "host": "127.0.0.1:8270",
-                "protocol": "ws",
-                "security": [{"$ref": "#/components/securitySchemes/token"}],
-            }
-        },
-        "channels": {
-            "worker": {
-                "address": "/ws/{client_id}",
-                "description": "One WebSocket for each worker; one JSON object in each text frame.",
-                "parameters": {"client_id": {"description": f"The worker's name: {CLIENT_ID}"}},
-                "messages": {kind: {"$ref": f"#/components/messages/{kind}"} for kind in said},
-            }
-        },
-        "operations": operations,
-        "components": {
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-            "messages": {kind: _asyncapi_message(kind, message) for kind, message in said.items()},
-            "schemas": schemas,
-        },
-    }
-    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)
-
-
 def main() -> None:
-    """Write both files."""
+    """Write the page."""
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    ASYNCAPI.parent.mkdir(exist_ok=True)
-    ASYNCAPI.write_text(asyncapi(), encoding="utf-8")
 
 
 def _schemas() -> dict[str, Schema]:
@@ -234,29 +182,6 @@ def _limits() -> str:
         for field in dataclasses.fields(Limits)
     ]
     return "\n".join(["| limit | | |", "|---|---|---|", *rows])
-
-
-def _asyncapi_message(kind: str, message: Message) -> dict[str, Any]:
-    name = type(message).__name__
-    return {
-        "name": kind,
-        "summary": _line(type(message).__doc__ or ""),
-        "payload": {"$ref": _REF.format(model=name)},
-        "examples": [{"payload": json.loads(message.model_dump_json())}],
-    }
-
-
-def _draft_07(schema: Any) -> Any:
-    """A schema in the words of the draft that AsyncAPI's own schemas extend."""
-    if isinstance(schema, list):
-        return [_draft_07(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    changed = {name: _draft_07(value) for name, value in schema.items()}
-    if "prefixItems" in changed:
-        changed["items"] = changed.pop("prefixItems")
-        changed["additionalItems"] = False
-    return changed
 
 
 def _line(text: str) -> str:
