@@ -20,7 +20,6 @@ from art_trainer.tracking.run_dir import RunFolder
     "read before them, for TRL's SFTTrainer.",
     "`art-trainer export-data runs/Email-v0-art-tiny-1 pairs.parquet --format dpo --min-gap 0.5`: pairs for "
     "its DPOTrainer.",
-    "`art-trainer export-data runs/Email-v0-art-tiny-1 all.jsonl --format openpipe`.",
 )
 def export_data(
     run: RunDir,
@@ -36,7 +35,7 @@ def export_data(
 
     Flags:
         file: Where to write: ….jsonl or ….parquet.
-        format_: sft or dpo, TRL's formats, or openpipe.
+        format_: sft or dpo, TRL's formats.
         min_reward: Smallest reward of an attempt; of a pair: of the better one.
         min_gap: dpo: smallest difference of rewards in a pair.
         from_step: Leave out episodes from before this step.

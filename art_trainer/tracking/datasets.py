@@ -1,11 +1,9 @@
-"""Export of recorded episodes as datasets for supervised fine-tuning, preferences and OpenPipe.
+"""Export of recorded episodes as datasets for supervised fine-tuning and for preferences.
 
-Formats ``sft`` and ``dpo`` are TRL's conversational ones (https://huggingface.co/docs/trl/dataset_formats),
-``openpipe`` is that of https://docs.openpipe.ai/features/datasets/uploading-data::
+The formats are TRL's conversational ones (https://huggingface.co/docs/trl/dataset_formats)::
 
     sft         {"prompt": [{"role": "user", "content": …}, …], "completion": [message], "tools": "[…]"}
     dpo         {"prompt": [messages], "chosen": [message], "rejected": [message], "tools": "[…]"}
-    openpipe    {"messages": […], "tools": […], "split": "TRAIN", "metadata": {…}}
 
 For TRL ``tools`` is JSON text: Arrow would merge the schemas of different tools into one structure. An
 assistant's message is the reply as it was sampled, tool calls included.
@@ -16,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -27,7 +25,7 @@ from art_trainer.tracking.episode_store import iter_steps, require_observations
 from art_trainer.tracking.run_dir import require_writable
 from art_trainer.types import Episode, Group
 
-DataFormat = Literal["sft", "dpo", "openpipe"]
+DataFormat = Literal["sft", "dpo"]
 JSONL, PARQUET = ".jsonl", ".parquet"
 Message = dict[str, Any]
 Row = dict[str, Any]
@@ -82,24 +80,6 @@ def sft_rows(episode: Episode, system: str = "") -> Iterator[Row]:
         yield {"prompt": prompt, "completion": [reply], **_tools(episode)}
 
 
-def openpipe_row(episode: Episode, system: str = "") -> Row:
-    """Return an episode as a line of an OpenPipe dataset, a conversation; as :func:`sft_rows`."""
-    names = ("env_id", "task_id", "seed", "ending", "success", "reward")
-    metadata = {name: value for name in names if (value := getattr(episode, name)) is not None}
-    return {
-        "messages": _conversation(episode, system),
-        **({"tools": [dict(tool) for tool in episode.tools]} if episode.tools else {}),
-        "metadata": string_values(metadata),
-    }
-
-
-def string_values(values: Mapping[str, object]) -> dict[str, str]:
-    """Return values as strings: OpenPipe's metadata has no other type."""
-    return {
-        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()
-    }
-
-
 def dpo_rows(
     group: Group, chosen: Container[int], *, min_gap: float = 0.0, system: str = ""
 ) -> Iterator[Row]:
@@ -148,15 +128,12 @@ def export_data(
         The rows written.
 
     Raises:
-        ConfigError: For another file type, Parquet for rows without fixed columns, or a folder that cannot
-            be written.
+        ConfigError: For another file type, or a folder that cannot be written.
         RecordError: If a record is damaged, or lacks observations.
     """
     target = Path(target)
     if target.suffix not in (JSONL, PARQUET):
         raise ConfigError(f"unknown file type {target}: use {JSONL} or {PARQUET}")
-    if target.suffix == PARQUET and data_format == "openpipe":
-        raise ConfigError(f"OpenPipe takes {JSONL} files, not {target}")
     require_writable(target)
     require_observations(run)
 
@@ -164,10 +141,9 @@ def export_data(
         for group, members in selected_groups(run, **selection):
             if data_format == "dpo":
                 yield from dpo_rows(group, members, min_gap=min_gap, system=system)
-            for episode in () if data_format == "dpo" else (group.episodes[member] for member in members):
-                yield from (
-                    sft_rows(episode, system) if data_format == "sft" else [openpipe_row(episode, system)]
-                )
+            else:
+                for member in members:
+                    yield from sft_rows(group.episodes[member], system)
 
     return _write(rows(), target)
 

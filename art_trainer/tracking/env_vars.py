@@ -38,8 +38,6 @@ ENV_VARS = (
     EnvVar("LANGFUSE_PUBLIC_KEY", "public key of Langfuse", secret=True),
     EnvVar("LANGFUSE_SECRET_KEY", "secret key of Langfuse", secret=True),
     EnvVar("LANGFUSE_HOST", "address of Langfuse", "https://cloud.langfuse.com"),
-    EnvVar("OPENPIPE_API_KEY", "key of OpenPipe", secret=True),
-    EnvVar("OPENPIPE_BASE_URL", "address of OpenPipe"),
     EnvVar("OTEL_EXPORTER_OTLP_ENDPOINT", "where OpenTelemetry's traces go", "http://localhost:4318"),
     EnvVar("OTEL_EXPORTER_OTLP_HEADERS", "headers for it, name=value,name=value", secret=True),
     EnvVar("MLFLOW_TRACKING_URI", "address of MLflow; without one a store beside the run's folder"),

@@ -221,7 +221,6 @@ _SINKS: Mapping[str, tuple[str, str]] = {
     "trackio": ("TrackioSink", "trackio"),
     "mlflow": ("MlflowSink", "mlflow"),
     "otel": ("OpenTelemetrySink", "opentelemetry"),
-    "openpipe": ("OpenPipeSink", "httpx2"),
 }
 """The registry: class and required package by name, which is that of the module and of the extra."""
 SINK_NAMES = tuple(_SINKS)

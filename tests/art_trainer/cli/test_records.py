@@ -23,5 +23,5 @@ def test_episodes_are_exported_with_the_environments_instructions_apart(invoke, 
     assert "9 rows" in invoke("export-data", "run", "last.jsonl", "--from-step", 2, "--duplicates").output
     invoke("export-data", "run", "none.jsonl", "--min-reward", 99)
     assert (tmp_path / "none.jsonl").read_text() == ""
-    assert "did you mean `openpipe`" in refused("export-data", "run", "a.jsonl", "--format", "openpip")
+    assert "did you mean `dpo`" in refused("export-data", "run", "a.jsonl", "--format", "dpoo")
     assert not (tmp_path / "a.jsonl").exists()

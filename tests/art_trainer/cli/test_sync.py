@@ -64,9 +64,8 @@ def test_sync_that_does_not_get_through_is_exit_code_1(invoke: Any, run: MadeRun
 
 @pytest.mark.parametrize("command", ["sync . --to", "train --env toy/Echo-v0 --model scratch --log"])
 def test_all_keys_that_are_missing_are_named(refused: Any, tmp_path: Path, command: str) -> None:
-    error = refused(*command.split(), "langfuse,openpipe,otel")
+    error = refused(*command.split(), "langfuse,otel")
     assert "LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY" in error
-    assert "openpipe needs OPENPIPE_API_KEY" in error
     assert not (tmp_path / "runs").exists()
 
 

@@ -20,7 +20,7 @@ def file(tmp_path: Path) -> Path:
 def test_the_environment_wins_over_the_file_and_the_file_over_defaults(file: Path) -> None:
     file.write_text(
         "# keys\nexport WANDB_API_KEY='from the file'\n\nLANGFUSE_HOST=http://file\nART_SERVER_PORT=1\n"
-        "WANDB_ENTITY=a\nWANDB_ENTITY=b\nOPENPIPE_API_KEY=\n"
+        "WANDB_ENTITY=a\nWANDB_ENTITY=b\nVLLM_API_KEY=\n"
     )
     environ = {"LANGFUSE_HOST": "http://environment", "OTHER": "x", "LANGFUSE_SECRET_KEY": ""}
     found = load_env_vars(environ, file)
@@ -30,7 +30,7 @@ def test_the_environment_wins_over_the_file_and_the_file_over_defaults(file: Pat
     assert sources["ART_SERVER_PORT"] == ("1", ".env line 5")
     assert sources["WANDB_ENTITY"] == ("b", ".env line 7")
     assert sources["ART_CLIENT_WORKERS"] == ("1", "default")
-    assert not {"OTHER", "OPENAI_API_KEY", "OPENPIPE_API_KEY", "LANGFUSE_SECRET_KEY"} & found.values.keys()
+    assert not {"OTHER", "OPENAI_API_KEY", "VLLM_API_KEY", "LANGFUSE_SECRET_KEY"} & found.values.keys()
 
 
 def test_no_secret_is_in_any_repr() -> None:

@@ -203,32 +203,12 @@ class OpenTelemetry(HttpService):
         return [(about["art.episode_id"], about["art.reward"]) for about in agents.values()]
 
 
-class OpenPipe(HttpService):
-    secrets = ("opk-0123456789",)
-
-    def settings_for(self, url: str) -> dict[str, str]:
-        return {"OPENPIPE_API_KEY": "opk-0123456789", "OPENPIPE_BASE_URL": f"{url}/api/v1"}
-
-    def answer(self, request: Request) -> Answer:
-        return Answer(200, '{"status": "ok"}')
-
-    def arrived(self) -> list[Any]:
-        found = [json.loads(request.body) for request in self.taken]  # they come side by side
-        return sorted(found, key=lambda report: [report["tags"][key] for key in ("episode_id", "turn")])
-
-    def rewards(self, run: MadeRun) -> Rewards:
-        tags = [json.loads(request.body)["tags"] for request in self.accepted]
-        assert len({tag["report_id"] for tag in tags}) == len(tags)
-        return {tag["episode_id"]: tag["episode_reward"] for tag in tags}.items()
-
-
 KINDS: dict[str, type[Service]] = {
     "tensorboard": TensorBoard,
     "trackio": Trackio,
     "mlflow": Mlflow,
     "langfuse": Langfuse,
     "otel": OpenTelemetry,
-    "openpipe": OpenPipe,
 }
 HTTP_KINDS = tuple(name for name, kind in KINDS.items() if issubclass(kind, HttpService))
 

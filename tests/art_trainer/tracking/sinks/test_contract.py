@@ -225,9 +225,9 @@ def test_a_missing_package_names_the_extra(name: str, monkeypatch: pytest.Monkey
     ("names", "settings", "words"),
     [
         (
-            "langfuse,openpipe",
-            {"LANGFUSE_PUBLIC_KEY": "pk-lf-1"},
-            "LANGFUSE_SECRET_KEY.*; .*OPENPIPE_API_KEY",
+            "langfuse,wandb",
+            {"LANGFUSE_PUBLIC_KEY": "pk-lf-1", "ART_LOG_TABLE_EPISODES": "0"},
+            "LANGFUSE_SECRET_KEY.*; .*ART_LOG_TABLE_EPISODES",
         ),
         ("wandb", {"ART_LOG_TABLE_SECONDS": "soon"}, "ART_LOG_TABLE_SECONDS is .*: set a "),
         ("wandb", {"ART_LOG_CLOSE_SECONDS": "-1"}, "ART_LOG_CLOSE_SECONDS is .*: set a "),
@@ -247,7 +247,6 @@ def test_missing_and_wrong_settings_are_named(names: str, settings: dict[str, st
         ("mlflow", {"MLFLOW_TRACKING_URI": "http://there"}, "http://there"),
         ("otel", {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://me:p4ss@o/own"}, "http://***@o/own"),
         ("otel", {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://o/"}, "http://o/v1/traces"),
-        ("openpipe", {"OPENPIPE_API_KEY": "k"}, "https://api.openpipe.ai/api/v1"),
     ],
 )
 def test_the_destination_follows_from_the_settings(

@@ -1,12 +1,10 @@
-"""Traces of episodes: what Langfuse, OpenTelemetry and OpenPipe receive, ids and identity."""
+"""Traces of episodes: what Langfuse and OpenTelemetry receive, ids and identity."""
 
 from __future__ import annotations
 
 import base64
 import dataclasses
 import json
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,6 @@ from typing import Any
 import pytest
 
 from art_trainer.tracking.sinks.base import EpisodesPlayed, make_sink
-from art_trainer.tracking.sinks.delivery import sync_run
 from art_trainer.tracking.sinks.traces import Tracer
 from art_trainer.types import Ending, Episode, EpisodeTiming, Judgement, Turn, TurnTiming
 from tests.art_trainer.tracking.sinks.services import (
@@ -29,7 +26,6 @@ from tests.art_trainer.tracking.sinks.services import (
     scores_in,
     spans_in,
 )
-from tests.art_trainer.tracking.sinks.sink_runs import MadeRun
 from tests.art_trainer.tracking.sinks.traced_episodes import invalid, played, run_info, solved
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -66,12 +62,11 @@ def test_what_arrives_is_what_was_played(name: str, deliver: Deliver) -> None:
 
 
 def test_requests_carry_the_keys(deliver: Deliver) -> None:
-    (langfuse, *_), (otel, *_), (openpipe, *_) = (deliver(name).taken for name in HTTP_KINDS)
+    (langfuse, *_), (otel, *_) = (deliver(name).taken for name in HTTP_KINDS)
     pair = base64.b64encode(f"{PUBLIC}:{SECRET}".encode()).decode()
     assert langfuse.headers["authorization"] == f"Basic {pair}"
     assert langfuse.headers["x-langfuse-public-key"] == PUBLIC
     assert otel.headers["x-key"] == "s3cr3t/value"
-    assert (openpipe.path, openpipe.headers["authorization"]) == ("/api/v1/report", "Bearer opk-0123456789")
 
 
 PARTIAL_JSON = Answer(
@@ -110,57 +105,6 @@ def test_another_langfuse_project_is_another_destination() -> None:
 
     assert destination(PUBLIC) == destination(PUBLIC) != destination(PUBLIC[:-1])
     assert "pass-word" not in destination(PUBLIC)
-
-
-def test_no_more_reports_are_under_way_than_there_are_connections(deliver: Deliver) -> None:
-    under_way, most = 0, 0
-    lock, together = threading.Lock(), threading.Event()
-
-    def answer(number: int, request: Any) -> None:
-        nonlocal under_way, most
-        with lock:
-            under_way += 1
-            most = max(most, under_way)
-        if number:
-            together.set()
-        assert together.wait(60)
-        time.sleep(0.02)  # so that too many would be seen
-        with lock:
-            under_way -= 1
-
-    service = deliver("openpipe", EpisodesPlayed(1, (solved(),) * 10), answer)
-    assert len({report["tags"]["report_id"] for report in service.arrived()}) == 20
-    assert 1 < most <= 8
-
-
-def test_a_refused_report_holds_up_no_other_and_is_the_only_one_sent_again(
-    make_service: Any, tmp_path: Path
-) -> None:
-    service, run = make_service("openpipe"), MadeRun(tmp_path / "run")
-    refused: list[str] = []
-
-    def report_id(request: Any) -> str:
-        return str(json.loads(request.body)["tags"]["report_id"])
-
-    def answer(number: int, request: Any) -> Answer | None:
-        refused[:] = refused or [report_id(request)]
-        return Answer(400) if report_id(request) in refused else None
-
-    service.wrong = answer
-    assert run.deliver(service.sink()).dead_letters == 1
-    taken = len(service.taken)
-    assert len({report_id(request) for request in service.taken}) == taken
-    service.wrong = lambda number, request: None
-    assert sync_run(run.folder, service.sink())[0].complete
-    assert [report_id(request) for request in service.taken[taken:]] == refused
-
-
-def test_what_json_cannot_say_does_not_stop_the_report(deliver: Deliver) -> None:
-    turn = Turn("say \ud83d", "ok", float("nan"))
-    episode = Episode("e", "t", 0, "start \udc00", (turn,), (), Ending.TERMINATED)
-    (report,) = deliver("openpipe", EpisodesPlayed(1, (episode,))).arrived()
-    assert {"reward", "episode_reward", "success"}.isdisjoint(report["tags"])
-    assert report["reqPayload"]["messages"][0]["content"] == "start \udc00"
 
 
 TRACER = Tracer("mail-1-abcd", 1_000_000_000_000, "art-tiny", {"temperature": 0.7, "max_tokens": 4})
