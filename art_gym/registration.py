@@ -29,10 +29,7 @@ _ENVS: dict[str, dict[str, Any]] = {
 _GAMES = {
     "art/2048Duel-v0": "art_gym.envs.game_2048.duel:Duel2048Env",
     "classic/TicTacToe-v0": f"{_ADAPTERS}.tic_tac_toe:TicTacToe",
-    "textarena/Game-v0": f"{_ADAPTERS}.textarena_game:TextArenaGame",
 }
-_AEC_ONLY = ("textarena/Game-v0",)
-"""Only the game knows who moves next, so all seats cannot be stepped at once."""
 
 PLUGIN_GROUP: Final = "art_gym.envs"
 """The group of entry points whose modules are imported with ``art_gym``."""
@@ -52,7 +49,7 @@ def register_envs() -> None:
 def register_games() -> None:
     """Register every game with PettingZoo, if that is installed; ids that are registered are left alone.
 
-    Each is registered as an AEC environment and, if code may step all seats at once, as a parallel one.
+    Each is registered as an AEC environment and as a parallel one.
     """
     if importlib.util.find_spec("pettingzoo") is None:
         return
@@ -63,7 +60,7 @@ def register_games() -> None:
     for game_id, game in _GAMES.items():
         if game_id not in pettingzoo.aec_registry:
             pettingzoo.register("aec", game_id, entry_point=game)
-        if game_id not in (*pettingzoo.parallel_registry, *_AEC_ONLY):
+        if game_id not in pettingzoo.parallel_registry:
             pettingzoo.register("parallel", game_id, entry_point=partial(_parallel_game, game))
 
 

@@ -1,23 +1,16 @@
 """TextArena's games as text environments and as games for self-play here."""
 
 import random
-import warnings
 
-import pettingzoo
 import pytest
 
 pytest.importorskip("textarena")
 
 import textarena
-from pettingzoo.test import api_test
 
-from art_gym.games.seats import SeatEnv
 from art_gym.wrappers.adapters.textarena_env import TextArenaSoloEnv
-from art_gym.wrappers.adapters.textarena_game import TextArenaGame
 from art_trainer.inference.scripted_policy import ScriptedPolicy
 from art_trainer.rollout.episodes import group_specs, rollout_groups
-from art_trainer.rollout.games import play_games, seat_groups
-from art_trainer.types import EpisodeSpec
 
 
 @pytest.fixture(autouse=True)
@@ -26,22 +19,6 @@ def own_chance():
     state = random.getstate()
     yield
     random.setstate(state)
-
-
-def cells(game, rng):
-    """A player for TextArena's tic-tac-toe: any free cell."""
-
-    def act(words):
-        free = words[words.rfind("Available Moves:") :].replace("'", "").split("[")[1:]
-        return "[" + str(rng.choice([move.split("]")[0] for move in free])) + "]"
-
-    return act
-
-
-class Played(TextArenaGame):
-    """Tic-tac-toe with a scripted player."""
-
-    players = {name: {"random": cells} for name in ("player_0", "player_1")}  # noqa: RUF012
 
 
 @pytest.mark.parametrize(
@@ -101,53 +78,6 @@ def test_bad_replies():
     assert "Invalid Move" in observation
 
 
-def test_two_players():
-    """Games for two are played by self-play's rollout, a group for each seat."""
-    starts = [EpisodeSpec(seed, rng_seed=(seed, member)) for seed in (1, 2) for member in range(4)]
-    games = play_games(dict.fromkeys(("player_0", "player_1"), ScriptedPolicy("random")), Played, starts)
-    groups = seat_groups(games, 4, ("player_0", "player_1"))
-    assert len(groups) == 4
-    assert all(group.whole for group in groups)
-    for game in games:
-        rewards = [game[name].reward for name in ("player_0", "player_1")]
-        assert rewards in ([1, -1], [-1, 1], [0, 0])
-        assert [game[name].success for name in ("player_0", "player_1")] == [reward > 0 for reward in rewards]
-
-
-def test_one_seat():
-    """One seat of a game for two is an environment, the other is a script; seeds repeat it."""
-
-    def said(seed):
-        env = SeatEnv(Played(), "player_1", {"player_0": "random"})
-        observation, _ = env.reset(seed=seed)
-        return [observation, env.step("[8]")[0]]
-
-    assert said(1) == said(1)
-    assert "[Player 0]" in said(1)[0]
-
-
-def test_registered():
-    """`textarena/Game-v0` is a game in PettingZoo's registry and passes its `api_test`."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        # Of any observation that is a Dict, and of actions that are text.
-        warnings.filterwarnings("ignore", message=".*(probably should be|is not a NumPy array)")
-        game = pettingzoo.make("aec", "textarena/Game-v0", game="KuhnPoker-v0")
-        api_test(game, num_cycles=40)
-    assert "textarena/Game-v0" not in pettingzoo.parallel_registry
-
-
-def test_turn_limit():
-    """A game for two is truncated after a number of replies, which TextArena itself does not do."""
-    game = TextArenaGame("KuhnPoker-v0", max_cycles=1)
-    game.reset(seed=3)
-    for _ in range(3):
-        if not any(game.truncations.values()):
-            game.step("[check]")
-    assert all(game.truncations.values())
-    assert not any(game.terminations.values())
-
-
 def test_rollout():
     """Groups of episodes are played by this trainer's rollout."""
     groups = rollout_groups(ScriptedPolicy("random"), TextArenaSoloEnv, group_specs([1, 2], 3))
@@ -158,8 +88,3 @@ def test_wrong_id():
     """A wrong id is named with the nearest right one."""
     with pytest.raises(ValueError, match="did you mean `GuessTheNumber-v0`"):
         TextArenaSoloEnv("GuessTheNumbr-v0")
-
-
-def test_limit_random_player():
-    """TextArena has no random policies, so a vocabulary for a model from scratch cannot be collected."""
-    assert TextArenaGame.players == {}
