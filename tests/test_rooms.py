@@ -34,7 +34,7 @@ ROOMS = {
     ).split(),
     "art_gym.envs.coding": (
         "sandbox drivers values problem problems judge sharing loaders "
-        "statement collection baselines validate env duel"
+        "statement collection baselines validate env"
     ).split(),
 }
 """The parts of a package from the ground floor up: each imports only what stands before it."""

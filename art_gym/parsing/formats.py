@@ -158,10 +158,16 @@ def _more_objects(text: str, position: int) -> int:
     return count
 
 
-def write_call(name: str, arguments: Mapping[str, Any]) -> str:
-    """Write a call in the Hermes format; the parser reads it back exactly, whatever the arguments hold."""
+def write_call(name: str, arguments: Mapping[str, Any] | str) -> str:
+    """Write a call in the Hermes format; the parser reads it back exactly, whatever the arguments hold.
+
+    Args:
+        name: The tool.
+        arguments: By name, or as JSON text; text that is no JSON stays, for the parser to report.
+    """
+    text = arguments if isinstance(arguments, str) else json.dumps(dict(arguments), ensure_ascii=False)
     # An argument that contains "</tool_call>" or "<think>" would be read as markup.
-    written = json.dumps({"name": name, "arguments": dict(arguments)}).replace("<", "\\u003c")
+    written = f'{{"name": {json.dumps(name)}, "arguments": {text or "{}"}}}'.replace("<", "\\u003c")
     return f"<tool_call>\n{written}\n</tool_call>"
 
 

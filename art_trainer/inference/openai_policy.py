@@ -13,6 +13,7 @@ from typing import Any
 
 import openai
 
+from art_gym.parsing.formats import write_call
 from art_trainer.inference.policy import Conversation, Reply
 from art_trainer.models.chat_template import apply_history_window
 from art_trainer.signals import first_completed
@@ -153,16 +154,7 @@ def _reply_of(answer: Any) -> Reply:
     for call in message.tool_calls or ():
         function = getattr(call, "function", None)
         if function is not None:
-            parts.append(_hermes_call(function.name, function.arguments))
+            parts.append(write_call(function.name, function.arguments or "{}"))
     usage = getattr(answer, "usage", None)
     count = getattr(usage, "completion_tokens", None) or 0
     return Reply("\n".join(parts), "length" if choices[0].finish_reason == "length" else "stop", int(count))
-
-
-def _hermes_call(name: str, arguments: str | None) -> str:
-    """Write a tool call as Hermes and Qwen do; invalid arguments stay, for the parser to report."""
-    try:
-        written = json.dumps(json.loads(arguments or "{}"), ensure_ascii=False)
-    except (ValueError, RecursionError):  # a number of over 4300 digits is a ValueError, too
-        written = str(arguments)
-    return f'<tool_call>{{"name": {json.dumps(name)}, "arguments": {written}}}</tool_call>'

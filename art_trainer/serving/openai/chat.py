@@ -14,6 +14,7 @@ import jinja2
 import jinja2.meta
 from transformers import PreTrainedTokenizerBase
 
+from art_gym.parsing.formats import write_call
 from art_trainer.models.chat_template import ChatFormat, Message, Tools
 from art_trainer.serving.http.middleware import ApiError
 
@@ -184,8 +185,7 @@ def _call_as_text(message: Message) -> Message:
     if not message.get("tool_calls"):
         return message
     calls = [
-        f'<tool_call>{{"name": {json.dumps(call["function"]["name"])}, '
-        f'"arguments": {json_text(call["function"]["arguments"])}}}</tool_call>'
+        write_call(call["function"]["name"], json_text(call["function"]["arguments"]))
         for call in message["tool_calls"]
     ]
     text = [message["content"]] if message["content"] else []
