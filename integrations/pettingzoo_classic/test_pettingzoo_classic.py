@@ -100,7 +100,7 @@ def test_self_play(tmp_path):
     model, tokenizer = scratch_model(game_texts(TicTacToe, seed=0), size=size)
     policy = TransformersPolicy(model, tokenizer, sampling=SamplingParams(max_new_tokens=2), history_window=1)
     learning = ImitationConfig(learning_rate=3e-3)
-    imitate_players(policy, TicTacToe, TicTacToe.seats, "random", episodes=40, seed=0, config=learning)
+    imitate_players(policy, TicTacToe, TicTacToe.seats, "random", episodes=160, seed=0, config=learning)
     config = GRPOConfig(
         max_steps=2, groups_per_step=2, num_generations=4, max_completion_length=2, output_dir=str(tmp_path)
     )

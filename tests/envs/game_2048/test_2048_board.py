@@ -113,22 +113,6 @@ def test_each_empty_cell_owns_its_share_of_the_draws_and_a_tenth_are_4(count: in
     assert abs(FOUR / 2**32 - 0.1) < 1e-9
 
 
-@pytest.mark.parametrize(
-    ("size", "row", "move", "after", "points"),
-    [
-        (4, (1, 1, 1, 1), "left", (2, 2, 0, 0), 8),  # a tile merges once a move
-        (4, (2, 1, 1, 0), "left", (2, 2, 0, 0), 4),
-        (4, (16, 16, 0, 0), "left", (17, 0, 0, 0), 131_072),
-        (4, (17, 15, 15, 16), "right", (0, 17, 16, 16), 65_536),
-        (8, (64, 64, 0, 0, 0, 0, 0, 0), "left", (65, 0, 0, 0, 0, 0, 0, 0), 2**65),
-    ],
-)
-def test_merges(size: int, row: tuple[int, ...], move: str, after: tuple[int, ...], points: int) -> None:
-    rules = Rules.of(size)
-    slid, gained = rules.slide(rules.pack([*row, *[0] * (size * size - size)]), ACTIONS.index(move))
-    assert (rules.exponents(slid)[:size], gained) == (after, points)
-
-
 def test_place_puts_a_tile_by_hand() -> None:
     rules = Rules.of(3)
     board = rules.place(0, 5, 2)
