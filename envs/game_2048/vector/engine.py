@@ -200,7 +200,19 @@ def advance(
     points: NDArray[np.float64],
     moved: NDArray[np.bool_],
 ) -> bool:
-    """As ``numpy_engine.advance``."""
+    """Make a move in every live game, new tile included. All arrays have shape (N,).
+
+    Args:
+        games: Changed in place.
+        actions: Indices into ``ACTIONS``.
+        live: The games that take their action; the others stay as they are.
+        shared: As in ``TileRng``.
+        points: Filled with the merged points.
+        moved: Filled with whether the move changed the board.
+
+    Returns:
+        Whether all actions are from 0 to 3; if not, nothing was changed.
+    """
     seen = 0
     for i in range(len(actions)):
         seen |= actions[i]
@@ -275,7 +287,17 @@ def _draw(draws: _Words, tiles: _Words, change: _Bytes) -> None:
 
 @compiled
 def start_games(games: Games, places: NDArray[np.intp], supply: Supply, split: np.uint64) -> bool:
-    """As ``numpy_engine.start_games``."""
+    """Begin new games, each with the opening's two tiles.
+
+    Args:
+        games: Changed in place.
+        places: (M,): which games to begin anew, by number; none twice.
+        supply: Where their keys come from: each of these places has at least one word left, and uses it.
+        split: What the two lowest bits of the keys are to be; see ``rules/tile_rng.py``.
+
+    Returns:
+        Whether one of these places has no word left.
+    """
     _, size, _, width = games.cells.shape
     spent = False
     for place in places:
@@ -299,7 +321,14 @@ def start_games(games: Games, places: NDArray[np.intp], supply: Supply, split: n
 
 @compiled
 def observe_all(games: Games, grids: _Bytes, masks: NDArray[np.int8], over: NDArray[np.bool_]) -> None:
-    """As ``numpy_engine.observe_all``."""
+    """Say how the games stand.
+
+    Args:
+        games: N games.
+        grids: (N, size * size); filled with each board's exponents, row by row.
+        masks: (N, 4); filled with 1 for a legal action, else 0.
+        over: (N,); filled with whether no action is legal.
+    """
     cells = games.cells
     blocks, size, _, width = cells.shape
     legal = np.empty((4, width), np.uint8)

@@ -111,7 +111,7 @@ def test_a_judge_model_that_fails_is_counted_and_one_that_only_fails_is_given_up
     dead = serve(lambda number, request: says("no idea"))
     with pytest.raises(EvaluationFailedError, match="it failed for the first 8 groups: "):
         judge_eval(*judge(dead), "--groups", 40, "--size", 2)
-    assert len(dead.requests) < 20
+    assert len(dead.requests) < 40  # how many more were on their way is up to the threads
     both = invoke(
         "judge", "eval", "--env", ENV, "--judge", "rubric", *judge(dead), "--groups", 9, "--size", 2
     )
