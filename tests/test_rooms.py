@@ -26,8 +26,7 @@ ROOMS = {
     ).split(),
     "art_gym.wrappers.judging": ("base cache budget prompt http_client llm_judge rubric_judge").split(),
     "art_gym.envs.mail": (
-        "message words values grading store synthetic questions importers collection rewards facts "
-        "baselines env"
+        "message words values grading store synthetic questions importers collection rewards baselines env"
     ).split(),
     "art_gym.envs.game_2048": (
         "compiling rules options rendering search players env array_env duel vector"

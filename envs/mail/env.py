@@ -10,10 +10,9 @@ from typing import Any, ClassVar, Literal
 from art_gym.env import Baseline, TextEnv
 from art_gym.envs.mail.baselines import BASELINES, TEACHERS
 from art_gym.envs.mail.collection import open_collection, store_sha256
-from art_gym.envs.mail.facts import episode_facts
 from art_gym.envs.mail.grading import matches, says_nothing_found
 from art_gym.envs.mail.questions import Question
-from art_gym.envs.mail.rewards import REWARDS, Progress, failed_terms, right_terms
+from art_gym.envs.mail.rewards import REWARDS, Progress, episode_facts, failed_terms, right_terms
 from art_gym.envs.mail.store.store import Hit, query_words
 from art_gym.errors import ToolError, did_you_mean
 from art_gym.tasks import Task

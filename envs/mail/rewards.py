@@ -1,4 +1,6 @@
-"""The rewards of the mail environment: ``"outcome"`` pays at the end, ``"shaped"`` lends on the way to it.
+"""The rewards of the mail environment, and the facts that judges compare.
+
+Rewards: ``"outcome"`` pays at the end, ``"shaped"`` lends on the way to it.
 
 An end without the right result always costs the same: a wrong result, none, no turns left. So what
 never succeeds earns the least there is, and a guess is never worse than silence.
@@ -10,7 +12,11 @@ that come nearer to the result and adds nothing to an episode's sum, so no polic
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from art_gym.envs.mail.grading import matches, says_nothing_found
 
 REWARDS = ("outcome", "shaped")
 """The rewards by the name that ``gym.make`` takes."""
@@ -48,3 +54,64 @@ def right_terms(*, sources: float, turns_left: float) -> dict[str, float]:
 def failed_terms(*, answered: bool) -> dict[str, float]:
     """What any other end costs: ``wrong`` for a wrong result, ``no_answer`` for none."""
     return {"wrong" if answered else "no_answer": _FAILED}
+
+
+# Facts about a finished episode, in the form that judges compare.
+
+_NOTHING = "not in the mailbox"
+_FEWEST_TURNS = {
+    "known_item": 2,  # search, select
+    "fact": 3,  # search, read, answer
+    "two_messages": 4,  # search, read, read, answer
+    "unanswerable": 2,  # search, answer
+}
+_REQUIRED = {
+    "known_item": ("search", "select"),
+    "fact": ("search", "read", "answer"),
+    "two_messages": ("search", "read", "answer"),
+    "unanswerable": ("search", "answer"),
+}
+
+
+def episode_facts(
+    question: Mapping[str, Any], result: Mapping[str, str] | None, gold: Sequence[str], text: str = ""
+) -> dict[str, Any]:
+    """An episode's facts, see :meth:`art_gym.env.TextEnv.facts`.
+
+    A mail is named by its Message-ID: the ids of an episode have no meaning outside it. An answer in any
+    accepted form is replaced by the first form, so that right answers are equal. Only free text may be half
+    right: a date, a name or an amount that merely looks like the right one is wrong.
+
+    Args:
+        question: The task's data.
+        result: ``{"mail": Message-ID}``, ``{"answer": text}``, or ``None`` for giving up.
+        gold: The Message-IDs of the right mails.
+        text: The question as it is asked.
+    """
+    kind = question["kind"]
+    free_text = kind in ("fact", "two_messages") and question["answer_type"] in (None, "text")
+    facts: dict[str, Any] = {
+        "task_type": "email_search" if kind == "known_item" else "question_answering",
+        "match": "similar" if free_text else "exact",
+        "optimal_turns": _FEWEST_TURNS[kind],
+        "required_actions": list(_REQUIRED[kind]),
+    }
+    if result is not None:  # left out, not None: vector environments join each key's values of one type
+        facts["result"] = dict(result)
+    given = result or {}
+    if kind == "known_item":
+        if gold:
+            facts["expected"] = {"mail": given["mail"] if given.get("mail") in gold else min(gold)}
+        return facts
+    answers = [_NOTHING] if kind == "unanswerable" else question["answers"]
+    if answers:
+        facts["expected"] = {"answer": answers[0]}
+        if "answer" in given and _is_right(given["answer"], question, text):
+            facts["result"] = dict(facts["expected"])
+    return facts
+
+
+def _is_right(answer: str, question: Mapping[str, Any], text: str) -> bool:
+    if question["kind"] == "unanswerable":
+        return says_nothing_found(answer, text)
+    return matches(answer, question["answers"], question["answer_type"], text)

@@ -7,7 +7,6 @@ are made without wrappers (their ``-raw`` ids), and an observation is what is ne
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from art_gym.wrappers.adapters.common import FreeTextEnv, import_optional, require_known
@@ -16,16 +15,11 @@ from art_gym.wrappers.text_adapter import TextAdapter
 
 _RAW = "-raw"
 _ECHO = "PLAYER_ACTION"
-_GAME = -1
+"""The kind of a message that repeats the player's own reply."""
 
 
-def make_game(game_id: str, **arguments: Any) -> Any:
-    """Make a game of TextArena without its wrappers.
-
-    Args:
-        game_id: TextArena's id, such as ``"GuessTheNumber-v0"``.
-        arguments: The game's own.
-    """
+def _make_game(game_id: str, **arguments: Any) -> Any:
+    """Make a game of TextArena without its wrappers."""
     library = import_optional("textarena", "textarena")
     registry = import_optional("textarena.envs.registration", "textarena").ENV_REGISTRY
     games = [name.removesuffix(_RAW) for name in registry if name.endswith(_RAW)]
@@ -33,21 +27,6 @@ def make_game(game_id: str, **arguments: Any) -> Any:
     require_known("TextArena", "game", game_id, games)
     with IsolatedRandom().active(0):
         return library.make(game_id + _RAW, **arguments)
-
-
-def text_for(messages: Sequence[tuple[int, str, Any]], player: int) -> str:
-    """The messages to a player as text: everything but their own replies.
-
-    Args:
-        messages: TextArena's messages: who, what, and the kind.
-        player: To whom.
-    """
-    lines = [
-        message if sender == _GAME else f"[Player {sender}] {message}"
-        for sender, message, kind in messages
-        if not (sender == player and kind.name == _ECHO)
-    ]
-    return "\n".join(line.strip() for line in lines)
 
 
 class TextArenaEnv(FreeTextEnv):
@@ -66,12 +45,12 @@ class TextArenaEnv(FreeTextEnv):
     ) -> tuple[str, dict[str, Any]]:
         """Begin a game; the global random state is seeded, as TextArena does."""
         self.game.reset(num_players=1, seed=seed)
-        return text_for(self.game.get_observation()[1], 0), {}
+        return self._news(), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take a reply."""
         done, _ = self.game.step(action)
-        text = text_for(self.game.get_observation()[1], 0)
+        text = self._news()
         if not done:
             return text, 0.0, False, False, {}
         rewards, results = self.game.close()
@@ -79,6 +58,11 @@ class TextArenaEnv(FreeTextEnv):
         ending = str(results[0].get("reason") or "")
         text = f"{text}\n{ending}" if text and ending not in text else text or ending
         return text, reward, True, False, {"success": reward >= 1}
+
+    def _news(self) -> str:
+        """What is new to the player, as text."""
+        messages = self.game.get_observation()[1]
+        return "\n".join(text.strip() for _, text, kind in messages if kind.name != _ECHO)
 
 
 class TextArenaSoloEnv(TextAdapter):
@@ -104,7 +88,7 @@ class TextArenaSoloEnv(TextAdapter):
         **arguments: Any,
     ) -> None:
         super().__init__(
-            TextArenaEnv(make_game(game, **arguments)),
+            TextArenaEnv(_make_game(game, **arguments)),
             max_turns=max_turns,
             isolated_random=True,
             render_mode=render_mode,

@@ -190,12 +190,6 @@ class LLMJudge:
         """Requests, tokens, cost and failures so far, of this judge and those made from it."""
         return self._counters.statistics
 
-    def with_seed(self, seed: int) -> LLMJudge:
-        """The same judge with other labels and another order; connections, cache and counts are shared."""
-        judge = copy.copy(self)
-        judge.seed = seed
-        return judge
-
     def in_given_order(self) -> LLMJudge:
         """The same judge, but attempts are shown in the order in which the group lists them."""
         judge = copy.copy(self)

