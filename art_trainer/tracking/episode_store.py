@@ -79,7 +79,7 @@ def _truncate_after(file: Path, step: int) -> Mapping[str, Any] | None:
                 break
             end = frame.end
             if frame.header["kind"] == SETTINGS:
-                settings = _settings(frame).config
+                settings = _settings(frame)
             else:
                 last = after
     except RecordError as error:
@@ -137,19 +137,6 @@ class StepRecord:
     left_out: int
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedSettings:
-    """The trainer's settings of the steps after ``after``.
-
-    Attributes:
-        after: Steps done when these settings came into force.
-        config: The settings, without the output folder.
-    """
-
-    after: int
-    config: Mapping[str, Any]
-
-
 def recorded_steps(run: Path | str) -> list[int]:
     """Return the steps that a run has episodes of, in order; raises as :func:`iter_steps`."""
     return [frame.header["step"] for frame in step_frames(run)]
@@ -179,14 +166,14 @@ def iter_episodes(run: Path | str, steps: Container[int] | None = None) -> Itera
         yield from _episodes(frame)
 
 
-def recorded_settings(run: Path | str) -> list[RecordedSettings]:
-    """Return the settings of a run in the order they came into force; raises as :func:`iter_steps`."""
+def recorded_settings(run: Path | str) -> list[Mapping[str, Any]]:
+    """Return the trainer's settings in the order they came into force; raises as :func:`iter_steps`."""
     return [_settings(frame) for frame in read_frames(Path(run) / FILE) if frame.header["kind"] == SETTINGS]
 
 
 def require_observations(run: Path | str) -> None:
     """Raise ``RecordError`` for a run that was recorded without what the environment showed."""
-    if not all(settings.config.get("log_observations", True) for settings in recorded_settings(run)):
+    if not all(settings.get("log_observations", True) for settings in recorded_settings(run)):
         raise RecordError(
             f"{run} lacks what the environment showed: it was recorded with log_observations: false"
         )
@@ -199,10 +186,10 @@ def step_frames(run: Path | str, steps: Container[int] | None = None) -> Iterato
             yield frame
 
 
-def _settings(frame: Frame) -> RecordedSettings:
+def _settings(frame: Frame) -> Mapping[str, Any]:
     (line,) = frame.lines()
-    data = json.loads(line)
-    return RecordedSettings(data["after"], data["config"])
+    found: Mapping[str, Any] = json.loads(line)["config"]
+    return found
 
 
 def _episodes(frame: Frame) -> Iterator[RecordedEpisode]:
