@@ -62,12 +62,9 @@ class Game2048Env(TextEnv):
     ``reward="target"``, after OpenPipe ART's example, pays at the end alone: 2 if the target was
     reached, else ``(log2(best) - 1) / (log2(target) - 1) + 0.2 * (log2(total) - 1) / (log2(target * cells)
     - 1)``, less than 1.2; an illegal move costs 1. Every doubling is worth the same however much harder it
-    is, so most of the reward below the target comes with the first few tiles. It can be gamed by
-    saying nothing: a reply that is no move costs ``invalid_action_penalty``, which is less than the risk of
-    an illegal move for an agent that does not know the legal ones; and if ``max_turns`` is small, doing
-    nothing costs little.
+    is, so most of the reward below the target comes with the first few tiles.
 
-    A reply that is no move costs ``invalid_action_penalty``, under every reward.
+    A reply that is no move costs ``invalid_action_penalty``, and no less than an illegal move.
 
     ## Episode End
     Terminated when no move is legal and, with ``stop_at_target``, when the target is reached; truncated after
@@ -160,7 +157,7 @@ class Game2048Env(TextEnv):
             [Task(name, prompt, name) for name in SPLITS],
             split=split,
             max_turns=max_turns,
-            invalid_action_penalty=invalid_action_penalty,
+            invalid_action_penalty=max(invalid_action_penalty, options.illegal_move_penalty),
             render_mode=render_mode,
         )
 

@@ -151,6 +151,7 @@ def test_standing_still_never_pays(reward: str, stalling: list[str]) -> None:
     longer, shorter = (game(reward, stalling, max_turns=turns) for turns in (400, 200))
     assert longer[1]["metrics"]["moves"] == shorter[1]["metrics"]["moves"]
     assert longer[0] <= shorter[0]
+    assert longer[0] < game(reward, ["up", "left"], max_turns=400)[0]  # soon all of these are illegal, too
 
 
 @pytest.mark.parametrize("size", [3, 4, 8])
