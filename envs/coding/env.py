@@ -58,8 +58,8 @@ class CodingEnv(TextEnv):
     ## Rewards
     Only a submission pays, by the hidden tests. ``reward="all"`` (the default) pays ``tests`` 1 when all
     pass; ``reward="fraction"`` pays the share that does. A solution earns ``quick`` besides, up to 0.1 for
-    turns left; an answer that earns nothing else but loads earns ``loads``, 0.05. What the task shows
-    pays nothing. A reply that is no valid call costs ``invalid_action_penalty``.
+    turns left; any other answer that loads earns 0.05 at least, by ``loads``. What the task shows pays
+    nothing. A reply that is no valid call costs ``invalid_action_penalty``.
 
     The hidden tests run in the sandbox on inputs alone; what comes back is compared outside, by exact type
     and value. What passes is judged a second time in a fresh order, and what does not pass both times does
@@ -242,8 +242,8 @@ def _checked(code: str) -> str:
 def score_terms(reward: str, verdict: Verdict, turns_left: float) -> dict[str, float]:
     """The reward of a submission in named parts.
 
-    ``tests`` is what the hidden tests pay. A solution earns ``quick`` besides, up to 0.1 for turns left; a
-    program that is paid nothing for its tests, but loads and has what is to be called, earns ``loads``, 0.05.
+    ``tests`` is what the hidden tests pay. A solution earns ``quick`` besides, up to 0.1 for turns left; any
+    other program that loads and has what is to be called is paid 0.05 at least, by ``loads``.
 
     Args:
         reward: A name in `REWARDS`.
@@ -258,6 +258,6 @@ def score_terms(reward: str, verdict: Verdict, turns_left: float) -> dict[str, f
     terms = {"tests": REWARDS[reward](verdict)}
     if verdict.solved:
         terms["quick"] = _QUICK_REWARD * turns_left
-    elif verdict.loaded and not terms["tests"]:
-        terms["loads"] = _LOADS_REWARD
+    elif verdict.loaded and terms["tests"] < _LOADS_REWARD:
+        terms["loads"] = _LOADS_REWARD - terms["tests"]
     return terms

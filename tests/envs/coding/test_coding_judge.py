@@ -295,6 +295,7 @@ SOLVED, HALF, NONE, BROKEN = Verdict(4, 4), Verdict(2, 4), Verdict(0, 4), Verdic
         ("fraction", SOLVED, 0.5, {"tests": 1.0, "quick": 0.05}),
         ("fraction", HALF, 0.5, {"tests": 0.5}),
         ("fraction", Verdict(99, 100), 1.0, {"tests": 0.99}),
+        ("fraction", Verdict(1, 100), 1.0, {"tests": 0.01, "loads": 0.04}),
         ("fraction", NONE, 0.5, {"tests": 0.0, "loads": 0.05}),
         ("fraction", BROKEN, 0.5, {"tests": 0.0}),
     ],
