@@ -266,3 +266,13 @@ class TextEnv(TurnLimitSpec, TaskEnv, gym.Env[str, str]):
         self._latest = exchange(reply, observation)
         if self.render_mode == "human":
             print(self._latest)
+
+
+def truncate(env: gym.Env[Any, Any]) -> dict[str, Any]:
+    """End an episode that its player has left, as the turn limit would.
+
+    Returns:
+        As :meth:`TextEnv.truncate`; empty if no episode is running, or the environment is no ``TextEnv``.
+    """
+    text_env = env.unwrapped
+    return text_env.truncate() if isinstance(text_env, TextEnv) and text_env._running else {}

@@ -14,6 +14,8 @@ from typing import Any
 
 import gymnasium as gym
 
+from art_gym.base import add_terms
+from art_gym.env import truncate
 from art_gym.parsing.formats import write_call
 
 ENDED = "The episode is over."
@@ -108,12 +110,10 @@ class ToolEpisode:
         self.observation = str(observation)
         self._turns += 1
         self._reward += float(reward)
-        for term, value in info.get("score_terms", {}).items():
-            self._terms[term] = self._terms.get(term, 0.0) + float(value)
         if terminated or truncated:
             self.over = True
             self._ending = {"ended_by": "termination" if terminated else "truncation"}
-            self._ending |= {key: info[key] for key in ("success", "metrics") if key in info}
+        self._count(info)
         return Answer(self.observation, refused="error" in info, ended=self.over)
 
     def result(self) -> dict[str, Any]:
@@ -121,17 +121,28 @@ class ToolEpisode:
 
         ``env``, ``seed``, ``task_id``, ``turns``, ``reward`` (the sum over turns), ``score_terms`` (its
         parts), ``ended_by`` (``"termination"``, ``"truncation"``, ``"fault"``, or ``"leaving"`` if it is
-        not over), and of an episode that ran to its end ``success`` and ``metrics``.
+        not over), and after the end ``success`` and ``metrics``.
         """
         played = {"turns": self._turns, "reward": self._reward, "score_terms": dict(self._terms)}
         return {"env": self.name, "seed": self._seed, "task_id": self._task_id, **played, **self._ending}
 
     def close(self) -> dict[str, Any]:
-        """Close the environment, with all it holds (a sandbox, a mailbox); return the result."""
-        result = self.result()
-        self.over = True
+        """Close the environment, with all it holds (a sandbox, a mailbox); return the result.
+
+        Who leaves is paid as if the turns had run out.
+        """
+        if not self.over:
+            self.over = True
+            info = truncate(self._env)
+            self._reward += sum(info.get("score_terms", {}).values())
+            self._count(info)
         self._env.close()
-        return result
+        return self.result()
+
+    def _count(self, info: Mapping[str, Any]) -> None:
+        """Add an outcome's terms, and keep what it says of the end."""
+        add_terms(self._terms, info.get("score_terms", {}))
+        self._ending |= {key: info[key] for key in ("success", "metrics") if key in info}
 
     def _introduce(self, system: str) -> str:
         """The first observation with its text about writing calls replaced by one about making them."""

@@ -27,6 +27,8 @@ from pydantic import Field
 from verifiers.v1.dialects.chat import message_to_wire  # type: ignore[import-not-found]
 
 import art_gym  # noqa: F401 - registers the environments
+from art_gym.base import add_terms
+from art_gym.env import truncate
 
 __all__ = ["ArtEnv", "ArtHarness", "ArtTaskset"]
 
@@ -143,11 +145,14 @@ class ArtEnv(vf.Env[ArtEnvConfig]):  # type: ignore[misc]
                         observation, reward, terminated, truncated, info = await loop.run_in_executor(
                             thread, env.step, segment.last_reply
                         )
-                        for name, value in info.get("score_terms", {"reward": reward}).items():
-                            terms[name] = terms.get(name, 0.0) + value
+                        add_terms(terms, info.get("score_terms", {"reward": reward}))
                         if terminated or truncated:
                             break
                         segment = await interaction.turn(observation)
+                # verifiers' own limits may end a rollout before the episode.
+                ended = await loop.run_in_executor(thread, truncate, env)
+                add_terms(terms, ended.get("score_terms", {}))
+                info = ended or info
             finally:
                 await loop.run_in_executor(thread, env.close)
         trace = interaction.trace

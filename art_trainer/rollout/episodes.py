@@ -19,7 +19,7 @@ from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
-from art_gym.env import TextEnv
+from art_gym.env import truncate
 from art_trainer.inference.policy import Conversation, Policy, Reply
 from art_trainer.rollout.envs import EnvPool, MakeEnv, TextEnvironment, state_digest
 from art_trainer.types import (
@@ -382,19 +382,18 @@ class _EpisodeRunner:
 
 def _truncate(live: _LiveEpisode) -> None:
     """End the environment's episode as at its turn limit, and add what that pays to the last turn."""
-    env = live.env.unwrapped
-    if not live.turns or not isinstance(env, TextEnv):
+    if not live.turns:
         return
     try:
-        info = env.truncate()
+        info = truncate(live.env)
     except Exception:  # an environment is its author's code; what it raises is this episode's outcome
         live.fail(Ending.ENV_ERROR, last_line())
         return
-    last, paid = live.turns[-1], info["score_terms"]
+    last, paid = live.turns[-1], info.get("score_terms", {})
     terms = {name: last.score_terms.get(name, 0.0) + paid.get(name, 0.0) for name in last.score_terms | paid}
     live.turns[-1] = replace(last, reward=last.reward + sum(paid.values()), score_terms=terms)
     live.success, live.metrics = outcome_of(info)
-    live.facts = dict(info["facts"])
+    live.facts = dict(info.get("facts", {}))
 
 
 def turn_of(reply: str, observation: str, reward: Any, info: Mapping[str, Any], **more: Any) -> Turn:

@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Literal
 
 import gymnasium as gym
 
+from art_gym.env import truncate
 from art_gym.errors import UnknownTaskError
 from art_gym.parsing.formats import write_call
 from art_gym.wrappers.judging import Attempt, AttemptRecorder
@@ -80,8 +81,8 @@ def environment_factory(
         free_text: Offer one tool, ``act(text)``, whose text is the reply, instead of the environment's own
             tools. With a tokenizer from :func:`~art_trainer.trl.free_text` every turn is a call of it.
         unfinished_reward: Added if the model stopped calling tools, or had no tokens left, before the
-            episode's end. TRL ends a rollout at the first turn without a call; with the default of 0 a model
-            can avoid the costs of playing on by saying nothing.
+            episode's end, to what a ``TextEnv`` then pays as if its turns had run out. Other environments
+            pay nothing, so with the default of 0 a model can avoid the costs of playing on by saying nothing.
 
     Raises:
         ConfigError: If ``env_args`` cannot be written as JSON.
@@ -124,10 +125,15 @@ class ToolEnvironment:
         self._playing = True
 
     def get_reward(self) -> float | None:
-        """Return the episode's reward; ``None`` if the environment failed."""
-        if self._fault is not None:
-            return None
-        return self._reward + (self._factory.unfinished_reward if self._playing else 0.0)
+        """End the episode and return its reward; ``None`` if the environment failed."""
+        if self._playing and self._env is not None:
+            self._playing = False
+            try:
+                terms = truncate(self._env).get("score_terms", {})
+                self._reward += sum(terms.values(), self._factory.unfinished_reward)
+            except Exception:  # an environment is its author's code; what it raises is this episode's outcome
+                self._fail()
+        return None if self._fault is not None else self._reward
 
     def _attempt(self) -> Attempt | None:
         """Return the episode played, for judges, without an id; ``None`` if it failed."""

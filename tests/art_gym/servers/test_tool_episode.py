@@ -1,5 +1,6 @@
 import json
 
+import gymnasium as gym
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,6 +63,18 @@ def test_after_the_end_a_call_does_nothing():
     closed.close()
     assert env.closed
     assert closed.call("stop", {}).text == OVER
+
+
+def test_who_leaves_is_paid_as_if_the_turns_had_run_out():
+    episode = ToolEpisode(gym.make("art/Email-v0"), seed=1)
+    assert episode.result()["reward"] == 0
+    account = episode.close()
+    assert (account["reward"], account["score_terms"], account["ended_by"]) == (
+        -0.5,
+        {"no_answer": -0.5},
+        "leaving",
+    )
+    assert (account["success"], account["metrics"]["searches"]) == (False, 0)
 
 
 @pytest.mark.parametrize(

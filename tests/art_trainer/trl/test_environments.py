@@ -157,13 +157,17 @@ def test_wrong_arguments_are_answered_and_charged_by_the_environment() -> None:
 
 def test_an_episode_pays_at_its_end_and_calls_after_it_nothing() -> None:
     environment = begun(SAY_ID, unfinished_reward=-0.5)
-    paid, answers = [environment.get_reward()], []
-    for word in ("green", "red", "red"):
-        answers.append(environment.say(word=word))
-        paid.append(environment.get_reward())
+    answers = [environment.say(word=word) for word in ("green", "red", "red")]
     assert answers == ["wrong\n(1 turn left)", "right", EPISODE_OVER]
-    assert paid == [-0.5, -0.5, 1.0, 1.0]
+    assert environment.get_reward() == environment.get_reward() == 1.0
     assert make_factory(SAY_ID)().say(word="red") == EPISODE_OVER
+
+
+def test_an_episode_that_the_model_leaves_pays_as_if_its_turns_had_run_out() -> None:
+    left, searched = begun("art/Email-v0"), begun("art/Email-v0", unfinished_reward=-0.25)
+    searched.search(query="lunch")
+    assert (left.get_reward(), left.get_reward(), searched.get_reward()) == (-0.5, -0.5, -0.75)
+    assert searched.search(query="lunch") == EPISODE_OVER
 
 
 @pytest.mark.parametrize("fault", ["red", "begin"])
