@@ -19,6 +19,7 @@ from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
+from art_gym.base import add_terms
 from art_gym.env import truncate
 from art_trainer.inference.policy import Conversation, Policy, Reply
 from art_trainer.rollout.envs import EnvPool, MakeEnv, TextEnvironment, state_digest
@@ -389,11 +390,17 @@ def _truncate(live: _LiveEpisode) -> None:
     except Exception:  # an environment is its author's code; what it raises is this episode's outcome
         live.fail(Ending.ENV_ERROR, last_line())
         return
-    last, paid = live.turns[-1], info.get("score_terms", {})
-    terms = {name: last.score_terms.get(name, 0.0) + paid.get(name, 0.0) for name in last.score_terms | paid}
-    live.turns[-1] = replace(last, reward=last.reward + sum(paid.values()), score_terms=terms)
+    paid = info.get("score_terms", {})
+    live.turns[-1] = paid_more(live.turns[-1], sum(paid.values()), paid)
     live.success, live.metrics = outcome_of(info)
     live.facts = dict(info.get("facts", {}))
+
+
+def paid_more(turn: Turn, reward: float, terms: Mapping[str, float]) -> Turn:
+    """Return a turn with what is paid besides."""
+    total = dict(turn.score_terms)
+    add_terms(total, terms)
+    return replace(turn, reward=turn.reward + float(reward), score_terms=total)
 
 
 def turn_of(reply: str, observation: str, reward: Any, info: Mapping[str, Any], **more: Any) -> Turn:

@@ -24,6 +24,7 @@ from art_trainer.rollout.episodes import (
     first_messages,
     last_line,
     outcome_of,
+    paid_more,
     turn_of,
 )
 from art_trainer.types import Ending, Episode, EpisodeSpec, Group, TokenHistory, Turn
@@ -44,7 +45,8 @@ def play_games(
     """Play one game from every start.
 
     If the game raises, or the policy fails on one conversation, the game ends for all its seats, with the
-    message in ``Episode.error``. If a seat's context is full, its episode ends so, and the others' are cut.
+    message in ``Episode.error``. A seat whose context is full says nothing for the rest of the game; what it
+    still gets or loses belongs to its last turn.
 
     Args:
         policies: The policy of each seat; one policy may play several.
@@ -110,14 +112,16 @@ class _Seat:
     turns: list[Turn] = field(default_factory=list)
     reply: str | None = None
     """The last reply, if its outcome is not known yet."""
-    paid: float = 0.0
-    """The rewards since that reply."""
+    full: bool = False
+    """Whether its context is full."""
     ending: Ending | None = None
     success: bool | None = None
     metrics: dict[str, float] = field(default_factory=dict)
 
     def outcome(self, observation: object, reward: float, info: Mapping[str, Any]) -> None:
         """Complete the turn of the last reply, if there is one."""
+        if self.full and self.turns:
+            self.turns[-1] = paid_more(self.turns[-1], reward, info.get("score_terms", {}))
         if self.reply is None:
             return
         self.turns.append(turn_of(self.reply, text_of(observation), reward, info))
@@ -125,7 +129,7 @@ class _Seat:
 
     def end(self, ending: Ending, info: Mapping[str, Any]) -> None:
         """End the seat's episode with the outcome that the game reports."""
-        self.ending = ending
+        self.ending = Ending.CONTEXT_FULL if self.full else ending
         self.success, self.metrics = outcome_of(info)
 
 
@@ -216,10 +220,13 @@ class _GameRunner:
             seat.task_id = seat.task_id or info.get("task_id")
             seat.observation = seat.observation or text_of(seen)
             seat.outcome(seen, reward, info)
-            if not (terminated or truncated):
+            if terminated or truncated:
+                seat.end(Ending.TERMINATED if terminated else Ending.TRUNCATED, info)
+                play.game.step(None)
+            elif seat.full:
+                play.game.step("")
+            else:
                 return name, text_of(seen), dict(info)
-            seat.end(Ending.TERMINATED if terminated else Ending.TRUNCATED, info)
-            play.game.step(None)
         return None
 
     def _request_move(self, play: _Game, name: str, observation: str, info: Mapping[str, Any]) -> None:
@@ -243,7 +250,8 @@ class _GameRunner:
         if reply.error is not None:
             self._break(play, Ending.POLICY_ERROR, reply.error)
         elif reply.context_full:
-            self._go_on(play, lambda: _cut_off(play, seat))
+            seat.full = True
+            self._go_on(play, lambda: play.game.step(""))
         else:
             self._go_on(play, lambda: _step(play, seat, reply.text))
 
@@ -284,17 +292,7 @@ class _GameRunner:
 def _step(play: _Game, mover: _Seat, text: str) -> None:
     """Step the game with a seat's reply, whose outcome is known when the seat is asked again."""
     play.game.step(text)
-    mover.reply, mover.paid = text, 0.0
-    for name, reward in play.game.rewards.items():
-        play.seats[name].paid += float(reward)
-
-
-def _cut_off(play: _Game, full: _Seat) -> None:
-    """End all seats because one's context is full; the others keep what they were paid so far."""
-    for name, seat in play.seats.items():
-        if seat.ending is None:
-            seat.outcome(play.game.observe(name), seat.paid, play.game.infos[name])
-            seat.ending = Ending.CONTEXT_FULL if seat is full else Ending.TRUNCATED
+    mover.reply = text
 
 
 def _release(play: _Game) -> dict[str, tuple[TokenHistory, ...]]:

@@ -125,18 +125,20 @@ def test_a_policys_fault_ends_the_game_for_all_seats() -> None:
     assert not all(group.whole for group in seat_groups(games, 2, [FIRST, SECOND]))
 
 
-def test_a_full_context_cuts_the_other_seat_off_with_its_last_turn_whole() -> None:
+def test_a_seat_with_a_full_context_plays_on_in_silence_and_can_lose() -> None:
     policy = race_policy()
-    policy.max_context = 8
-    games = play_games({FIRST: policy, SECOND: race_policy(1)}, lambda: Race(patience=1), starts(8))
-    cut = [game for game in games if game[FIRST].ending is Ending.CONTEXT_FULL]
-    assert cut
-    for game in cut:
-        assert game[SECOND].ending is Ending.TRUNCATED
-        assert game[SECOND].success is None
-        for episode in game.values():
-            turns = {turn for history in episode.histories for turn in history.turns}
-            assert turns == set(range(len(episode.turns)))
+    policy.max_context = 48
+    games = play_games({FIRST: policy, SECOND: ScriptedPolicy("best")}, lambda: Race(patience=1), starts(8))
+    full = [game for game in games if game[FIRST].ending is Ending.CONTEXT_FULL]
+    assert False in {game[FIRST].success for game in full}
+    for game in full:
+        assert (game[SECOND].ending, game[SECOND].success) == (Ending.TERMINATED, not game[FIRST].success)
+        assert len(game[FIRST].turns) < game[FIRST].metrics["turns"]
+        for last in game[FIRST].turns[-1:]:
+            assert last.score_terms["invalid_action"] < 0
+            assert last.reward == pytest.approx(sum(last.score_terms.values()))
+        turns = {turn for history in game[FIRST].histories for turn in history.turns}
+        assert turns == set(range(len(game[FIRST].turns)))
 
 
 @pytest.mark.parametrize("fault", [KeyboardInterrupt, RuntimeError])
