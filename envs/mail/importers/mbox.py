@@ -17,6 +17,7 @@ _DATED = re.compile(
 )
 _QUOTED_FROM = re.compile(rb">+From ")
 _HEADER_LINE = re.compile(rb"([!-9;-~]+)[ \t]*:")
+_UNWRITTEN = MAIL_HEADERS - frozenset(("from", "to", "cc", "subject", "date", "sender", "reply-to"))
 _LOOKAHEAD = 100  # lines of a header that are searched for a name that mail has
 
 
@@ -58,7 +59,8 @@ def _separates(line: bytes, was_blank: bool, lines: _Lines) -> bool:
 
     One with a date does if a header follows or, between blank lines, an empty message. One without
     (Thunderbird writes ``From `` alone, others ``From - ``) does if a mail's header follows, and ahead of an
-    empty message; if more than a word is on it, only after a blank line.
+    empty message; if more than a word is on it and no line is blank before it, only ahead of a header that
+    people do not write.
     """
     following = lines.peek(0)
     if _DATED.match(line):
@@ -67,14 +69,14 @@ def _separates(line: bytes, was_blank: bool, lines: _Lines) -> bool:
     is_short = len(line.split()) <= 2
     if is_short and was_blank and not following.strip():
         return not lines.peek(1) or lines.peek(1).startswith(b"From ")
-    return (is_short or was_blank) and _is_mail_next(lines)
+    return _is_mail_next(lines, MAIL_HEADERS if is_short or was_blank else _UNWRITTEN)
 
 
-def _is_mail_next(lines: _Lines) -> bool:
+def _is_mail_next(lines: _Lines, names: frozenset[str]) -> bool:
     for at in range(_LOOKAHEAD):
         match = _HEADER_LINE.match(lines.peek(at))
         if match is None and (at == 0 or lines.peek(at)[:1] not in (b" ", b"\t")):
             return False
-        if match and match[1].decode("ascii").lower() in MAIL_HEADERS:
+        if match and match[1].decode("ascii").lower() in names:
             return True
     return False

@@ -19,6 +19,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from functools import lru_cache
@@ -278,11 +279,13 @@ def _date_of(headers: dict[str, str]) -> datetime | None:
 
 
 def parse_date(value: str) -> datetime | None:
-    """When a Date header says a message was sent, in UTC; ``None`` if that cannot be so.
+    """When a Date header, or a date of ISO 8601, says a message was sent, in UTC; ``None`` if that cannot be.
 
     Years of three digits, also as ``0102``, count from 1900 (RFC 5322, 4.3), and so do ones as ``19102``.
     Dates before 1970-01-02 and on 1980-01-01 are the zeros of clocks, not dates; ones from 2100 on are wrong.
     """
+    with suppress(ValueError):
+        return usable_date(datetime.fromisoformat(value.strip()))
     try:
         fields = email.utils.parsedate_tz(decode_header(value[:200]))
         if fields is None:
@@ -376,7 +379,7 @@ def _message(record: dict[str, Any], line: bytes, mailbox: str) -> Parsed:
     sender = _people(record.get("from"), _text(record.get("x_from")))
     message = Message(
         message_id=bare_id(_text(record.get("message_id"))),
-        date=_date(_text(record.get("date"))),
+        date=parse_date(_text(record.get("date"))),
         sender=sender[0] if sender else Address(),
         to=_people(record.get("to"), _text(record.get("x_to"))),
         cc=_people(record.get("cc")),
@@ -401,14 +404,6 @@ def _texts(value: object) -> tuple[str, ...]:
     """A field that is a list of texts, or one text."""
     items = value if isinstance(value, list) else [value]
     return tuple(text for item in items if (text := _text(item).strip()))
-
-
-def _date(value: str) -> datetime | None:
-    """An ISO 8601 date, or one as in a mail's header; a date without a zone is in UTC."""
-    try:
-        return usable_date(datetime.fromisoformat(value.strip()))
-    except ValueError:
-        return parse_date(value)
 
 
 def _people(value: object, names: str = "") -> tuple[Address, ...]:
