@@ -47,8 +47,8 @@ _COMMON = frozenset(
 )
 """Words that are no answer beside one."""
 _CALENDAR = frozenset(
-    """monday tuesday wednesday thursday friday saturday sunday january february march april may june july
-    august september october november december""".split()
+    """monday tuesday wednesday thursday friday saturday sunday january february july september october
+    november december""".split()  # the other months are names, too
 )
 _MONTH_ALONE = re.compile(
     r"\b(?:jan|febr)uary\b|\b(?:april|june|july|august|(?:sept|nov|dec)ember|october)\b"

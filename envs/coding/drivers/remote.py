@@ -26,7 +26,8 @@ from typing import Any
 
 from art_gym.envs.coding.drivers.codec import decode, encode
 
-_COMPARING = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
+_COMPARING = ("__eq__", "__lt__", "__le__", "__gt__", "__ge__")
+"""Not ``__ne__``: here it is what Python makes of ``__eq__``, so that nothing is both equal and unequal."""
 _ARITHMETIC = "add sub mul truediv floordiv mod pow lshift rshift and or xor matmul".split()
 _IN_PLACE = tuple(f"__i{name}__" for name in _ARITHMETIC)
 _CALCULATING = (

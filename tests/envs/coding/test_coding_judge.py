@@ -242,6 +242,11 @@ def failing_tests(code: str, sandbox: Sandbox, problem: Problem = COUNTER_PROBLE
         ("", "", set()),
         ("self.value += 1", "self.value += 2", {"test_counts"}),
         ("self.value == other.value", "True", {"test_equality_of_own_objects"}),
+        (
+            "self.value == other.value",
+            "True\n    def __ne__(self, other):\n        return True",
+            {"test_equality_of_own_objects"},
+        ),
         ('Empty("nothing left", 0)', "ValueError()", {"test_errors"}),
         ("function(value)", "value", {"test_callback_and_constant"}),
         ("sum(items)", "0", {"test_iterators_and_functions"}),
