@@ -59,7 +59,7 @@ def evaluation_starts(
 ) -> list[EpisodeSpec]:
     """Return the starts of an evaluation: task k of the split for episode k, repeated after the last task.
 
-    An environment without tasks, or with only one, is played from different seeds instead.
+    An environment without tasks, or with one that it plays by default, is played from different seeds.
 
     Args:
         env: The environment; its ``tasks`` are used if it has them.
@@ -94,7 +94,9 @@ def evaluation_split(env: gym.Env[str, str], split: str | None) -> str | None:
         UnknownTaskError: If the environment has tasks but no such split; suggests the nearest name.
     """
     tasks = getattr(env.unwrapped, "tasks", None)
-    if not isinstance(tasks, TaskSet) or len(tasks) == 1:
+    if not isinstance(tasks, TaskSet):
+        return None
+    if len(tasks) == 1 and getattr(env.unwrapped, "split", tasks[0].split) == tasks[0].split:
         return None
     if split is None:
         return "test" if "test" in tasks.splits else tasks.splits[0]

@@ -4,7 +4,7 @@ from functools import partial
 import gymnasium as gym
 import pytest
 
-from art_gym import UnknownTaskError
+from art_gym import Task, TaskSet, UnknownTaskError
 from art_trainer.inference.scripted_policy import ScriptedPolicy
 from art_trainer.rollout.evaluate import (
     EpisodeResult,
@@ -58,6 +58,9 @@ def test_the_split_is_test_unless_another_is_asked_for_or_there_are_no_tasks():
     with pytest.raises(UnknownTaskError, match="did you mean `validation`"):
         evaluation_split(env, "validaton")
     assert evaluation_split(Bare(), "test") is None
+    for split in ("train", "test"):  # one task: by default it is only played if it is to train on
+        env.unwrapped.tasks = TaskSet([Task("one", "", split)])
+        assert evaluation_split(env, None) == (None if split == "train" else "test")
     starts = evaluation_starts(Bare())
     assert all(start.options is None for start in starts)
     assert len({start.seed for start in starts}) == len(starts) == 100
