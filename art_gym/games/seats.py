@@ -28,17 +28,12 @@ class TextGame(Protocol):
     possible_agents: list[str]
     agents: list[str]
     agent_selection: str
-    rewards: dict[str, float]
-    infos: dict[str, dict[str, Any]]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Start a game."""
 
     def last(self, observe: bool = True) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Return observation, reward, terminated, truncated and info of the seat to move."""
-
-    def observe(self, agent: str) -> Any:
-        """Return a seat's observation."""
 
     def step(self, action: Any) -> None:
         """Step with the reply of the seat to move; ``None`` for a seat whose game is over."""
