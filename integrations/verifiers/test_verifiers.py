@@ -123,7 +123,7 @@ def test_the_same_seed_gives_the_same_episode(endpoint, env_id, name):
 
 
 def test_a_reply_that_is_no_call_is_answered_and_charged(endpoint):
-    """A reply that is no call is answered and charged as it is without verifiers."""
+    """A reply that is no call is answered and charged as it is without verifiers, and so is leaving early."""
     endpoint.act = lambda observation: "I would rather not."
     episode = asyncio.run(play("art/Email-v0", endpoint, max_turns=3))
     (trace,) = episode.traces
@@ -131,6 +131,8 @@ def test_a_reply_that_is_no_call_is_answered_and_charged(endpoint):
     _, total, _ = play_directly("art/Email-v0", endpoint.act, 3)
     assert trace.rewards["invalid_action"].score == pytest.approx(total)
     assert total < 0
+    assert trace.rewards["no_answer"].score == -0.5
+    assert trace.metrics["success"] == 0
 
 
 def test_tasks_are_beginnings_that_can_be_taken_up_again(plugin):
