@@ -49,6 +49,9 @@ SMALL_MODELS: Mapping[str, Mapping[str, Any]] = {
 }
 """Defaults for the two small models; those of ``GRPOConfig`` suit models of billions of parameters."""
 
+LORA: Mapping[str, Any] = {"learning_rate": 2e-5}
+"""Defaults with an adapter, whose matrices start at zero and take larger steps than weights."""
+
 
 def setting_type(name: str) -> Any:
     """The declared type of a setting."""
@@ -182,7 +185,8 @@ def gather_settings(
     small = dict(SMALL_MODELS.get(model, {}))
     if isinstance(groups := chosen.get("groups_per_step"), int) and "steps_per_generation" in small:
         small["steps_per_generation"] = max(1, min(small["steps_per_generation"], groups))
-    layers = [Layer(DEFAULT, below), Layer(f"default of {model}", small), *layers]
+    lora = Layer("default of lora", LORA if chosen.get("lora") is not None else {})
+    layers = [Layer(DEFAULT, below), lora, Layer(f"default of {model}", small), *layers]
     settings = merge_settings(layers)
     run = dataclasses.replace(settings.run, env=env)  # a file's whole path, for a resume from another folder
     find_env(env, run.all_env_args)

@@ -88,9 +88,11 @@ class RunSettings:
     """Comma-separated loggers: ``wandb``, ``langfuse``, ``tensorboard``, ``trackio``, ``mlflow``, ``otel``.
     Keys come from the environment or ``.env``, see ``art-trainer config``."""
     lora: Count | None = None
-    """Rank of the LoRA adapter to train; ``None``: train all weights."""
+    """Rank of the LoRA adapter to train; ``None``: train all weights. With it the default of
+    ``learning_rate`` is 2e-5."""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
-    """Weight dtype; ``auto``: as saved. A new adapter is always float32."""
+    """Weight dtype; ``auto``: as saved. Weights of 16 bits are trained in float32: the optimizer keeps copies
+    (mixed precision). ``float16`` is refused."""
     load_in_4bit: bool = False
     """Load the frozen weights below the adapter in 4 bits (QLoRA); needs a GPU and bitsandbytes."""
     gradient_checkpointing: bool = False

@@ -52,6 +52,9 @@ def test_the_default_recipe_gives_way_to_what_is_named():
     other = gather(model="Qwen/Qwen3-0.6B")
     assert (other.run.env, other.run.env_args, other.config.learning_rate) == ("art/Email-v0", {}, 1e-6)
     assert gather(env="toy/Echo-v0").config.learning_rate == 1e-3, "the default of a scratch model"
+    adapter = gather(model="Qwen/Qwen3-0.6B", lora=16)
+    assert (adapter.config.learning_rate, adapter.sources["learning_rate"]) == (2e-5, "default of lora")
+    assert gather(model="Qwen/Qwen3-0.6B", lora=16, learning_rate=1e-4).config.learning_rate == 1e-4
 
 
 def test_train_mentions_a_recipe_that_is_not_used(tmp_path, monkeypatch):
