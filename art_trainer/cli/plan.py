@@ -48,17 +48,11 @@ def _choices(
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     cache = "kept from turn to turn" if plan.keeps_cache else "no: contexts are read again each turn"
     prefixes = "computed once, where the model's own forward agrees" if plan.shares_prefixes else "no"
-    lines = [
+    return [
         f"{settings.run.model} on {settings.run.env}: {plan.parameters:,} parameters, "
         f"{plan.trained:,} of them trained ({share:.3g}%)",
         f"device {options.torch_device}, dtype {dtype}, keys and values {cache}, a group's prompt {prefixes}",
     ]
-    if dtype == "bfloat16" and options.lora is None:
-        lines.append(
-            "Steps smaller than 1/256 of a bfloat16 weight are lost: train an adapter (lora), whose weights "
-            "are float32, or set dtype=float32."
-        )
-    return lines
 
 
 def _memory_table(plan: TrainingPlan) -> Table:

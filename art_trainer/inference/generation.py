@@ -25,6 +25,7 @@ from transformers import PreTrainedModel
 
 from art_trainer.inference.kv_cache import SharedPrefixes, SlotCache, Window, can_share, shared_attention
 from art_trainer.inference.sampling import SamplingParams, penalize_repetition, sample, sampling_logprobs
+from art_trainer.models.loading import full_precision
 from art_trainer.models.tree_attention import can_prune, pruned
 
 TopLogprobs = tuple[tuple[int, float], ...]
@@ -167,7 +168,7 @@ class SamplingModel:
     def _pruning_agrees(self) -> bool:
         """Whether the last layer, pruned, leads to the logits of the model's own forward."""
         tokens = torch.arange(8, device=self.device).reshape(2, 4) % self.config.get_text_config().vocab_size
-        with sampling_mode(self.model):
+        with sampling_mode(self.model), full_precision():
             wanted = self.model(input_ids=tokens, logits_to_keep=1).logits[:, -1]
             with pruned(self._decoder, torch.tensor([3, 7], device=self.device)):
                 found = self.model(input_ids=tokens).logits[0]

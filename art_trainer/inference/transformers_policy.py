@@ -125,7 +125,7 @@ class TransformersPolicy(TrainablePolicy):
         if lora is not None:
             from peft import get_peft_model
 
-            model = get_peft_model(model, lora)
+            model = get_peft_model(model, lora, autocast_adapter_dtype=False)
         return cls(model, tokenizer, **{"name": name_or_path, **options})
 
     def submit(self, conversation: Conversation) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,13 @@ from typing import Any
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from art_trainer.errors import ConfigError
@@ -28,7 +36,8 @@ class ModelOptions:
     """How a model is loaded."""
 
     dtype: str = AUTO
-    """``auto``, ``bfloat16`` or ``float32``. A new adapter's weights are float32 in any case."""
+    """``auto``, ``bfloat16`` or ``float32``. Weights of 16 bits are trained in float32 all the same, see
+    :mod:`art_trainer.models.optim`."""
     lora: int | None = None
     """Rank of a new LoRA adapter on all linear layers; ``None`` trains all weights."""
     load_in_4bit: bool = False
@@ -93,14 +102,41 @@ def apply_model_options(model: nn.Module, options: ModelOptions) -> nn.Module:
 def add_lora_adapter(model: nn.Module, rank: int) -> nn.Module:
     """Add a new LoRA adapter (arXiv:2106.09685) to all linear layers but the head, and freeze the weights.
 
-    Its output is scaled by alpha / r = 2.
+    Its output is scaled by alpha / r = 2. It has the dtype of the weights: PEFT would cast each input of an
+    adapter of float32, and keep the cast for the backward pass.
     """
     adapter = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")
-    adapted: nn.Module = get_peft_model(model, adapter)
+    adapted: nn.Module = get_peft_model(model, adapter, autocast_adapter_dtype=False)
     return adapted
 
 
+def refuse_float16(path: str, options: ModelOptions) -> None:
+    """Raise a ConfigError if a model would be trained in float16; only its configuration is read."""
+    try:
+        saved = AutoConfig.from_pretrained(path).dtype
+    except (OSError, ValueError):  # no model of that name: whoever loads it says so
+        return
+    if options.dtype == AUTO and saved == torch.float16:
+        raise ConfigError(
+            f"dtype is 'auto', and {path} was saved in float16, whose gradients over- and underflow: "
+            "set dtype=bfloat16 (--dtype bfloat16), or float32"
+        )
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Within, float32 matrices are multiplied in float32 on GPUs too, as comparisons of two ways need."""
+    usual = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(usual)
+
+
 def _with_options(model: nn.Module, options: ModelOptions) -> nn.Module:
+    if options.torch_device.type == "cuda":
+        torch.set_float32_matmul_precision("high")  # TF32: about eight times the speed of float32
     if options.lora is not None:
         model = add_lora_adapter(model, options.lora)
     if options.gradient_checkpointing:

@@ -23,6 +23,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from art_trainer.errors import UnsupportedModelError
+from art_trainer.models.loading import full_precision
 from art_trainer.models.packing import Batch, TokenRow, pack
 from art_trainer.models.rotary import check_context
 from art_trainer.models.tree_attention import can_prune, pruned, tree_attention
@@ -124,6 +125,7 @@ class Scorer:
         self.prunes = False
         self._probe(base)
 
+    @full_precision()
     @torch.no_grad()
     def _probe(self, base: Any) -> None:
         """Find out which of the fast paths agree with the model's own forward."""

@@ -1,7 +1,13 @@
-"""AdamW, learning-rate schedules, and gradient steps that are skipped if not finite."""
+"""AdamW, learning-rate schedules, and gradient steps that are skipped if not finite.
+
+Weights of 16 bits are trained in float32 (mixed precision, arXiv:1710.03740): a step of less than 1/256 of a
+bfloat16 weight would be rounded away. The optimizer steps float32 copies of them; its moments, and gradients
+summed over micro-batches, are float32 too. After each step the weights are their copies, rounded.
+"""
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 from typing import Any
@@ -21,10 +27,13 @@ _SMALLEST_8BIT = 4096
 
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the trainable parameters by name; an UnsupportedModelError if there is none."""
+    """Return the trainable parameters by name; an UnsupportedModelError if there is none, or in float16."""
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not parameters:
         raise UnsupportedModelError("no weight of the model has requires_grad=True: nothing to train")
+    half = next((name for name, p in parameters.items() if p.dtype == torch.float16), None)
+    if half is not None:
+        raise UnsupportedModelError(f"{half} is float16, whose gradients over- and underflow: use bfloat16")
     return parameters
 
 
@@ -39,35 +48,83 @@ def make_optimizer(
 ) -> torch.optim.Optimizer:
     """Return AdamW over the trainable parameters; vectors (norms, biases) are not decayed.
 
+    It steps float32 copies of parameters of 16 bits, see :func:`master_weights`.
+
     Raises:
         ConfigError: For 8-bit moments if bitsandbytes is not installed.
     """
     parameters = list(trained_parameters(model).values())
+    matrices, vectors = [p for p in parameters if p.ndim >= 2], [p for p in parameters if p.ndim < 2]
     groups = [
-        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+        {"params": list(map(_master, weights)), "weights": weights, "weight_decay": decay}
+        for weights, decay in ((matrices, weight_decay), (vectors, 0.0))
+        if weights
     ]
-    groups = [group for group in groups if group["params"]]
+    # Fused: one call for all weights. For a tiny model on a CPU the loop over weights is most of a step.
+    make: Any = functools.partial(torch.optim.AdamW, fused=True)
     if optim == "adamw_8bit":
         require_bitsandbytes("optim='adamw_8bit'")
-        eight_bit: Any = importlib.import_module("bitsandbytes.optim").AdamW8bit
-        optimizer: torch.optim.Optimizer = eight_bit(groups, lr=learning_rate, betas=betas, eps=epsilon)
-        return optimizer
-    # Fused: one call for all weights. For a tiny model on a CPU the loop over weights is most of a step.
-    return torch.optim.AdamW(groups, lr=learning_rate, betas=betas, eps=epsilon, fused=True)
+        make = importlib.import_module("bitsandbytes.optim").AdamW8bit
+    optimizer: torch.optim.Optimizer = make(groups, lr=learning_rate, betas=betas, eps=epsilon)
+    if any(weight is not master for weight, master in master_weights(optimizer).items()):
+        optimizer.register_step_pre_hook(_hand_over)
+        optimizer.register_step_post_hook(_round)
+    return optimizer
+
+
+def master_weights(optimizer: torch.optim.Optimizer) -> dict[nn.Parameter, nn.Parameter]:
+    """Return what an optimizer steps for each trained weight: its float32 copy, or the weight itself."""
+    return {
+        weight: master
+        for group in optimizer.param_groups
+        for weight, master in zip(group.get("weights", group["params"]), group["params"], strict=True)
+    }
+
+
+def needs_master(weight: Tensor) -> bool:
+    """Whether a weight has too few bits to be stepped itself."""
+    return weight.dtype.itemsize < torch.float32.itemsize
+
+
+def _master(weight: nn.Parameter) -> nn.Parameter:
+    if not needs_master(weight):
+        return weight
+    weight.grad = None
+    weight.grad_dtype = torch.float32  # autograd then sums in float32
+    return nn.Parameter(weight.detach().float())
+
+
+@torch.no_grad()
+def _hand_over(optimizer: torch.optim.Optimizer, *call: Any) -> None:
+    """Give the copies their weights' gradients; weights that somebody else has changed become the copies."""
+    for weight, master in master_weights(optimizer).items():
+        if weight is not master:
+            master.grad = weight.grad
+            master.copy_(torch.where(master.to(weight.dtype) == weight, master, weight))
+
+
+@torch.no_grad()
+def _round(optimizer: torch.optim.Optimizer, *call: Any) -> None:
+    """Set the weights to their copies, rounded to the nearest number of 16 bits."""
+    for weight, master in master_weights(optimizer).items():
+        if weight is not master:
+            weight.copy_(master)
+            master.grad = None
 
 
 def optimizer_bytes(model: nn.Module, optim: Optim = "adamw") -> int:
     """Return the bytes of optimizer state of :func:`make_optimizer` after a step.
 
-    PyTorch's AdamW: two moments of the weight's type and a float32 count of steps for each tensor. With 8
-    bits: two bytes a weight and two float32 scales a block of 256; 8 bytes a weight in tensors below 4,096.
+    PyTorch's AdamW: two float32 moments and a float32 count of steps for each tensor. With 8 bits: two bytes
+    a weight and two float32 scales a block of 256; 8 bytes a weight in tensors below 4,096. And 4 bytes for
+    the copy of each weight of 16 bits.
     """
     total = 0
     for parameter in trained_parameters(model).values():
         count = parameter.numel()
+        total += 4 * count * needs_master(parameter)
         if optim == "adamw":
-            total += 2 * count * parameter.dtype.itemsize + 4
+            total += 2 * count * max(parameter.dtype.itemsize, 4) + 4
         elif count < _SMALLEST_8BIT:
             total += 8 * count
         else:
@@ -103,7 +160,7 @@ class UpdateGuard:
         self.skipped = 0
         self._optimizer = optimizer
         self._max_grad_norm = max_grad_norm or math.inf
-        self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._parameters = list(master_weights(optimizer))
 
     def step(self, loss: float, learning_rate: float) -> float | None:
         """Clip the gradients, step, and clear the gradients.
@@ -119,7 +176,8 @@ class UpdateGuard:
         finite = math.isfinite(loss) and math.isfinite(length)
         if finite:
             self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
+        for parameter in self._parameters:
+            parameter.grad = None
         self.skipped = 0 if finite else self.skipped + 1
         return length if finite else None
 

@@ -17,29 +17,37 @@ from torch import Tensor, nn
 from transformers.utils import logging as hf_logging
 
 from art_trainer.errors import CheckpointError
-from art_trainer.models.optim import trained_parameters
+from art_trainer.models.optim import master_weights, trained_parameters
+
+MASTER = "master"
+"""Key of a weight's float32 copy."""
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Return an optimizer's state as ``parameter/key`` to tensor."""
+    tensors: dict[str, Any] = {}
+    masters = master_weights(optimizer)
+    for name, parameter in trained_parameters(model).items():
+        master = masters[parameter]
+        own = {} if master is parameter else {MASTER: master}
+        tensors |= {f"{name}/{key}": value for key, value in (own | optimizer.state[master]).items()}
     # Some optimizers count their steps in a plain int.
-    return {
-        f"{name}/{key}": torch.as_tensor(value).detach().cpu().contiguous()
-        for name, parameter in trained_parameters(model).items()
-        for key, value in optimizer.state[parameter].items()
-    }
+    return {key: torch.as_tensor(value).detach().cpu().contiguous() for key, value in tensors.items()}
 
 
 def load_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
     """Replace an optimizer's state by what :func:`optimizer_tensors` returned."""
-    parameters = trained_parameters(model)
+    parameters, masters = trained_parameters(model), master_weights(optimizer)
     optimizer.state.clear()
     for name, value in tensors.items():
         parameter_name, _, key = name.rpartition("/")
-        parameter = parameters[parameter_name]
+        master = masters[parameters[parameter_name]]
+        if key == MASTER:
+            master.data.copy_(value)
+            continue
         # The fused AdamW keeps its step counts on the weights' device.
         whole = value.ndim == 0 and value.dtype == torch.int64
-        optimizer.state[parameter][key] = int(value) if whole else value.to(parameter.device)
+        optimizer.state[master][key] = int(value) if whole else value.to(master.device)
 
 
 def load_model_weights(model: nn.Module, path: Path) -> None:

@@ -4,7 +4,7 @@
 
     step-000100/
         model/                   save_pretrained: weights (only the adapter's for PEFT) and tokenizer
-        optimizer.safetensors    AdamW's moments, by parameter name
+        optimizer.safetensors    AdamW's moments, by parameter name, and float32 copies of weights of 16 bits
         reference.safetensors    the frozen reference's weights, if there is one
         critic.safetensors       the value head and its optimizer, if there is one
         state.json               counters, generators, config; plain JSON
@@ -31,8 +31,9 @@ from safetensors.torch import load_file, save_file
 
 from art_trainer.errors import CheckpointError
 from art_trainer.formatting import fsync
-from art_trainer.models.optim import trained_parameters
+from art_trainer.models.optim import needs_master, trained_parameters
 from art_trainer.models.weights_io import (
+    MASTER,
     copy_weights,
     load_model_weights,
     load_optimizer,
@@ -138,6 +139,12 @@ def read_checkpoint(path: Path, learner: Learner) -> dict[str, Any]:
     if found and found != names:
         odd = sorted(found ^ names)[:3]
         raise CheckpointError(f"{path} is of another model: other trained weights ({', '.join(odd)}, …)")
+    half = any(map(needs_master, trained_parameters(learner.model).values()))
+    if found and half != any(name.endswith(f"/{MASTER}") for name in tensors):
+        raise CheckpointError(
+            f"{path} was written with{'out' if half else ''} float32 copies of weights of 16 bits: set dtype "
+            f"as in that run, or start a new run from its weights: --model {path / 'model'}"
+        )
     for file, part, name, setting in (
         (_REFERENCE, learner.reference, "reference model", "beta"),
         (_CRITIC, learner.critic, "value head", "advantage_estimator"),

@@ -101,7 +101,8 @@ class ProcessGroup:
         self.all_reduce_sum(having)
         for parameter, count in zip(every, having.tolist(), strict=True):
             if count:
-                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter, dtype=parameter.grad_dtype)
                 self.all_reduce_sum(parameter.grad)
 
     def broadcast(self, tensors: Iterable[Tensor]) -> None:

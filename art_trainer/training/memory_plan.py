@@ -127,7 +127,7 @@ def plan_training(
     Memory, by part:
 
     - weights: all parameters and buffers, each at its own size; 4-bit ones at 4.13 bits.
-    - gradients: one number of the weight's type for each trained weight.
+    - gradients: one number for each trained weight, float32 or the weight's type if that is wider.
     - optimizer: what :func:`~art_trainer.models.optim.optimizer_bytes` says.
     - reference: all weights again, if ``beta`` is above 0 and there is no adapter to switch off.
     - KV cache: rows times positions times what a token leaves behind; rows are the conversations under way at
@@ -156,9 +156,10 @@ def plan_training(
     predicted = min(tokens, LOGITS_PER_CHUNK // int(text.vocab_size) + 1)
     trained = trained_parameters(model).values()
     dtype = next(base.parameters()).dtype
+    gradients = sum(p.numel() * max(p.dtype.itemsize, 4) for p in trained)
     parts = [
         MemoryPart("weights", *_weights(model, options)),
-        MemoryPart("gradients", _bytes(trained), f"{_count(trained):,} trained weights", True),
+        MemoryPart("gradients", gradients, f"{_count(trained):,} trained weights", True),
         MemoryPart("optimizer", optimizer_bytes(model, config.optim), "AdamW's two moments", True),
     ]
     if config.beta > 0 and options.lora is None:

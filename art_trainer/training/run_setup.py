@@ -40,6 +40,7 @@ from art_trainer.models.loading import (
     default_threads,
     load_model,
     load_tokenizer,
+    refuse_float16,
 )
 from art_trainer.rollout.envs import MakeEnv, env_maker, player_names, train_split
 from art_trainer.rollout.judge_rewards import ENV, JudgeRewards, RewardMix
@@ -180,8 +181,10 @@ def prepare_policy(
             name=SCRATCH,
         )
     else:
+        name = run.model if checkpoint is None or run.model != SCRATCH else str(checkpoint)
+        refuse_float16(model_path(name), options)
         policy = local_policy(
-            run.model if checkpoint is None or run.model != SCRATCH else str(checkpoint),
+            name,
             options,
             sampling=sampling,
             max_batch=run.max_batch,
@@ -434,6 +437,7 @@ def empty_run_model(
     path = model_path(run.model)
     if (Path(path) / "adapter_config.json").exists():
         raise ConfigError(f"{path} is an adapter: give --model the model below it, and --lora its rank")
+    refuse_float16(path, options)
     try:
         config = AutoConfig.from_pretrained(path)
         return empty_model(config, options), load_tokenizer(path)

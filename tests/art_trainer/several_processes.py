@@ -41,6 +41,7 @@ def learn(options: Mapping[str, Any], processes: ProcessGroup) -> tuple[torch.Te
     """Three updates of a tiny model on episodes made by hand; the weights, and the metrics but for times."""
     make = lora_model if options.get("lora") else tiny_model
     model = make(family=options.get("family", "qwen2"), hidden=32)
+    model.to(getattr(torch, options.get("dtype", "float32")))
     groups = made_groups(model, groups=options.get("groups", 3), size=3)
     flat = options.get("flat", [])
     groups = [with_rewards(g, [0.5] * 3) if i in flat else g for i, g in enumerate(groups)]
@@ -87,6 +88,7 @@ def make_trainer(options: Mapping[str, Any], processes: ProcessGroup) -> tuple[G
     watcher = Watcher()
     settings = GRPOConfig(**{**TRAINER, **options.get("config", {}), "output_dir": options["folder"]})
     policy = guess_policy(hidden=16, seed=processes.rank)  # the main process's weights are those that count
+    policy.model.to(getattr(torch, options.get("dtype", "float32")))
     trainer = GRPOTrainer(policy, Reached, settings, callbacks=[watcher], processes=processes)
     if "resume" in options:
         trainer.load_checkpoint(options["resume"])
