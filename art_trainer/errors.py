@@ -37,6 +37,12 @@ class DivergedError(TrainerError, ArithmeticError):
     """Too many updates in a row had a loss or gradient that is not finite."""
 
 
+class DeviceMemoryError(TrainerError, MemoryError):
+    """A device without room for even one context; says what needs less."""
+
+    exit_code = 1
+
+
 class StalledError(TrainerError, RuntimeError):
     """Too many steps in a row had no gradient; the message says why and what to change."""
 

@@ -369,11 +369,15 @@ class SlotDecoder:
         self._model.sample_into(sequences, logits[rows])
 
     def free(self, sequence: TokenSequence) -> None:
-        """Free the row, and the shared prompt if no other sequence uses it."""
+        """Free the row, the shared prompt if no other sequence uses it, and with the last row the tables."""
         if sequence.row >= 0:
             self._owners[sequence.row] = None
             sequence.row, sequence.cached = -1, 0
             self._trim_prefix(sequence)
+        if not any(self._owners):
+            self._owners.clear()
+            self._prompts.clear()
+            self._cache.clear()
 
     def _claim_row(self, sequence: TokenSequence) -> None:
         sequence.row = _first_free(self._owners)

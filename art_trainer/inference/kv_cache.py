@@ -56,13 +56,13 @@ class Capacity:
     positions: int = 0
 
     def fit(self, rows: int, positions: int) -> bool:
-        """Grow by at least half as much again, so that growth is rare; return whether anything changed."""
+        """Grow, by at least an eighth, so that copies are rare; return whether anything changed."""
         if rows <= self.rows and positions <= self.positions:
             return False
         if rows > self.rows:
-            self.rows = max(rows, 2 * self.rows)
+            self.rows = max(rows, self.rows * 9 // 8)
         if positions > self.positions:
-            self.positions = -(-max(positions, self.positions * 3 // 2) // 64) * 64
+            self.positions = -(-max(positions, self.positions * 9 // 8) // 64) * 64
         return True
 
 
@@ -177,6 +177,14 @@ class SlotCache(Cache):
         if capacity.fit(rows, positions):
             for layer in self.slots:
                 (layer.shared if shared else layer.own).grow()
+
+    def clear(self) -> None:
+        """Free both tables of every layer."""
+        for capacity in (self.capacity, self.shared_capacity):
+            capacity.rows = capacity.positions = 0
+        for layer in self.slots:
+            for table in (layer.own, layer.shared):
+                table.keys = table.values = None
 
     def copy_rows(self, sources: Sequence[int], targets: Sequence[int], length: int) -> None:
         """Copy the first ``length`` positions of own rows to others, in every layer."""

@@ -101,6 +101,7 @@ class TrainablePolicy(Policy):
 
     Attributes:
         format: How messages become tokens.
+        halved: A sentence for each time that memory ran out while sampling, and the batch was halved.
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class TrainablePolicy(Policy):
         self.tokenizer = self.format.tokenizer
         self._model = model
         self._version = 0
+        self.halved: list[str] = []
         self._live: set[Conversation] = set()
         self._ready: list[tuple[Conversation, Reply]] = []
         self._set_sampling(sampling or SamplingParams())

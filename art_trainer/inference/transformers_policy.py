@@ -6,6 +6,7 @@ observation and the reply. Conversations beyond the batch size wait for a row to
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
+from art_trainer.errors import DeviceMemoryError
 from art_trainer.inference.generation import (
     Decoder,
     RecomputeDecoder,
@@ -26,6 +28,7 @@ from art_trainer.inference.sampling import SamplingParams
 from art_trainer.models.chat_template import TokenHistoryBuilder, context_limit
 from art_trainer.models.known_models import known_model_path
 from art_trainer.models.loading import load_tokenizer
+from art_trainer.models.memory import is_out_of_memory, reclaim_memory, release_memory
 from art_trainer.types import TokenHistory
 
 BATCH_LIMITS = {torch.float32: 1e-5, torch.bfloat16: 0.05}
@@ -36,6 +39,8 @@ BATCH_LIMITS = {torch.float32: 1e-5, torch.bfloat16: 0.05}
 # observations in small batches. Measured on a CPU (2 layers x 96, 256 conversations, 5 turns, tokens per
 # CPU-second): 0.1: 2363, 0.25: 2332, 0.5: 2382, 0.75: 2814, 1.0: 2627.
 _FINISHED_SHARE = 0.75
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False, slots=True)
@@ -60,7 +65,8 @@ class TransformersPolicy(TrainablePolicy):
         tokenizer: Its tokenizer.
         sampling: How replies are sampled.
         max_context: Most tokens of prompt and reply together; by default the model's own limit.
-        max_batch: Most conversations that have a row of the cache at one time; others wait.
+        max_batch: Most conversations that have a row of the cache at one time; others wait. It is halved
+            when memory runs out.
         read_tokens: Most tokens one forward pass reads, padding included; bounds memory.
         history_window: How many turns the model sees, the present one included; ``None`` for what the
             tokenizer was saved with, or else all. With a window each turn is a token history of its own: a
@@ -147,17 +153,35 @@ class TransformersPolicy(TrainablePolicy):
     def collect(self) -> list[tuple[Conversation, Reply]]:
         """Sample until most of the running conversations have their replies, and return those.
 
+        When memory runs out, half of the conversations wait, and what was computed is computed again.
+
         Raises:
             RuntimeError: If conversations wait for a row and every row is held by one that was not submitted.
+            DeviceMemoryError: If there is no room for one conversation.
         """
         if self._ready:
             ready, self._ready = self._ready, []
             return ready
-        self._seat_waiting()
-        if not self._pending and not self._running:
-            return []
-        with sampling_mode(self.model):
-            return self._sample_replies()
+        done: list[tuple[Conversation, Reply]] = []
+        while not done:
+            self._seat_waiting()
+            if not self._pending and not self._running:
+                break
+            try:
+                with sampling_mode(self.model):
+                    self._sample_replies(done)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                if len(self._seated) == 1:
+                    raise DeviceMemoryError(
+                        f"out of memory on {self._device} with one conversation: set a smaller "
+                        "max_completion_length or model"
+                    ) from error
+            else:
+                break
+            done += self._halve_batch()
+        return done
 
     def release(self, conversation: Conversation) -> tuple[TokenHistory, ...]:
         """Free the conversation's row and return its token histories."""
@@ -170,6 +194,8 @@ class TransformersPolicy(TrainablePolicy):
             if conversation in queue:
                 queue.remove(conversation)
         self._forget(conversation)
+        if not self._live:
+            release_memory(self._device)
         return state.history.finish()
 
     def _set_sampling(self, value: SamplingParams) -> None:
@@ -192,26 +218,52 @@ class TransformersPolicy(TrainablePolicy):
                 "conversations that were not submitted again; submit or release them, or raise max_batch"
             )
 
-    def _sample_replies(self) -> list[tuple[Conversation, Reply]]:
+    def _sample_replies(self, done: list[tuple[Conversation, Reply]]) -> None:
+        """Sample for all that were submitted, and hand in replies, until most have theirs."""
         started, self._pending = self._pending, []
+        self._running += started
         if started:
             self._decoder.start([c.state.sequence for c in started])
-        self._running += started
         wanted = max(1, int(_FINISHED_SHARE * len(self._running)))
-        stops = self.stop_token_ids
-        done: list[tuple[Conversation, Reply]] = []
         while True:
-            replies = [(c, self._reply_if_ended(c, stops)) for c in self._running]
-            done += [(c, reply) for c, reply in replies if reply is not None]
-            self._running = [c for c, reply in replies if reply is None]
+            done += self._ended()
             if not self._running or len(done) >= wanted:
-                return done
+                return
             self._decoder.step([c.state.sequence for c in self._running])
+
+    def _ended(self) -> list[tuple[Conversation, Reply]]:
+        """Return the replies that have ended; the others go on."""
+        replies = [(c, self._reply_if_ended(c, self.stop_token_ids)) for c in self._running]
+        self._running = [c for c, reply in replies if reply is None]
+        return [(c, reply) for c, reply in replies if reply is not None]
+
+    def _halve_batch(self) -> list[tuple[Conversation, Reply]]:
+        """Free all rows, and let half as many be used from now on; return the replies that had ended."""
+        before, self.max_batch = len(self._seated), len(self._seated) // 2
+        self.halved.append(
+            f"Out of memory on {self._device} with {before} conversations under way: max_batch is "
+            f"{self.max_batch} from now on. Replies are the same up to rounding."
+        )
+        _log.warning("%s", self.halved[-1])
+        for conversation in self._seated:
+            self._decoder.free(conversation.state.sequence)
+        self._seated.clear()
+        ended = self._ended()
+        self._waiting.extendleft(reversed(self._running + self._pending))
+        self._running, self._pending = [], []
+        reclaim_memory(self._device)
+        return ended
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self.model.parameters()).device
 
     def _reply_if_ended(self, conversation: Conversation, stops: frozenset[int]) -> Reply | None:
         state: _State = conversation.state
         tokens, logprobs = state.sequence.tokens, state.sequence.logprobs
         count = len(logprobs)
+        if not count:
+            return None
         end = self._turn_end(tokens, count, stops)
         if end is None and count < self._sampling.max_new_tokens:
             return None

@@ -176,10 +176,14 @@ class UpdateGuard:
         finite = math.isfinite(loss) and math.isfinite(length)
         if finite:
             self._optimizer.step()
-        for parameter in self._parameters:
-            parameter.grad = None
+        self.clear_gradients()
         self.skipped = 0 if finite else self.skipped + 1
         return length if finite else None
+
+    def clear_gradients(self) -> None:
+        """Drop the gradients that there are."""
+        for parameter in self._parameters:
+            parameter.grad = None
 
     def check(self, max_skipped: int) -> None:
         """Raise a DivergedError after so many skipped steps in a row; the count starts again then."""

@@ -35,6 +35,7 @@ from art_trainer.algorithms.losses import kl_k3, policy_loss, sampler_correction
 from art_trainer.config import GRPOConfig
 from art_trainer.inference.sampling import SamplingParams, sampled_logprobs
 from art_trainer.models.logprobs import Scorer
+from art_trainer.models.memory import MicroBatchLimit, release_memory
 from art_trainer.models.optim import UpdateGuard, make_optimizer, schedule_factor, trained_parameters
 from art_trainer.models.packing import Batch, TokenRow, pack
 from art_trainer.training.critic import Critic, ValueEstimates
@@ -100,6 +101,7 @@ class Learner:
         reference: A frozen copy of the weights at the start, if ``config.beta`` is above 0 and the model has
             no adapter to switch off.
         critic: The value head and its training, if the advantage estimator needs values.
+        microbatches: The size of micro-batches, which is halved when memory runs out.
 
     Raises:
         UnsupportedModelError: If the model has nothing to train or cannot be scored.
@@ -118,6 +120,7 @@ class Learner:
         self._sharded = ShardedModel(trained, self.processes.size) if sharded else None
         self.optimizer = self._make_optimizer(trained)
         self._guard = UpdateGuard(self.optimizer, config.max_grad_norm)
+        self.microbatches = MicroBatchLimit(config.tokens_per_microbatch, self._scorer.device)
         self.critic: Critic | None = None
         if config.has_critic:
             self.critic = Critic(self._scorer.hidden_size, config, self._scorer.device)
@@ -189,6 +192,7 @@ class Learner:
                 self._optimizer_step([kept[i] for i in part], batch_tokens, totals)
         if self._sharded is not None:
             self._sharded.copy_to(self.model)
+        release_memory(self._scorer.device)
         learning_rate = config.learning_rate * self._schedule_factor
         self.step += 1
         metrics = batch_metrics([*groups, *replaced]) | totals.metrics(config)
@@ -301,21 +305,35 @@ class Learner:
         self._guard.check(self.config.max_skipped_updates)
 
     def _backward(self, rows: Sequence[TokenRow], step_tokens: int, totals: UpdateTotals) -> float:
-        """Add this process's share of a step's gradients to what there is; return the whole step's loss."""
+        """Compute this process's share of a step's gradients; return the whole step's loss."""
         turns = sum(int(np.isfinite(row.returns).sum()) for row in rows if row.returns is not None)
-        sums: list[dict[str, float]] = []
-        for batch, counts in self._batches(rows, self._scorer):
-            part, found = self._run(self._scorer, partial(self._loss, batch, step_tokens, turns))
-            (part if counts else 0 * part).backward()  # type: ignore[no-untyped-call]
-            if counts:
-                sums.append(found)
+
+        def compute(tokens: int) -> list[dict[str, float]]:
+            self._guard.clear_gradients()
+            if self.critic is not None:
+                self.critic.head.zero_grad()
+            sums: list[dict[str, float]] = []
+            for batch, counts in self._batches(rows, self._scorer, tokens):
+                part, found = self._run(self._scorer, partial(self._loss, batch, step_tokens, turns))
+                (part if counts else 0 * part).backward()  # type: ignore[no-untyped-call]
+                if counts:
+                    sums.append(found)
+            return sums
+
+        sums = self._fitting(rows, self._scorer, compute)
         gathered: list[list[dict[str, float]]] = self.processes.gather(sums)
         every = [batch_sums for of_process in gathered for batch_sums in of_process]
         for batch_sums in every:
             totals.add(batch_sums)
         return sum((batch_sums["loss"] for batch_sums in every), 0.0)
 
-    def _batches(self, rows: Sequence[TokenRow], scorer: Scorer) -> Iterator[tuple[Batch, bool]]:
+    def _fitting(self, rows: Sequence[TokenRow], scorer: Scorer, compute: Callable[[int], T]) -> T:
+        """Compute with micro-batches that fit; sharded processes, which compute in step, cannot repeat."""
+        if self._sharded is not None and scorer is self._scorer:
+            return compute(self.microbatches.tokens)
+        return self.microbatches.run(compute, max((len(row.token_ids) for row in rows), default=0))
+
+    def _batches(self, rows: Sequence[TokenRow], scorer: Scorer, tokens: int) -> Iterator[tuple[Batch, bool]]:
         """Pack this process's share of rows that all processes have: whole groups.
 
         FSDP requires equal forward counts on all ranks: ranks with fewer batches run dummy batches. Prompts
@@ -334,9 +352,7 @@ class Learner:
         own = [row for row in rows if row.group in mine]
         sharded = self._sharded is not None and scorer is self._scorer
         prefixes = self.config.share_prefixes and scorer.shares_prefixes and not sharded
-        batches: Iterable[Batch] = pack(
-            own, self.config.tokens_per_microbatch, share=prefixes, device=scorer.device
-        )
+        batches: Iterable[Batch] = pack(own, tokens, share=prefixes, device=scorer.device)
         missing = 0
         if sharded:
             batches = list(batches)
@@ -361,11 +377,15 @@ class Learner:
         ends = np.cumsum([row.targets.size for row in rows])
         every = np.zeros(ends[-1] if rows else 0)
         parts = dict(zip(map(id, rows), np.split(every, ends[:-1]), strict=False))
-        for batch, counts in self._batches(rows, scorer):
-            numbers = self._run(scorer, partial(of_batch, batch)).cpu().numpy()
-            places = np.cumsum([row.targets.size for row in batch.rows])[:-1]
-            for row, values in zip(batch.rows, np.split(numbers, places), strict=True) if counts else ():
-                parts[id(row)][:] = values
+
+        def compute(tokens: int) -> None:
+            for batch, counts in self._batches(rows, scorer, tokens):
+                numbers = self._run(scorer, partial(of_batch, batch)).cpu().numpy()
+                places = np.cumsum([row.targets.size for row in batch.rows])[:-1]
+                for row, values in zip(batch.rows, np.split(numbers, places), strict=True) if counts else ():
+                    parts[id(row)][:] = values
+
+        self._fitting(rows, scorer, compute)
         self.processes.all_reduce_sum(torch.from_numpy(every))
         return [parts[id(row)].astype(np.float32) for row in rows]
 

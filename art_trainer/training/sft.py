@@ -16,6 +16,7 @@ from art_trainer.inference.policy import Conversation, Reply, TrainablePolicy
 from art_trainer.inference.scripted_policy import Player, ScriptedPolicy, full_observation, make_player
 from art_trainer.models.chat_template import ChatFormat
 from art_trainer.models.logprobs import Scorer
+from art_trainer.models.memory import MicroBatchLimit, release_memory
 from art_trainer.models.optim import UpdateGuard, make_optimizer, schedule_factor
 from art_trainer.models.packing import TokenRow, pack
 from art_trainer.rollout.envs import EnvPool, MakeEnv
@@ -90,19 +91,22 @@ def imitate(
     scorer = Scorer(model)
     optimizer = make_optimizer(model, learning_rate=config.learning_rate, weight_decay=config.weight_decay)
     guard = UpdateGuard(optimizer, config.max_grad_norm)
+    limit = MicroBatchLimit(config.tokens_per_microbatch, scorer.device)
     steps = config.epochs * -(-len(rows) // config.batch_size)
     losses: list[float] = []
     for step, batch in enumerate(_batches(rows, config, rng)):
         rate = config.learning_rate * schedule_factor(
             step, steps, "linear", warmup_steps=config.warmup_steps, final_ratio=config.lr_final_ratio
         )
-        losses.append(_backward(scorer, batch, config.tokens_per_microbatch))
+        losses.append(_backward(scorer, guard, batch, limit))
         norm = guard.step(losses[-1], rate)
         guard.check(MAX_SKIPPED)
         if on_step is not None:
             numbers = {"step": step + 1, "steps": steps, "loss": losses[-1], "learning_rate": rate}
             on_step({**numbers, "grad_norm": float("nan") if norm is None else norm})
     policy.version += 1
+    del optimizer, guard
+    release_memory(scorer.device)
     return losses
 
 
@@ -126,15 +130,20 @@ def _batches(
             yield [rows[index] for index in order[start : start + config.batch_size]]
 
 
-def _backward(scorer: Scorer, rows: Sequence[TokenRow], tokens_per_microbatch: int) -> float:
-    """Add the gradient of the mean loss of the rows' tokens to the weights; return the loss."""
+def _backward(scorer: Scorer, guard: UpdateGuard, rows: Sequence[TokenRow], limit: MicroBatchLimit) -> float:
+    """Compute the gradient of the mean loss of the rows' tokens; return the loss."""
     tokens = sum(float(row.advantages.sum()) for row in rows)
-    loss = 0.0
-    for batch in pack(rows, tokens_per_microbatch, share=scorer.shares_prefixes, device=scorer.device):
-        part = -(scorer.score(batch)[0] * batch.advantages_N).sum() / tokens
-        part.backward()  # type: ignore[no-untyped-call]
-        loss += float(part.detach())
-    return loss
+
+    def compute(most: int) -> float:
+        guard.clear_gradients()
+        loss = 0.0
+        for batch in pack(rows, most, share=scorer.shares_prefixes, device=scorer.device):
+            part = -(scorer.score(batch)[0] * batch.advantages_N).sum() / tokens
+            part.backward()  # type: ignore[no-untyped-call]
+            loss += float(part.detach())
+        return loss
+
+    return limit.run(compute, max(len(row.token_ids) for row in rows))
 
 
 def collect_demonstrations(

@@ -44,7 +44,7 @@ from art_trainer.rollout.judge_rewards import JudgeRewards
 from art_trainer.signals import Interruptible
 from art_trainer.tracking.callbacks import Outcome, RunCallback, TrainerCallback, WarningCallback
 from art_trainer.tracking.episode_schema import episode_from_json, episode_to_json, without_observations
-from art_trainer.tracking.health import HealthMonitor
+from art_trainer.tracking.health import HealthMonitor, RunWarning
 from art_trainer.tracking.run_dir import RunFolder, checkpoint_path
 from art_trainer.training.checkpoint import (
     prune_checkpoints,
@@ -432,7 +432,11 @@ class GRPOTrainer:
 
     def _warn(self, metrics: Mapping[str, float], groups: Sequence[Group]) -> None:
         listeners = [callback for callback in self.callbacks if isinstance(callback, WarningCallback)]
-        for warning in self._health.check(self.step, metrics, groups):
+        ran_out = [*self.policy.halved, *self.learner.microbatches.halved]
+        self.policy.halved.clear()
+        self.learner.microbatches.halved.clear()
+        shortages = [RunWarning(self.step, "out_of_memory", 0.0, 0.0, sentence) for sentence in ran_out]
+        for warning in (*self._health.check(self.step, metrics, groups), *shortages):
             if self.processes.is_main:
                 self.log.write_warning(warning)
                 for callback in listeners:

@@ -1,0 +1,112 @@
+"""A device's free memory, memory that is given back, and what to do when it runs out."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil  # type: ignore[import-untyped]
+import torch
+
+from art_trainer.errors import DeviceMemoryError
+
+T = TypeVar("T")
+_CGROUP = Path("/sys/fs/cgroup")
+_log = logging.getLogger(__name__)
+
+
+def free_memory(device: torch.device) -> int:
+    """Return the bytes that this process can still allocate on a device.
+
+    On a GPU what CUDA reports, and what PyTorch holds and does not use. On a CPU the memory that the system
+    calls available, or what is left of the limit of a container (cgroup v2).
+    """
+    if device.type == "cuda":
+        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + held
+    available = int(psutil.virtual_memory().available)
+    try:
+        limit = (_CGROUP / "memory.max").read_text().strip()
+        used = int((_CGROUP / "memory.current").read_text())
+        # Pages of files count as used, and are dropped when others need the room.
+        files = next(x for x in (_CGROUP / "memory.stat").read_text().splitlines() if "inactive_file " in x)
+    except (OSError, ValueError, StopIteration):
+        return available
+    return available if limit == "max" else min(available, int(limit) - used + int(files.split()[1]))
+
+
+def release_memory(device: torch.device) -> None:
+    """Give memory that is no longer used back to the system.
+
+    Without it the next phase of a run gets new memory on top: PyTorch keeps a GPU's freed blocks, and glibc,
+    with a threshold that it raises by itself, keeps blocks of up to 32 MiB. Takes less than a millisecond if
+    there is nothing to give back.
+    """
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    elif sys.platform == "linux":
+        trim: Any = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:  # other C libraries have none
+            trim(0)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a device had no room for a tensor."""
+    words = ("can't allocate memory", "not enough memory")  # a CPU's
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
+        isinstance(error, RuntimeError) and any(one in str(error) for one in words)
+    )
+
+
+def reclaim_memory(device: torch.device) -> None:
+    """Give back what a computation held that ran out of memory; call it outside of ``except``."""
+    gc.collect()
+    release_memory(device)
+
+
+class MicroBatchLimit:
+    """The most tokens of a micro-batch, halved when memory runs out.
+
+    Attributes:
+        tokens: The limit.
+        halved: A sentence for each time it was halved.
+    """
+
+    def __init__(self, tokens: int, device: torch.device) -> None:
+        self.tokens = tokens
+        self.halved: list[str] = []
+        self._device = device
+
+    def run(self, compute: Callable[[int], T], longest: int) -> T:
+        """Call a function with the limit; if memory runs out, again with half of it.
+
+        Args:
+            compute: Must begin anew in each call.
+            longest: Tokens of the longest row, which cannot be cut.
+
+        Raises:
+            DeviceMemoryError: If there is no room for one row either.
+        """
+        while True:
+            try:
+                return compute(self.tokens)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                if self.tokens <= longest:
+                    raise DeviceMemoryError(
+                        f"out of memory on {self._device} with one context of {longest:,} tokens in an "
+                        "update: set gradient_checkpointing, lora, a smaller max_completion_length or model"
+                    ) from error
+            before, self.tokens = self.tokens, max(self.tokens // 2, longest)
+            self.halved.append(
+                f"Out of memory on {self._device} in an update: tokens_per_microbatch is {self.tokens:,} "
+                f"from now on, not {before:,}. The result is the same."
+            )
+            _log.warning("%s", self.halved[-1])
+            reclaim_memory(self._device)
