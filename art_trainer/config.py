@@ -142,7 +142,7 @@ class GRPOConfig:
     """Largest number of consecutive optimizer steps skipped for a loss or gradient that is not finite."""
     tokens_per_microbatch: Count = 4096
     """Largest number of tokens in one forward and backward pass, shared ones counted once. It bounds memory
-    and does not change the result."""
+    and does not change the result. ``art-trainer train`` lowers it to what fits, if nobody sets it."""
     sharding: Sharding = "none"
     """How weights and optimizer lie on several processes: each has all of them, or with ``"fsdp2"`` its piece
     of those that are trained, see :mod:`art_trainer.training.fsdp`. One process has all in any case."""

@@ -12,6 +12,7 @@ from rich.table import Table
 from art_trainer.cli.console import make_table
 from art_trainer.models.chat_template import ChatFormat
 from art_trainer.models.loading import ModelOptions
+from art_trainer.models.memory import usable_memory
 from art_trainer.rollout.envs import env_maker, train_split
 from art_trainer.training.memory_plan import (
     MEASURED,
@@ -36,6 +37,7 @@ def print_plan(settings: Settings, console: Console) -> None:
     for line in _choices(plan, settings, options, model):
         typer.echo(line)
     console.print(_memory_table(plan))
+    typer.echo(_fit(plan, options))
     for line in _work(plan, settings, shape):
         typer.echo(line)
     typer.echo("A dry run: nothing was loaded, trained or written.")
@@ -56,11 +58,29 @@ def _choices(
 
 
 def _memory_table(plan: TrainingPlan) -> Table:
-    table = make_table("Memory", ["part", "of what"], ["size"])
+    table = make_table("Memory", ["part", "of what", "held"], ["size"])
     for part in plan.memory:
-        table.add_row(part.name, part.how, ("" if part.exact else "up to ") + in_bytes(part.size))
-    table.add_row("together", "without the libraries' own", f"up to {in_bytes(plan.total)}")
+        size = ("" if part.exact else "up to ") + in_bytes(part.size)
+        table.add_row(part.name, part.how, part.phase, size)
+    table.add_row("at most", "without the libraries' own", "", f"up to {in_bytes(plan.total)}")
     return table
+
+
+def _fit(plan: TrainingPlan, options: ModelOptions) -> str:
+    """Whether the plan fits into the device's free memory, and how a run would make it fit."""
+    device = options.torch_device
+    free = usable_memory(device)
+    where = f"into the {in_bytes(free)} that a run uses of {device}, nine tenths of its free memory"
+    if plan.total <= free:
+        return f"It fits {where}."
+    rows, tokens = plan.fitted(free)
+    lowered = f"max_batch {rows} and tokens_per_microbatch {tokens:,}"
+    if plan.smallest <= free:
+        return f"It does not fit {where}: a run takes {lowered}, if nobody sets them."
+    return (
+        f"It does not fit {where}: one conversation at a time and micro-batches of one context need up to "
+        f"{in_bytes(plan.smallest)}. Set gradient_checkpointing, lora, or another model or device."
+    )
 
 
 def _work(plan: TrainingPlan, settings: Settings, shape: EpisodeShape) -> Sequence[str]:

@@ -126,7 +126,7 @@ class SelfPlayRun:
                 player,
                 episodes=run.warm_start_episodes,
                 seed=self._settings.config.seed,
-                config=imitation_config(run),
+                config=imitation_config(self._settings),
             )
             _log.info(
                 "warm start of %s: imitated %s, loss %.3f to %.3f",

@@ -33,6 +33,7 @@ from art_trainer.training.run_settings import AUTO, LOCAL, SELF, Settings
 from art_trainer.training.run_setup import (
     env_texts,
     find_checkpoint,
+    fit_to_device,
     make_dispatcher,
     prepare_policy,
     reward_model,
@@ -94,7 +95,7 @@ def _run_main(
         _log.info("%d processes train together.", processes.size)
     run = TrainingRun(settings, console, processes)
     # Sums are cut into as many parts as there are threads: a repeated run needs the same number.
-    folder.write_settings({**settings.to_mapping(), "threads": torch.get_num_threads()})
+    folder.write_settings({**run.settings.to_mapping(), "threads": torch.get_num_threads()})
     _log.info("Run folder: %s", folder.path)
     try:
         with ExitStack() as stack:
@@ -126,6 +127,7 @@ class TrainingRun:
     """One run in one process.
 
     Attributes:
+        settings: All settings, sizes fitted to the device's memory.
         policy: Holds the model that is trained.
         setup: The backend that plays in training, if this process does not.
     """
@@ -133,7 +135,6 @@ class TrainingRun:
     def __init__(self, settings: Settings, console: Console, processes: ProcessGroup) -> None:
         self.setup: RolloutSetup | None = None
         self._make_env: MakeEnv = env_maker(settings.run.env, settings.run.env_args)
-        self._settings = settings
         self._processes = processes
         self._folder = folder = settings.folder
         self._console = console
@@ -155,6 +156,9 @@ class TrainingRun:
                 f"engine is {run.engine}, but {processes.size} processes would each send it their weights: "
                 "start one process, or leave engine out"
             )
+        form = self.policy.format
+        self.settings = fit_to_device(settings, self.policy.model, form, self._make_train_env)
+        self.policy.max_batch = self.settings.run.max_batch
         self._player = with_engine(self.policy, run)
 
     def evaluate_baselines(self) -> None:
@@ -164,15 +168,15 @@ class TrainingRun:
 
     def warm_up(self) -> None:
         """Imitate scripted policies, if the settings ask for it and there is no checkpoint."""
-        wanted = self._settings.run.warm_start
+        wanted = self.settings.run.warm_start
         if wanted is not None and self._checkpoint is None:
             name = "scripted policies" if wanted == AUTO else wanted
             with episode_bar(self._console, f"warm start, imitating {name}", None) as on_step:
-                warm_up(self.policy, self._settings, self._make_env, on_step)
+                warm_up(self.policy, self.settings, self._make_env, on_step)
 
     def evaluate(self, when: str) -> None:
         """Evaluate the model as it is now, at the evaluation's temperature."""
-        with self._player.evaluating(self._settings.config):
+        with self._player.evaluating(self.settings.config):
             self._evaluate(when, self._player)
 
     def _evaluate(self, name: str, policy: Policy) -> None:
@@ -181,7 +185,7 @@ class TrainingRun:
             return
         if self.setup is not None:
             self.setup.on_evaluation()
-        config, run = self._settings.config, self._settings.run
+        config, run = self.settings.config, self.settings.run
         transcripts: list[Episode] = []
         with episode_bar(self._console, policy.name, config.eval_episodes) as on_episode:
             evaluation = evaluate(
@@ -201,7 +205,7 @@ class TrainingRun:
 
     def train(self) -> None:
         """Run GRPO, from the checkpoint if the run is resumed."""
-        settings, setup = self._settings, self.setup
+        settings, setup = self.settings, self.setup
         progress = TrainingProgress(self._console, settings.episodes_per_step)
         callbacks: list[TrainerCallback] = [progress, *(setup.callbacks if setup is not None else ())]
         trainer = GRPOTrainer(

@@ -40,6 +40,8 @@ BATCH_LIMITS = {torch.float32: 1e-5, torch.bfloat16: 0.05}
 # CPU-second): 0.1: 2363, 0.25: 2332, 0.5: 2382, 0.75: 2814, 1.0: 2627.
 _FINISHED_SHARE = 0.75
 
+READ_TOKENS = 4096
+"""Most tokens one forward pass reads, padding included."""
 _log = logging.getLogger(__name__)
 
 
@@ -82,7 +84,7 @@ class TransformersPolicy(TrainablePolicy):
         sampling: SamplingParams | None = None,
         max_context: int | None = None,
         max_batch: int = 256,
-        read_tokens: int = 4096,
+        read_tokens: int = READ_TOKENS,
         history_window: int | None = None,
         name: str = "transformers",
     ) -> None:

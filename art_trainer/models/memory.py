@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import logging
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -38,6 +39,15 @@ def free_memory(device: torch.device) -> int:
     except (OSError, ValueError, StopIteration):
         return available
     return available if limit == "max" else min(available, int(limit) - used + int(files.split()[1]))
+
+
+def usable_memory(device: torch.device) -> int:
+    """Return the bytes that a run plans with: nine tenths of what is free, as blocks leave gaps.
+
+    Processes that a launcher started together share a machine's memory, and have a GPU each.
+    """
+    sharing = 1 if device.type == "cuda" else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return free_memory(device) * 9 // 10 // sharing
 
 
 def release_memory(device: torch.device) -> None:

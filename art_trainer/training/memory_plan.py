@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +20,11 @@ from art_trainer.config import GRPOConfig
 from art_trainer.inference.kv_cache import SlotCache
 from art_trainer.inference.policy import Conversation
 from art_trainer.inference.scripted_policy import ScriptedPolicy
+from art_trainer.inference.transformers_policy import READ_TOKENS
 from art_trainer.models.chat_template import ChatFormat
 from art_trainer.models.loading import DTYPES, ModelOptions, add_lora_adapter
 from art_trainer.models.logprobs import LOGITS_PER_CHUNK
-from art_trainer.models.optim import optimizer_bytes, trained_parameters
+from art_trainer.models.optim import needs_master, optimizer_bytes, trained_parameters
 from art_trainer.rollout.envs import MakeEnv, baseline_names
 from art_trainer.rollout.episodes import rollout_episodes
 from art_trainer.types import EpisodeSpec
@@ -63,6 +64,9 @@ class EpisodeShape:
         return longest if limit is None else min(longest, limit)
 
 
+Phase = Literal["always", "rollout", "update"]
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryPart:
     """One part of the memory a run needs."""
@@ -74,6 +78,8 @@ class MemoryPart:
     """What it is made of."""
     exact: bool
     """Whether it is what will be allocated; else an upper estimate."""
+    phase: Phase = "always"
+    """When it is held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +104,48 @@ class TrainingPlan:
     shares_prefixes: bool
     """Whether a group's common prompt is computed once in the update, if the model's own forward pass agrees
     (that is checked when the run starts)."""
+    rows: int
+    """Most conversations under way at one time."""
+    tokens: int
+    """Most tokens of a micro-batch."""
 
     @property
     def total(self) -> int:
-        """Bytes of all parts together."""
-        return sum(part.size for part in self.memory)
+        """Most bytes held at one time: rollout and update take turns."""
+        return self.held("always") + max(self.held("rollout"), self.held("update"))
+
+    def held(self, phase: Phase) -> int:
+        """Bytes of the parts of a phase."""
+        return sum(part.size for part in self.memory if part.phase == phase)
+
+    def size(self, name: str) -> int:
+        """Bytes of a part; 0 if there is none."""
+        return sum(part.size for part in self.memory if part.name == name)
+
+    @property
+    def _of_rows(self) -> int:
+        """Bytes that grow with the conversations under way."""
+        return self.size("KV cache") + self.size("sampling")
+
+    @property
+    def smallest(self) -> int:
+        """Bytes with one conversation at a time, and micro-batches of one context."""
+        kept = self.size("activations")
+        rollout = self.size("reading") + self._of_rows // self.rows
+        update = self.held("update") - kept + kept * self.context // self.tokens
+        return self.held("always") + max(rollout, update)
+
+    def fitted(self, free: int) -> tuple[int, int]:
+        """Return how many conversations, and tokens of a micro-batch, fit into so many free bytes.
+
+        At least one conversation, and one context: those of a smaller plan may still be too large.
+        """
+        room = free - self.held("always")
+        of_rows, kept = self._of_rows, self.size("activations")
+        for_rows, for_kept = room - self.size("reading"), room - self.held("update") + kept
+        rows = self.rows if of_rows <= for_rows else max(1, self.rows * for_rows // of_rows)
+        tokens = self.tokens if kept <= for_kept else max(self.context, self.tokens * for_kept // kept)
+        return rows, tokens
 
 
 def empty_model(config: PreTrainedConfig, options: ModelOptions) -> nn.Module:
@@ -131,8 +174,9 @@ def plan_training(
     - optimizer: what :func:`~art_trainer.models.optim.optimizer_bytes` says.
     - reference: all weights again, if ``beta`` is above 0 and there is no adapter to switch off.
     - KV cache: rows times positions times what a token leaves behind; rows are the conversations under way at
-      a time, positions the longest context, rounded up to 64. Growing row by row it may stand up to 1.5 times
-      as high.
+      a time, in a rollout or an evaluation, positions the longest context, rounded up to 64.
+    - sampling: four float32 numbers for each entry of the vocabulary and conversation.
+    - reading: what two layers compute of the tokens that one pass reads.
     - activations: what the backward pass keeps of a micro-batch's tokens; see
       :func:`activation_bytes_per_token`.
     - logits: three float32 numbers (logits, log-probs, their gradient) for each entry of the vocabulary at
@@ -151,16 +195,17 @@ def plan_training(
     context = shape.context(config.max_completion_length, limit)
     episodes = config.groups_per_step * config.num_generations
     keeps_cache = _keeps_cache(base)
-    rows = min(episodes, max_batch, config.max_concurrent or episodes)
+    rows = min(max(min(episodes, config.max_concurrent or episodes), config.eval_episodes), max_batch)
     tokens = max(config.tokens_per_microbatch, context)
     predicted = min(tokens, LOGITS_PER_CHUNK // int(text.vocab_size) + 1)
     trained = trained_parameters(model).values()
     dtype = next(base.parameters()).dtype
+    copies = ", float32 copies" if any(map(needs_master, trained)) else ""
     gradients = sum(p.numel() * max(p.dtype.itemsize, 4) for p in trained)
     parts = [
         MemoryPart("weights", *_weights(model, options)),
-        MemoryPart("gradients", gradients, f"{_count(trained):,} trained weights", True),
-        MemoryPart("optimizer", optimizer_bytes(model, config.optim), "AdamW's two moments", True),
+        MemoryPart("gradients", gradients, f"{_count(trained):,} trained weights", True, "update"),
+        MemoryPart("optimizer", optimizer_bytes(model, config.optim), f"AdamW's two moments{copies}", True),
     ]
     if config.beta > 0 and options.lora is None:
         size = _bytes(_tensors(model), DTYPES.get(config.reference_dtype))
@@ -168,13 +213,16 @@ def plan_training(
     if keeps_cache:
         positions = -(-context // _ROUNDING) * _ROUNDING
         size = rows * positions * cache_bytes_per_token(model)
-        parts.append(MemoryPart("KV cache", size, f"{rows} rows of {positions:,} tokens", False))
+        parts.append(MemoryPart("KV cache", size, f"{rows} rows of {positions:,} tokens", False, "rollout"))
+    layer = activation_bytes_per_token(model) / int(text.num_hidden_layers)
+    read = min(READ_TOKENS, rows * context)
     kept = activation_bytes_per_token(model, recompute=options.gradient_checkpointing)
+    logits = 12 * predicted * int(text.vocab_size)
     parts += [
-        MemoryPart("activations", int(kept * tokens), f"a micro-batch of {tokens:,} tokens", False),
-        MemoryPart(
-            "logits", 12 * predicted * int(text.vocab_size), f"{predicted:,} positions at a time", False
-        ),
+        MemoryPart("sampling", 16 * rows * int(text.vocab_size), f"{rows} rows", False, "rollout"),
+        MemoryPart("reading", int(2 * layer * read), f"{read:,} tokens at a time", False, "rollout"),
+        MemoryPart("activations", int(kept * tokens), f"a micro-batch of {tokens:,} tokens", False, "update"),
+        MemoryPart("logits", logits, f"{predicted:,} positions at a time", False, "update"),
     ]
     return TrainingPlan(
         parameters=_count(model.parameters()),
@@ -186,6 +234,8 @@ def plan_training(
         context=context,
         keeps_cache=keeps_cache,
         shares_prefixes=config.share_prefixes and keeps_cache and dtype.is_floating_point,
+        rows=rows,
+        tokens=tokens,
     )
 
 

@@ -124,7 +124,8 @@ class RunSettings:
     device: str | None = None
     """Device of the model; ``None``: a GPU if there is one."""
     max_batch: Count = 256
-    """Largest number of conversations that the model holds in memory at the same time."""
+    """Largest number of conversations that the model holds in memory at the same time; if nobody sets it, as
+    many of these as the device's free memory has room for."""
     test_split: str | None = None
     """Split of the evaluations before and after training; ``None``: ``"test"`` if there is one."""
     baselines: tuple[str, ...] | None = None

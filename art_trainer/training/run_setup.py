@@ -33,6 +33,7 @@ from art_trainer.inference.engines.clients import Engine, SGLangEngine, VLLMEngi
 from art_trainer.inference.policy import TrainablePolicy
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.inference.transformers_policy import TransformersPolicy
+from art_trainer.models.chat_template import ChatFormat, context_limit
 from art_trainer.models.known_models import KNOWN_MODELS, known_model_path
 from art_trainer.models.loading import (
     ModelOptions,
@@ -42,6 +43,7 @@ from art_trainer.models.loading import (
     load_tokenizer,
     refuse_float16,
 )
+from art_trainer.models.memory import usable_memory
 from art_trainer.rollout.envs import MakeEnv, env_maker, player_names, train_split
 from art_trainer.rollout.judge_rewards import ENV, JudgeRewards, RewardMix
 from art_trainer.tracking.env_vars import env_var, load_env_vars
@@ -51,7 +53,13 @@ from art_trainer.tracking.sinks.base import make_sinks
 from art_trainer.tracking.sinks.delivery import SinkDispatcher
 from art_trainer.training.checkpoint import checkpoint_to_resume, result_checkpoint, verify_checkpoint
 from art_trainer.training.env_samples import episode_texts, repeats_state, sample_episodes
-from art_trainer.training.memory_plan import empty_model
+from art_trainer.training.memory_plan import (
+    EpisodeShape,
+    TrainingPlan,
+    empty_model,
+    episode_shape,
+    plan_training,
+)
 from art_trainer.training.run_settings import AUTO, DEFAULT, SCRATCH, RunSettings, Settings, saved_settings
 from art_trainer.training.scratch_model import ScratchSize, scratch_model, scratch_tokenizer
 from art_trainer.training.sft import ImitationConfig, OnStep, imitate_until_valid, warm_start
@@ -195,9 +203,48 @@ def prepare_policy(
     return policy
 
 
-def imitation_config(run: RunSettings) -> ImitationConfig:
+def fit_to_device(settings: Settings, model: torch.nn.Module, form: ChatFormat, make_env: MakeEnv) -> Settings:
+    """Lower ``max_batch`` and ``tokens_per_microbatch``, where nobody set them, to what memory is free for.
+
+    Args:
+        settings: All settings.
+        model: The model, loaded on its device.
+        form: Its chat format, which tells how long contexts get.
+        make_env: Makes the environment, in which a few episodes are played if memory is not plenty.
+    """
+    run, config, device = settings.run, settings.config, next(model.parameters()).device
+    base: Any = getattr(model, "get_base_model", lambda: model)()
+    options = replace(model_options(run), dtype=str(base.dtype).removeprefix("torch."))
+    empty = empty_model(base.config, options)
+
+    def plan_for(shape: EpisodeShape) -> TrainingPlan:
+        return plan_training(empty, config, options, shape, max_batch=run.max_batch)
+
+    plan = plan_for(EpisodeShape(context_limit(base) or 2**20, 0, 1))
+    free = usable_memory(device) + plan.size("weights")
+    if plan.total <= free:
+        return settings
+    split = train_split(make_env, config.train_split)
+    shape = episode_shape(form, make_env, split=split, seed=config.seed)
+    plan = plan_for(shape)
+    rows, tokens = plan.fitted(free)
+    if rows < plan.rows and settings.sources["max_batch"] == DEFAULT:
+        run = replace(run, max_batch=rows)
+        _log.info("max_batch is %d, for the free memory of %s", rows, device)
+    if tokens < plan.tokens and settings.sources["tokens_per_microbatch"] == DEFAULT:
+        config = replace(config, tokens_per_microbatch=tokens)
+        _log.info("tokens_per_microbatch is %d, for the free memory of %s", tokens, device)
+    if plan_for(shape).total > free:
+        sizes = plan.smallest / 2**30, device, free / 2**30
+        _log.warning("A run of at least %.1f GiB on %s, which has %.1f: it may run out of memory", *sizes)
+    return replace(settings, run=run, config=config)
+
+
+def imitation_config(settings: Settings) -> ImitationConfig:
     """The settings of the warm start's training."""
+    run, most = settings.run, settings.config.tokens_per_microbatch
     return ImitationConfig(
+        tokens_per_microbatch=min(most, ImitationConfig().tokens_per_microbatch),
         epochs=run.warm_start_epochs,
         batch_size=run.warm_start_batch_size,
         learning_rate=run.warm_start_learning_rate,
@@ -222,7 +269,7 @@ def warm_up(
             names,
             seed=config.seed,
             split=split,
-            config=imitation_config(run),
+            config=imitation_config(settings),
             on_step=on_step,
         )
         _log.info(
@@ -238,7 +285,7 @@ def warm_up(
         noise=run.warm_start_noise,
         split=split,
         seed=config.seed,
-        config=imitation_config(run),
+        config=imitation_config(settings),
         on_step=on_step,
     )
     replies = sum(len(episode.turns) for episode in shown)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import DynamicCache
+from transformers import DynamicCache, Qwen2Config
 from typer.testing import CliRunner
 
 from art_trainer.cli.main import app
@@ -14,6 +14,7 @@ from art_trainer.errors import ConfigError
 from art_trainer.inference.kv_cache import SlotCache, Window
 from art_trainer.models.loading import ModelOptions
 from art_trainer.models.optim import make_optimizer, optimizer_bytes
+from art_trainer.rollout.envs import env_maker
 from art_trainer.training.memory_plan import (
     EpisodeShape,
     TrainingPlan,
@@ -22,6 +23,8 @@ from art_trainer.training.memory_plan import (
     empty_model,
     plan_training,
 )
+from art_trainer.training.run_settings import Layer, Settings, merge_settings
+from art_trainer.training.run_setup import fit_to_device, prepare_policy
 from tests.art_trainer.tiny_models import byte_tokenizer, lora_model, tiny_config, tiny_model
 from tests.art_trainer.updates import saved_bytes
 
@@ -40,7 +43,8 @@ def real_model(family: str, lora: bool = False) -> torch.nn.Module:
 
 def planned(family: str = "qwen2", *, settings: dict[str, Any] | None = None, **options: Any) -> TrainingPlan:
     chosen = ModelOptions(device="cpu", **options)
-    config = GRPOConfig(**{"max_completion_length": 8, "groups_per_step": 2, **(settings or {})})
+    defaults = {"max_completion_length": 8, "groups_per_step": 2, "eval_episodes": 16}
+    config = GRPOConfig(**{**defaults, **(settings or {})})
     return plan_training(empty_model(tiny_config(family), chosen), config, chosen, SHAPE, max_batch=256)
 
 
@@ -128,10 +132,75 @@ def test_a_step_is_counted_in_episodes_and_tokens_and_logits_are_held_in_chunks(
     shape = EpisodeShape(10, 5, 4)
     assert (shape.context(8, None), shape.context(8, 50)) == (10 + 4 * 8 + 3 * 5, 50)
     assert EpisodeShape(10, 5, 4, windowed=True).context(8, None) == 18
-    assert plan.total == sum(sizes(plan).values())
+    found = sizes(plan)
+    always = sum(found[name] for name in ("weights", "optimizer"))
+    update = sum(found[name] for name in ("gradients", "activations", "logits"))
+    assert plan.total == always + max(update, found["KV cache"] + found["sampling"] + found["reading"])
+    assert planned(settings={"eval_episodes": 100}).rows == 100, "an evaluation may play more than a step"
     assert sizes(planned(settings={"tokens_per_microbatch": 200}))["logits"] == 12 * 200 * 300
     many = sizes(planned(settings={"tokens_per_microbatch": 10**6}))["logits"]
     assert many == pytest.approx(12 * 2**24, rel=1e-3)
+
+
+def test_conversations_and_micro_batches_are_lowered_to_what_fits() -> None:
+    plan = planned(settings={"eval_episodes": 200, "tokens_per_microbatch": 8192})
+    assert plan.size("reading") > 0
+    assert plan.fitted(plan.total) == (200, 8192)
+    of_rows = plan.size("KV cache") + plan.size("sampling")
+    room = plan.held("always") + plan.size("reading") + of_rows // 2
+    rows, tokens = plan.fitted(room)
+    assert 1 < rows < 200
+    assert plan.context < tokens < 8192
+    assert planned(settings={"eval_episodes": rows, "tokens_per_microbatch": tokens}).total <= room
+    assert plan.fitted(0) == (1, plan.context)
+    assert plan.held("always") < plan.smallest < plan.total
+
+
+def test_seven_billion_weights_with_an_adapter_fit_80_gb() -> None:
+    """Qwen2.5-7B's shape and the default settings, with contexts of 5,285 tokens."""
+    shape: Any = Qwen2Config(
+        hidden_size=3584, intermediate_size=18944, num_hidden_layers=28, num_attention_heads=28,
+        num_key_value_heads=4, vocab_size=152064, tie_word_embeddings=False, dtype="bfloat16",
+    )  # fmt: skip
+    options = ModelOptions(lora=16, device="cpu")
+    model, episodes = empty_model(shape, options), EpisodeShape(27, 166, 8)
+    plan = plan_training(model, GRPOConfig(), options, episodes, max_batch=256)
+    free = 79 * 2**30 * 9 // 10
+    assert plan.smallest < free < plan.total
+    rows, _ = plan.fitted(free)
+    assert 128 < rows < 256
+    assert plan_training(model, GRPOConfig(), options, episodes, max_batch=rows).total <= free
+
+
+def run_settings(model: Path, **values: Any) -> Settings:
+    chosen = {"env": ENV, "model": str(model), "device": "cpu", "max_completion_length": 8, **values}
+    return merge_settings([Layer("flag", chosen)])
+
+
+def test_a_run_takes_what_the_free_memory_has_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tiny_model().save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    make_env = env_maker(ENV, {})
+
+    def fitted(free: int, **values: Any) -> Settings:
+        monkeypatch.setattr("art_trainer.training.run_setup.usable_memory", lambda device: free)
+        settings = run_settings(tmp_path, **values)
+        policy = prepare_policy(settings, lambda: [], checkpoint=None)
+        return fit_to_device(settings, policy.model, policy.format, make_env)
+
+    plenty = fitted(2**40)
+    assert (plenty.run.max_batch, plenty.config.tokens_per_microbatch) == (256, 4096)
+    with caplog.at_level("INFO"):
+        little = fitted(40_000_000)
+    assert 1 < little.run.max_batch < 256
+    assert 100 < little.config.tokens_per_microbatch < 4096
+    assert f"max_batch is {little.run.max_batch}, for the free memory of cpu" in caplog.text
+    assert "may run out of memory" not in caplog.text
+    chosen = fitted(40_000_000, max_batch=200, tokens_per_microbatch=4000)
+    assert (chosen.run.max_batch, chosen.config.tokens_per_microbatch) == (200, 4000), "somebody set them"
+    assert "may run out of memory" in caplog.text
 
 
 def dry_run(*arguments: object) -> str:
@@ -150,6 +219,12 @@ def test_a_dry_run_needs_the_configuration_alone_and_writes_nothing(
     plan = planned(lora=4)
     for text in (f"{plan.parameters:,} parameters, {plan.trained:,} of them", "KV cache", "16 episodes"):
         assert text in output
+    assert "It fits into the " in output
+    monkeypatch.setattr("art_trainer.cli.plan.usable_memory", lambda device: 3_000_000)
+    refused = dry_run("--env", ENV, "--model", model, "--lora", 4)
+    assert "It does not fit into the 2.86 MiB that a run uses of cpu" in refused
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
     assert "scratch on" in dry_run("--env", ENV, "--model", "scratch", "--history-window", 1)
     assert "854,144 parameters" in dry_run()
     assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
