@@ -85,7 +85,8 @@ def measure(order: dict[str, Any]) -> dict[str, Any]:
         models.WordLevel({w: i for i, w in enumerate(["<unk>", "<end>", *WORDS])}, unk_token="<unk>")
     )
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>", eos_token="<end>")
+    make_tokenizer: Any = PreTrainedTokenizerFast
+    tokenizer = make_tokenizer(tokenizer_object=core, unk_token="<unk>", eos_token="<end>")
     tokenizer.chat_template = CHAT
     shape: Any = LlamaConfig(
         hidden_size=576, intermediate_size=1536, num_hidden_layers=order["layers"], num_attention_heads=9,

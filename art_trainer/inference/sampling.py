@@ -186,13 +186,29 @@ def sample(
         tokens = logits_B_V.argmax(dim=-1)
         return tokens, torch.zeros(tokens.shape, dtype=torch.float32, device=tokens.device)
     logprobs = sampling_logprobs(logits_B_V, params)
-    cumulative = logprobs.exp().cumsum(dim=-1)
+    probabilities = logprobs.exp()
+    cumulative = probabilities.cumsum(dim=-1)
     total = cumulative[:, -1:]
     # Rounding may lift the point onto the total itself, beyond which no token lies.
     below_total = torch.nextafter(total, torch.zeros_like(total))
     point = torch.minimum(uniforms_B.to(total.dtype)[:, None] * total, below_total)
-    tokens = torch.searchsorted(cumulative, point, right=True)
+    tokens = _possible(torch.searchsorted(cumulative, point, right=True), probabilities)
     return tokens[:, 0], logprobs.gather(-1, tokens)[:, 0]
+
+
+def _possible(tokens_B_1: torch.Tensor, probabilities_B_V: torch.Tensor) -> torch.Tensor:
+    """Replace tokens of probability 0 by the nearest possible one before them.
+
+    On a GPU a cumulative sum may fall in places, by rounding (pytorch#21780), and a search in it may end at a
+    token that a filter has dropped.
+    """
+    impossible = probabilities_B_V.gather(-1, tokens_B_1) == 0
+    if probabilities_B_V.device.type == "cpu" and not impossible.any():  # asked of a GPU, it would wait
+        return tokens_B_1
+    places = torch.arange(probabilities_B_V.shape[-1], device=tokens_B_1.device)
+    before = torch.where(probabilities_B_V > 0, places, -1).cummax(dim=-1).values.gather(-1, tokens_B_1)
+    best = probabilities_B_V.argmax(dim=-1, keepdim=True)
+    return torch.where(impossible, torch.where(before < 0, best, before), tokens_B_1)
 
 
 _UNFINISHED = "\ufffd"

@@ -4,6 +4,7 @@ import torch
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from art_trainer.config import GRPOConfig
+from art_trainer.inference import sampling
 from art_trainer.inference.generation import SamplingModel, TokenSequence
 from art_trainer.inference.sampling import SamplingParams, penalize_repetition, sample, sampling_logprobs
 from tests.art_trainer.tiny_models import tiny_model
@@ -131,3 +132,32 @@ def test_parameters_of_a_config():
     evaluation = SamplingParams.for_evaluation(config, (7,))
     assert evaluation == SamplingParams(0.3, max_new_tokens=5, stop_token_ids=(7,), stop_strings=("red", "!"))
     assert SamplingParams.for_training(GRPOConfig(min_p=None)).min_p == 0
+
+
+def test_a_cumulative_sum_that_falls_leads_to_no_token_of_probability_0(monkeypatch):
+    """As on GPUs, which sum in blocks."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(64, 2000, generator=generator)
+    params = SamplingParams(top_p=0.3)
+    usual, exact = torch.Tensor.cumsum, sampling_logprobs(logits, params)
+
+    def falling(values, dim):
+        total = usual(values, dim=dim)
+        return (
+            total + 1e-3 * torch.rand(total.shape, generator=generator)
+            if values.shape == exact.shape
+            else total
+        )
+
+    monkeypatch.setattr(sampling, "sampling_logprobs", lambda given, params: exact)
+    monkeypatch.setattr(torch.Tensor, "cumsum", falling)
+    dropped = 0
+    for _ in range(20):
+        uniforms = torch.rand(64, generator=generator)
+        point = uniforms[:, None] * falling(exact.exp(), -1)[:, -1:]
+        found = torch.searchsorted(falling(exact.exp(), -1), point, right=True).clamp(max=1999)
+        dropped += int(exact.gather(-1, found).isneginf().sum())
+        tokens, logprobs = sample(logits, uniforms, params)
+        assert logprobs.isfinite().all()
+        assert torch.equal(logprobs, exact.gather(-1, tokens[:, None])[:, 0])
+    assert dropped > 0, "a plain search finds some"
