@@ -170,7 +170,8 @@ def plan_training(
     Memory, by part:
 
     - weights: all parameters and buffers, each at its own size; 4-bit ones at 4.13 bits.
-    - gradients: one number for each trained weight, float32 or the weight's type if that is wider.
+    - gradients: one number for each trained weight, float32 or the weight's type if that is wider, and the
+      largest weight's twice more, while a micro-batch's are added.
     - optimizer: what :func:`~art_trainer.models.optim.optimizer_bytes` says.
     - reference: all weights again, if ``beta`` is above 0 and there is no adapter to switch off.
     - KV cache: rows times positions times what a token leaves behind; rows are the conversations under way at
@@ -201,10 +202,11 @@ def plan_training(
     trained = trained_parameters(model).values()
     dtype = next(base.parameters()).dtype
     copies = ", float32 copies" if any(map(needs_master, trained)) else ""
-    gradients = sum(p.numel() * max(p.dtype.itemsize, 4) for p in trained)
+    single = [p.numel() * max(p.dtype.itemsize, 4) for p in trained]
+    gradients = sum(single) + 2 * max(single)
     parts = [
         MemoryPart("weights", *_weights(model, options)),
-        MemoryPart("gradients", gradients, f"{_count(trained):,} trained weights", True, "update"),
+        MemoryPart("gradients", gradients, f"{_count(trained):,} trained weights", False, "update"),
         MemoryPart("optimizer", optimizer_bytes(model, config.optim), f"AdamW's two moments{copies}", True),
     ]
     if config.beta > 0 and options.lora is None:

@@ -32,11 +32,11 @@ from art_trainer.inference.engines.http import HttpClient
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.models.weights_io import SavedWeights
 
-PROBE_TOKENS = 16
-"""Tokens sampled to find out which log-probs a server reports."""
-_CERTAIN = 1e-4
-_PROBE_TEMPERATURE = 4.0
-_DIFFERENCE = 0.1
+_ALTERNATIVES = 5
+"""Tokens whose log-probs are compared to find out which ones a server reports; of two, bfloat16's may tie."""
+_PROBE_TEMPERATURE = 2.0
+_TEMPERED = 0.75
+"""A gap between two log-probs is halved at temperature 2, if they are those of the tempered distribution."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,14 +154,27 @@ class Engine(ABC):
     def _cannot_report(self, sampling: SamplingParams) -> str | None:
         """Return why the server's log-probs are never those that the learner computes for this sampling."""
 
-    @abstractmethod
     async def _reports_sampled(self, prompt_ids: tuple[int, ...]) -> bool:
         """Whether the server reports log-probs of the distribution sampled from, tried on a prompt."""
+        plain, tempered = [await self._gap(prompt_ids, at) for at in (1.0, _PROBE_TEMPERATURE)]
+        return tempered <= _TEMPERED * plain
 
-    async def _probe(self, prompt_ids: tuple[int, ...], temperature: float = 1.0) -> tuple[float, ...]:
-        """Return the log-probs of the most likely tokens."""
-        sampling = SamplingParams(temperature=temperature, top_k=1, max_new_tokens=PROBE_TOKENS)
-        return (await self.complete(CompletionRequest(prompt_ids, sampling))).logprobs
+    async def _gap(self, prompt_ids: tuple[int, ...], temperature: float) -> float:
+        """Return how far the log-probs of the first and the last of the most likely tokens lie apart."""
+        sampling = SamplingParams(temperature=temperature, max_new_tokens=1)
+        found = await self._alternatives(CompletionRequest(prompt_ids, sampling))
+        if not isinstance(found, list) or len(found) < _ALTERNATIVES:
+            raise EngineError(
+                f"{self._http.url} answered without the log-probs of the {_ALTERNATIVES} most likely tokens: "
+                f"if this server is vLLM, start it with --max-logprobs at least {_ALTERNATIVES}"
+            )
+        # The token that was sampled may be added to the most likely ones.
+        best = sorted(map(float, found), reverse=True)
+        return best[0] - best[_ALTERNATIVES - 1]
+
+    @abstractmethod
+    async def _alternatives(self, request: CompletionRequest) -> object:
+        """Return the list of log-probs of the most likely first tokens."""
 
     async def served_model(self) -> ServedModel:
         """Return the model that requests name, by default the first that is no adapter of another.
@@ -268,6 +281,9 @@ class VLLMEngine(Engine):
     async def complete(self, request: CompletionRequest) -> Completion:
         """Sample one completion."""
         name = self._adapter or await self._model_name()
+        return self._completion(request, name, await self._http.post(*self._request(request, name)))
+
+    def _request(self, request: CompletionRequest, name: str, alternatives: int = 0) -> tuple[str, Any]:
         sampling = request.sampling
         body = {
             "model": name,
@@ -277,11 +293,11 @@ class VLLMEngine(Engine):
             "stop_token_ids": list(request.stop_token_ids),
             "stop": list(sampling.stop_strings),
             "include_stop_str_in_output": True,
-            "logprobs": 0,
+            "logprobs": alternatives,
             "return_token_ids": True,
             **({} if request.seed is None else {"seed": request.seed}),
         }
-        return self._completion(request, name, await self._http.post("/v1/completions", body))
+        return "/v1/completions", body
 
     async def load(self, weights: SavedWeights) -> None:
         """Load an adapter under its own name, and unload the one before."""
@@ -299,9 +315,14 @@ class VLLMEngine(Engine):
             return None
         return "vLLM applies min_p before top_p, which keeps other tokens than the learner: set only one"
 
-    async def _reports_sampled(self, prompt_ids: tuple[int, ...]) -> bool:
-        # With one candidate the processed log-prob is 0; the raw one, vLLM's default, is the model's.
-        return min(await self._probe(prompt_ids)) > -_CERTAIN
+    async def _alternatives(self, request: CompletionRequest) -> object:
+        path, body = self._request(request, self._adapter or await self._model_name(), _ALTERNATIVES)
+        # By their ids: two tokens may be the same text.
+        answer = await self._http.post(path, body | {"return_tokens_as_token_ids": True})
+        try:
+            return list(answer["choices"][0]["logprobs"]["top_logprobs"][0].values())
+        except (AttributeError, IndexError, KeyError, TypeError):
+            return None
 
     async def _model_name(self) -> str:
         async with self._name_lock:
@@ -360,6 +381,9 @@ class SGLangEngine(Engine):
 
     async def complete(self, request: CompletionRequest) -> Completion:
         """Sample one completion."""
+        return self._completion(request, await self._http.post(*self._request(request)))
+
+    def _request(self, request: CompletionRequest) -> tuple[str, Any]:
         sampling = request.sampling
         params = {
             "max_new_tokens": sampling.max_new_tokens,
@@ -375,7 +399,7 @@ class SGLangEngine(Engine):
         body["return_logprob"] = True
         if self._adapter is not None:
             body["lora_path"] = self._adapter  # takes the adapter's name
-        return self._completion(request, await self._http.post("/generate", body))
+        return "/generate", body
 
     async def load(self, weights: SavedWeights) -> None:
         """Load an adapter under its own name, or all weights in place."""
@@ -402,10 +426,13 @@ class SGLangEngine(Engine):
             "only, so training cannot compare them with the learner's: leave these settings out, or use vLLM"
         )
 
-    async def _reports_sampled(self, prompt_ids: tuple[int, ...]) -> bool:
-        # Tempered log-probs of the same most likely tokens differ at another temperature.
-        plain = sum(await self._probe(prompt_ids))
-        return abs(plain - sum(await self._probe(prompt_ids, _PROBE_TEMPERATURE))) > _DIFFERENCE
+    async def _alternatives(self, request: CompletionRequest) -> object:
+        path, body = self._request(request)
+        answer = await self._http.post(path, body | {"top_logprobs_num": _ALTERNATIVES})
+        try:
+            return [each[0] for each in answer["meta_info"]["output_top_logprobs"][0]]
+        except (IndexError, KeyError, TypeError):
+            return None
 
     def _completion(self, request: CompletionRequest, answer: Mapping[str, Any]) -> Completion:
         url, meta = self._http.url, answer.get("meta_info")

@@ -304,5 +304,11 @@ def test_art_trainer_train_trains_over_an_engine_and_evaluates_alike_before_and_
     assert [load["lora_name"].split("-")[1] for load in loads] == ["v0", "v1"]
     assert [str(path) for path in (tmp_path / "weights").iterdir()] == [loads[-1]["lora_path"]]
     temperatures = [request["temperature"] for request in server.bodies("/v1/completions")]
-    assert [each for each, _ in itertools.groupby(temperatures)] == [1.0, 0.3, 0.7, 0.3]  # one to check it
+    assert [each for each, _ in itertools.groupby(temperatures)] == [
+        1.0,
+        2.0,
+        0.3,
+        0.7,
+        0.3,
+    ]  # two to check it
     assert RunFolder(tmp_path / "out").evaluation("after") is not None

@@ -66,9 +66,10 @@ def test_weights_gradients_and_moments_are_counted_exactly(family: str, lora: in
     for parameter in trained:
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()
-    assert found["gradients"] == sum(p.grad.nbytes for p in trained)
+    gradients = [p.grad.nbytes for p in trained]
+    assert found["gradients"] == sum(gradients) + 2 * max(gradients)
     assert found["optimizer"] == sum(v.nbytes for one in optimizer.state.values() for v in one.values())
-    assert [part.name for part in plan.memory if part.exact] == ["weights", "gradients", "optimizer"]
+    assert [part.name for part in plan.memory if part.exact] == ["weights", "optimizer"]
 
 
 @pytest.mark.parametrize("family", ["qwen2", "deepseek-v3"])
