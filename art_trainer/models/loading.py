@@ -110,13 +110,19 @@ def add_lora_adapter(model: nn.Module, rank: int) -> nn.Module:
     return adapted
 
 
-def refuse_float16(path: str, options: ModelOptions) -> None:
-    """Raise a ConfigError if a model would be trained in float16; only its configuration is read."""
+def refuse_untrainable(path: str, options: ModelOptions) -> None:
+    """Raise a ConfigError if a model is quantised or would be trained in float16; reads its configuration."""
     try:
-        saved = AutoConfig.from_pretrained(path).dtype
+        saved = AutoConfig.from_pretrained(path)
     except (OSError, ValueError):  # no model of that name: whoever loads it says so
         return
-    if options.dtype == AUTO and saved == torch.float16:
+    if (quantised := getattr(saved, "quantization_config", None)) is not None:
+        kind = quantised.get("quant_method") if isinstance(quantised, dict) else type(quantised).__name__
+        raise ConfigError(
+            f"{path} was saved quantised ({kind}), and neither its weights nor an adapter on them can be "
+            "trained here: name the model it was made from, with load_in_4bit and lora for its memory"
+        )
+    if options.dtype == AUTO and saved.dtype == torch.float16:
         raise ConfigError(
             f"dtype is 'auto', and {path} was saved in float16, whose gradients over- and underflow: "
             "set dtype=bfloat16 (--dtype bfloat16), or float32"

@@ -41,7 +41,7 @@ from art_trainer.models.loading import (
     default_threads,
     load_model,
     load_tokenizer,
-    refuse_float16,
+    refuse_untrainable,
 )
 from art_trainer.models.memory import usable_memory
 from art_trainer.rollout.envs import MakeEnv, env_maker, player_names, train_split
@@ -190,7 +190,7 @@ def prepare_policy(
         )
     else:
         name = run.model if checkpoint is None or run.model != SCRATCH else str(checkpoint)
-        refuse_float16(model_path(name), options)
+        refuse_untrainable(model_path(name), options)
         policy = local_policy(
             name,
             options,
@@ -484,7 +484,7 @@ def empty_run_model(
     path = model_path(run.model)
     if (Path(path) / "adapter_config.json").exists():
         raise ConfigError(f"{path} is an adapter: give --model the model below it, and --lora its rank")
-    refuse_float16(path, options)
+    refuse_untrainable(path, options)
     try:
         config = AutoConfig.from_pretrained(path)
         return empty_model(config, options), load_tokenizer(path)

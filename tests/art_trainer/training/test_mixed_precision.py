@@ -127,13 +127,20 @@ def test_float32_weights_are_stepped_themselves_and_copies_are_counted() -> None
     assert optimizer_bytes(model.to(torch.bfloat16)) - optimizer_bytes(tiny_model()) == 4 * weights
 
 
-def test_float16_is_refused_before_weights_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_trained_is_refused_before_weights_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tiny_model().to(torch.float16).save_pretrained(tmp_path)
     byte_tokenizer().save_pretrained(tmp_path)
     loaded: list[str] = []
     monkeypatch.setattr("art_trainer.training.run_setup.load_model", lambda *given: loaded.append("weights"))
     settings = merge_settings([Layer("flag", {"model": str(tmp_path), "device": "cpu"})])
     with pytest.raises(ConfigError, match=r"saved in float16.*set dtype=bfloat16"):
+        prepare_policy(settings, lambda: [], checkpoint=None)
+    tiny = tiny_model()
+    tiny.config.quantization_config = {"quant_method": "awq", "bits": 4}
+    tiny.config.save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=r"saved quantised \(awq\).*name the model it was made from"):
         prepare_policy(settings, lambda: [], checkpoint=None)
     assert not loaded
     with pytest.raises(UnsupportedModelError, match=r"float16.*use bfloat16"):
