@@ -203,7 +203,9 @@ def prepare_policy(
     return policy
 
 
-def fit_to_device(settings: Settings, model: torch.nn.Module, form: ChatFormat, make_env: MakeEnv) -> Settings:
+def fit_to_device(
+    settings: Settings, model: torch.nn.Module, form: ChatFormat, make_env: MakeEnv
+) -> Settings:
     """Lower ``max_batch`` and ``tokens_per_microbatch``, where nobody set them, to what memory is free for.
 
     Args:
