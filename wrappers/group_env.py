@@ -17,6 +17,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils import seeding
 
 from art_gym.errors import ResetNeededError, did_you_mean
+from art_gym.lookup import find_env
 from art_gym.spaces import UnicodeText
 
 try:
@@ -46,7 +47,8 @@ class GroupEnv(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no type hin
     at which its own episode ends; the others continue. Rewards, flags and ``infos`` are its environment's.
 
     Args:
-        env: An id or a spec for ``gymnasium.make``, or a function that makes one new environment.
+        env: An id or a file, as :func:`art_gym.lookup.find_env` takes it, a spec, or a function that makes
+            one new environment.
         size: How many attempts.
         make_kwargs: Passed on to ``gymnasium.make`` or to the function; ``render_mode`` among them.
 
@@ -180,6 +182,8 @@ class GroupEnv(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no type hin
 def _made(
     env: str | EnvSpec | Callable[..., gym.Env[str, str]], make_kwargs: dict[str, Any]
 ) -> gym.Env[str, str]:
+    if isinstance(env, str):
+        env = find_env(env).id
     return gym.make(env, **make_kwargs) if isinstance(env, str | EnvSpec) else env(**make_kwargs)
 
 

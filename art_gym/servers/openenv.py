@@ -25,6 +25,7 @@ from openenv.core.env_server import (  # type: ignore[import-not-found]
 from pydantic import Field
 
 import art_gym
+from art_gym.lookup import make_env
 from art_gym.servers.tool_episode import OVER
 
 
@@ -48,7 +49,7 @@ class OpenEnvEnvironment(Environment):  # type: ignore[misc]
     are for judges alone.
 
     Args:
-        env_id: An id that ``gym.make`` knows.
+        env_id: An id, or a file, as :func:`art_gym.lookup.find_env` takes it.
         env_args: Arguments of the environment.
     """
 
@@ -56,7 +57,7 @@ class OpenEnvEnvironment(Environment):  # type: ignore[misc]
 
     def __init__(self, env_id: str, **env_args: Any) -> None:
         super().__init__()
-        self._env: gym.Env[str, str] = gym.make(env_id, **env_args)
+        self._env: gym.Env[str, str] = make_env(env_id, env_args)
         self._episode_id: str | None = None
         self._steps = 0
         self._over = True
@@ -140,7 +141,7 @@ def openenv_app(env_id: str, *, max_sessions: int = 16, **env_args: Any) -> Any:
     """OpenEnv's FastAPI application for an environment, one instance a session.
 
     Args:
-        env_id: An id that ``gym.make`` knows.
+        env_id: An id, or a file, as :func:`art_gym.lookup.find_env` takes it.
         max_sessions: The most sessions at once.
         env_args: Arguments of the environment.
     """

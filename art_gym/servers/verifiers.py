@@ -29,6 +29,7 @@ from verifiers.v1.dialects.chat import message_to_wire  # type: ignore[import-no
 import art_gym  # noqa: F401 - registers the environments
 from art_gym.base import add_terms
 from art_gym.env import truncate
+from art_gym.lookup import find_env, make_env
 
 __all__ = ["ArtEnv", "ArtHarness", "ArtTaskset"]
 
@@ -37,7 +38,7 @@ class ArtTasksetConfig(vf.TasksetConfig):  # type: ignore[misc]  # verifiers is 
     """Which episodes there are."""
 
     env: str = "art/Email-v0"
-    """An id that `gym.make` knows."""
+    """An id, or a file, as `art_gym.lookup.find_env` takes it."""
     env_args: dict[str, Any] = Field(default_factory=dict)
     """Arguments of the environment."""
     split: str | None = None
@@ -67,14 +68,15 @@ class ArtTaskset(vf.Taskset[ArtTask, ArtTasksetConfig]):  # type: ignore[misc]
     def load(self) -> Iterator[ArtTask]:
         """The tasks, each with its first observation as the prompt."""
         chosen = self.config
-        env = gym.make(chosen.env, **chosen.env_args)
+        name = find_env(chosen.env).name  # tasks may be played in another folder
+        env = make_env(name, chosen.env_args)
         try:
             for seed in itertools.count(chosen.seed):
                 observation, info = env.reset(seed=seed, options=_options(chosen.split))
                 data = ArtTaskData(
                     id=f"{info.get('task_id', chosen.env)}#{seed}",
                     prompt=observation,
-                    env=chosen.env,
+                    env=name,
                     env_args=chosen.env_args,
                     split=chosen.split,
                     seed=seed,
@@ -168,6 +170,6 @@ def _options(split: str | None) -> dict[str, Any]:
 
 
 def _begin(data: ArtTaskData) -> gym.Env[Any, Any]:
-    env = gym.make(data.env, **data.env_args)
+    env = make_env(data.env, data.env_args)
     env.reset(seed=data.seed, options=_options(data.split))
     return env

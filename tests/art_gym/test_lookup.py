@@ -13,6 +13,7 @@ import pytest
 
 from art_gym.errors import EnvLookupError
 from art_gym.lookup import find_env, make_env
+from art_gym.wrappers import GroupEnv
 
 COIN = '''
 from art_gym import Outcome, TextEnv, tool
@@ -47,6 +48,12 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forget_env_files: Non
         return path
 
     return to
+
+
+def test_a_group_takes_a_file(write: Write) -> None:
+    write("own_coin.py", HEADS)
+    specs = [env.spec for env in GroupEnv("own_coin.py", 2).envs.values()]
+    assert [spec and spec.id for spec in specs] == ["mine/Heads-v0"] * 2
 
 
 @pytest.mark.parametrize("name", ["own_coin.py", "own_coin.py:mine/Heads-v0", "own_coin:mine/Heads-v0"])
