@@ -126,17 +126,17 @@ class SelfPlayTrainer(GRPOTrainer):
             for seat in others
         }
 
-    def update_policy(self, groups: Sequence[Group]) -> dict[str, float]:
+    def _update(self, groups: Sequence[Group]) -> dict[str, float]:
         """Let each policy learn from the groups of its seats.
 
         Returns:
             The first policy's metrics; those of each rival with its seat before them, ``SEAT/policy_loss``;
             and for every seat that learns ``SEAT/reward`` and the rest of ``SEAT_METRICS``.
         """
-        metrics = super().update_policy(self._groups_of(self.policy, groups))
+        metrics = super()._update(self._groups_of(self.policy, groups))
         for seat, rival in self.rivals.items():
             rival.collected = self.collected
-            found = rival.update_policy(self._groups_of(rival.policy, groups))
+            found = rival._update(self._groups_of(rival.policy, groups))
             kept = {name: value for name, value in found.items() if name not in _SHARED_METRICS}
             metrics |= {f"{seat}/{name}": value for name, value in kept.items()}
         for seat in self.learning_seats:

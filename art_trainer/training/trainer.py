@@ -109,6 +109,7 @@ class GRPOTrainer:
         self.learner = Learner(policy.model, self.config, self.processes)
         self.log = RunFolder(Path(self.config.output_dir))
         self._health = HealthMonitor(self.config, policy.name)
+        self._warnings: list[RunWarning] = []
         self._best = EarlyStopping(self.config)
         self._interruptible = Interruptible()
         self.collected = 0
@@ -141,7 +142,11 @@ class GRPOTrainer:
         """Play the next batch: ``groups_per_step`` tasks, ``num_generations`` attempts at each.
 
         With ``dynamic_sampling`` tasks that teach nothing are replaced by others.
+
+        Raises:
+            StalledError: After ten steps in a row without a gradient, unless ``keep_going`` is set.
         """
+        self._raise_if_stalled()
         start = time.perf_counter()
         self._timings.clear()
         run_on_all_ranks(self.processes, self._publish)
@@ -160,7 +165,7 @@ class GRPOTrainer:
         return groups
 
     def update_policy(self, groups: Sequence[Group]) -> dict[str, float]:
-        """Learn from a batch.
+        """Learn from a batch, and warn of what :mod:`art_trainer.tracking.health` finds in its metrics.
 
         Returns:
             ``policy_loss``, ``kl``, ``reward`` and the rest of :mod:`art_trainer.training.metrics`, with
@@ -170,6 +175,13 @@ class GRPOTrainer:
         Raises:
             DivergedError: If updates keep failing.
         """
+        metrics = self._update(groups)
+        self._warnings = [*self._health.check(self.step, metrics, groups), *self._shortages()]
+        if self.processes.is_main:
+            self._warn()
+        return metrics
+
+    def _update(self, groups: Sequence[Group]) -> dict[str, float]:
         metrics = self.learner.update(groups, self._replaced)
         self._replaced = []
         if self.config.max_staleness:
@@ -270,6 +282,7 @@ class GRPOTrainer:
                 self._save()
         while self.step < config.max_steps and not any(self.processes.gather(self._stopping)):
             self._learn_and_log(self.collect_episodes())
+        self._raise_if_stalled()
         run_on_all_ranks(self.processes, self._raise_deferred_interrupt)
 
     def _raise_deferred_interrupt(self) -> None:
@@ -403,12 +416,15 @@ class GRPOTrainer:
                 self.log.write_metrics(metrics)
                 for watcher in self._watchers:
                     watcher.on_logged(metrics, shown, self._timings.of(groups))
+            for warning in self._warnings:
+                self.log.write_warning(warning)
             for callback in self.callbacks:
                 callback.on_step(metrics)
-        self._warn(metrics, groups)
         due = config.save_steps > 0 and self.step % config.save_steps == 0
         if (due or improved) and not last:
             self._save()
+
+    def _raise_if_stalled(self) -> None:
         if (reason := self._health.stop_reason) is not None:  # the same in every process
             raise StalledError(f"stopped, {reason} To train on all the same, set keep_going (--keep-going).")
 
@@ -430,19 +446,20 @@ class GRPOTrainer:
             load_model_weights(self.policy.model, folder)
             self.policy.version += 1
 
-    def _warn(self, metrics: Mapping[str, float], groups: Sequence[Group]) -> None:
-        listeners = [callback for callback in self.callbacks if isinstance(callback, WarningCallback)]
+    def _shortages(self) -> list[RunWarning]:
+        """Warnings of memory that ran out since the last step."""
         ran_out = [*self.policy.halved, *self.learner.microbatches.halved]
         self.policy.halved.clear()
         self.learner.microbatches.halved.clear()
-        shortages = [RunWarning(self.step, "out_of_memory", 0.0, 0.0, sentence) for sentence in ran_out]
-        for warning in (*self._health.check(self.step, metrics, groups), *shortages):
-            if self.processes.is_main:
-                self.log.write_warning(warning)
-                for callback in listeners:
-                    callback.on_warning(warning)
-                if not listeners:  # logging writes to the terminal, unless the program says otherwise
-                    _log.warning("%s", warning.message)
+        return [RunWarning(self.step, "out_of_memory", 0.0, 0.0, sentence) for sentence in ran_out]
+
+    def _warn(self) -> None:
+        listeners = [callback for callback in self.callbacks if isinstance(callback, WarningCallback)]
+        for warning in self._warnings:
+            for callback in listeners:
+                callback.on_warning(warning)
+            if not listeners:  # logging writes to the terminal, unless the program says otherwise
+                _log.warning("%s", warning.message)
 
     def _save_what_was_learned(self) -> Path:
         """Write a checkpoint of an interrupted run; a resumed run plays the lost batch again."""

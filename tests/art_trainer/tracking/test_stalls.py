@@ -183,3 +183,13 @@ def test_a_dead_run_warns_stops_with_a_checkpoint_and_can_be_told_to_keep_going(
     resumed.load_checkpoint(saved)
     resumed.train()
     assert resumed.step == STOP_AFTER + 2
+
+
+def test_a_loop_of_ones_own_warns_and_stops_too(tmp_path: Path) -> None:
+    trainer, listener = make_trainer(tmp_path / "own")
+    for _ in range(STOP_AFTER):
+        trainer.update_policy(trainer.collect_episodes())
+    with pytest.raises(StalledError, match="no step from 1 to 10 had a gradient"):
+        trainer.collect_episodes()
+    assert [call.args[0].step for call in listener.on_warning.call_args_list] == [3]
+    assert not (tmp_path / "own").exists()
