@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -328,7 +329,8 @@ def imitate_until_valid(
         make_env: Makes one environment.
         demonstrators: Names of the environment's scripted policies; each plays as many episodes.
         seed: Draws the episodes' starts, samples replies, and shuffles.
-        wanted: Share of valid replies at which it stops.
+        wanted: Share of valid replies at which it stops. If some of the best episodes succeeded, but less
+            than half, it goes on with those alone.
         rounds: How many times it imitates at most, each time other episodes.
         episodes: Episodes that are played in a round, at most.
         turns: About how many turns they have in all, at most.
@@ -340,6 +342,7 @@ def imitate_until_valid(
     options = None if split is None else {"split": split}
     each, played, imitated = -(-episodes // len(demonstrators)), 0, 0
     best_shown: list[Episode] = []
+    reached = False
     for number in range(1, rounds + 1):
         shown: list[Episode] = []
         for place, name in enumerate(demonstrators):
@@ -352,12 +355,16 @@ def imitate_until_valid(
         # The best so far: where one of a hundred random episodes succeeds, later rounds imitate those alone.
         kept = max(1, round(best * len(shown)))
         best_shown = sorted(shown + best_shown, key=lambda episode: -episode.reward)[:kept]
+        won = [episode for episode in best_shown if episode.success]
+        # Valid calls are learned. Now the many episodes that only gave up would teach to give up.
+        chosen = list(itertools.islice(itertools.cycle(won), kept)) if won and reached else best_shown
         imitated += kept
-        imitate(policy, best_shown, config, rng=np.random.default_rng((seed, number)), on_step=on_step)
+        imitate(policy, chosen, config, rng=np.random.default_rng((seed, number)), on_step=on_step)
         tried = rollout_episodes(policy, make_env, starts[:64])
         replies = sum(len(episode.turns) for episode in tried)
         valid = 1 - sum(episode.invalid_actions for episode in tried) / max(1, replies)
-        if valid >= wanted:
+        reached = reached or valid >= wanted
+        if valid >= wanted and not 0 < len(won) < kept / 2:
             break
     return ValidReplies(valid, played, imitated)
 

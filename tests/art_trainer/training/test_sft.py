@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,14 @@ import torch
 from art_trainer.errors import DivergedError
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.rollout.evaluate import evaluate
-from art_trainer.training.sft import ImitationConfig, collect_demonstrations, imitate, warm_start
+from art_trainer.training import sft
+from art_trainer.training.sft import (
+    ImitationConfig,
+    collect_demonstrations,
+    imitate,
+    imitate_until_valid,
+    warm_start,
+)
 from art_trainer.types import Episode, EpisodeSpec
 from tests.art_trainer.guess import GuessEnv, guess_policy, seeds
 from tests.art_trainer.updates import weights_of
@@ -118,3 +126,29 @@ def test_the_same_seed_gives_the_same_weights() -> None:
         warm_start(policy, GuessEnv, "oracle", episodes=6, noise=0.5, seed=5, config=TEACHING)
         weights.append(weights_of(policy.model))
     assert torch.equal(*weights)
+
+
+@pytest.mark.parametrize(
+    ("wins", "wanted"),
+    [
+        (0, [[False] * 8]),
+        (5, [[True] * 5 + [False] * 3]),
+        (1, [[True] + [False] * 7, [True] * 8, [True] * 8, [True] * 8]),
+    ],
+)
+def test_few_successes_are_imitated_alone_once_replies_are_valid(
+    monkeypatch: pytest.MonkeyPatch, wins: int, wanted: list[list[bool]]
+) -> None:
+    """Of the 16 episodes of each round that many succeed; half of all episodes are kept."""
+    imitated: list[list[bool]] = []
+    played = collect_demonstrations(guess_policy(), GuessEnv, "bisect", starts(16))
+    paid = replace(played[0].turns[-1], reward=2.0)
+    won = replace(played[0], turns=(*played[0].turns[:-1], paid), success=True)
+    every = [won] * wins + [replace(episode, success=False) for episode in played[wins:]]
+    monkeypatch.setattr(sft, "play_within", lambda *args: every)
+    monkeypatch.setattr(sft, "rollout_episodes", lambda *args: every)
+    monkeypatch.setattr(
+        sft, "imitate", lambda _, shown, *args, **options: imitated.append([bool(e.success) for e in shown])
+    )
+    imitate_until_valid(guess_policy(), GuessEnv, ["random"], seed=0, best=0.5)
+    assert imitated == wanted
