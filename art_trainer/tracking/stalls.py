@@ -17,7 +17,7 @@ STOP_AFTER = 10
 """Steps in a row without a gradient before the run is stopped."""
 SOLVED = 0.9
 """From this success rate on a run that has learned may have no gradient left: its tasks are solved."""
-_NEARLY_ALL = 0.98
+_NEARLY_ALL, _MOST = 0.98, 0.9
 _NEEDS_DIFFERENCES = ("group", "leave_one_out")
 """Estimators whose advantages are all zero if the attempts of each group get the same reward."""
 _NUMBERS = (
@@ -149,8 +149,17 @@ _CAUSES: Mapping[str, _Cause] = {
         "If mask_truncated_completions leaves out all episodes, raise --set max_completion_length or the "
         "turn limit, or set mask_truncated_completions=false",
     ),
+    "no_success": _Cause(
+        "no success",
+        _all(lambda step: step.get("success") == 0 and step.get("frac_reward_zero_std", 0.0) >= _MOST),
+        "no attempt succeeds, and in {frac_reward_zero_std:.0%} of groups all get the same reward (mean "
+        "{reward:.3g})",
+        "The rest teaches at most to avoid invalid calls or to give up: pay for progress in the environment, "
+        "let giving up cost as much as a wrong answer, take easier tasks, or --warm-start a policy that "
+        "succeeds",
+    ),
 }
-"""The causes, the first that holds is reported."""
+"""The causes, the first that holds is reported; the last is one of steps with a gradient."""
 
 
 class StallDetector:
@@ -178,7 +187,7 @@ class StallDetector:
         self._last = step
         known = {name: metrics.get(name) for name in _NUMBERS}
         numbers = {name: value for name, value in known.items() if isinstance(value, int | float)}
-        self._newest = [*self._newest, numbers][-WARN_AFTER:]
+        self._newest = [*self._newest, numbers][-STOP_AFTER:]
         if self._has_gradient(metrics):
             self._before += self._steps + 1
             self._with_gradient += 1
@@ -214,7 +223,8 @@ class StallDetector:
         if name is None:
             return None
         dead = self._is_dead
-        first = self._first if dead else self._last - WARN_AFTER + 1
+        newest = STOP_AFTER if name == "no_success" else WARN_AFTER
+        first = self._first if dead else self._last - newest + 1
         since = f"no step from {first} to {self._last} had a gradient" if dead else f"since step {first}"
         never = not self._with_gradient
         message = f"{since}: {self._explain(name, replies)}"
@@ -246,18 +256,24 @@ class StallDetector:
             return True
         if not metrics["trained_tokens"]:
             return False
-        estimator = self._settings.get("advantage_estimator", "group")
-        if estimator in _NEEDS_DIFFERENCES and metrics.get("frac_reward_zero_std") == 1:
+        if self._needs_differences and metrics.get("frac_reward_zero_std") == 1:
             return False
         return bool(metrics.get("grad_norm"))
 
     def _cause(self) -> str | None:
-        steps = self._newest
+        steps = self._newest[-WARN_AFTER:]
         if len(steps) < WARN_AFTER:
             return None
         if self._is_dead and not (self._with_gradient and _solved(steps)):
             return next(name for name, cause in _CAUSES.items() if cause.holds(steps))
-        return "no_valid_reply" if _CAUSES["no_valid_reply"].holds(steps) else None
+        if _CAUSES["no_valid_reply"].holds(steps):
+            return "no_valid_reply"
+        is_long = len(self._newest) == STOP_AFTER and self._needs_differences
+        return "no_success" if is_long and _CAUSES["no_success"].holds(self._newest) else None
+
+    @property
+    def _needs_differences(self) -> bool:
+        return self._settings.get("advantage_estimator", "group") in _NEEDS_DIFFERENCES
 
     def _explain(self, name: str, replies: Sequence[str]) -> str:
         """What was measured, the likely cause and what to change."""

@@ -85,6 +85,15 @@ def test_invalid_replies_are_reported_even_if_some_steps_have_a_gradient() -> No
     assert (stall.name, stall.dead, stall.first) == ("no_valid_reply", False, 18)
 
 
+def test_ten_steps_without_success_and_hardly_a_difference_are_reported() -> None:
+    hopeless = LEARNING | {"success": 0.0, "frac_reward_zero_std": 0.97}
+    assert found([hopeless] * (STOP_AFTER - 1)) is None
+    stall = found([LEARNING, *[hopeless] * STOP_AFTER])
+    assert stall is not None
+    assert (stall.name, stall.dead, stall.first) == ("no_success", False, 2)
+    assert "in 97% of groups" in stall.message
+
+
 HEALTHY: dict[str, tuple[list[dict[str, float]], dict[str, Any]]] = {
     "two steps without luck": ([FLAT, FLAT, LEARNING] * 9, {}),
     "four steps without luck after learning": ([LEARNING] * 3 + [FLAT] * 4, {}),
