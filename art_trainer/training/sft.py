@@ -330,7 +330,7 @@ def imitate_until_valid(
         demonstrators: Names of the environment's scripted policies; each plays as many episodes.
         seed: Draws the episodes' starts, samples replies, and shuffles.
         wanted: Share of valid replies at which it stops. If some of the best episodes succeeded, but less
-            than half, it goes on with those alone.
+            than half, and others earned nothing, it goes on with the successes alone.
         rounds: How many times it imitates at most, each time other episodes.
         episodes: Episodes that are played in a round, at most.
         turns: About how many turns they have in all, at most.
@@ -364,7 +364,8 @@ def imitate_until_valid(
         replies = sum(len(episode.turns) for episode in tried)
         valid = 1 - sum(episode.invalid_actions for episode in tried) / max(1, replies)
         reached = reached or valid >= wanted
-        if valid >= wanted and not 0 < len(won) < kept / 2:
+        rare = 0 < len(won) < kept / 2 and best_shown[-1].reward <= 0
+        if valid >= wanted and not rare:
             break
     return ValidReplies(valid, played, imitated)
 

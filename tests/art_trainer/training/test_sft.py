@@ -129,22 +129,27 @@ def test_the_same_seed_gives_the_same_weights() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wins", "wanted"),
+    ("wins", "others", "wanted"),
     [
-        (0, [[False] * 8]),
-        (5, [[True] * 5 + [False] * 3]),
-        (1, [[True] + [False] * 7, [True] * 8, [True] * 8, [True] * 8]),
+        (0, 0.0, [[False] * 8]),
+        (5, 0.0, [[True] * 5 + [False] * 3]),
+        (1, 0.5, [[True] + [False] * 7]),
+        (1, 0.0, [[True] + [False] * 7, [True] * 8, [True] * 8, [True] * 8]),
     ],
 )
 def test_few_successes_are_imitated_alone_once_replies_are_valid(
-    monkeypatch: pytest.MonkeyPatch, wins: int, wanted: list[list[bool]]
+    monkeypatch: pytest.MonkeyPatch, wins: int, others: float, wanted: list[list[bool]]
 ) -> None:
-    """Of the 16 episodes of each round that many succeed; half of all episodes are kept."""
+    """Of the 16 episodes of each round that many succeed, the others earn that; half of all are kept."""
     imitated: list[list[bool]] = []
     played = collect_demonstrations(guess_policy(), GuessEnv, "bisect", starts(16))
-    paid = replace(played[0].turns[-1], reward=2.0)
-    won = replace(played[0], turns=(*played[0].turns[:-1], paid), success=True)
-    every = [won] * wins + [replace(episode, success=False) for episode in played[wins:]]
+    every = []
+    for number, episode in enumerate(played):
+        success = number < wins
+        *turns, last = episode.turns
+        paid = [replace(turn, reward=0.0) for turn in turns]
+        last = replace(last, reward=2.0 if success else others)
+        every.append(replace(episode, turns=(*paid, last), success=success))
     monkeypatch.setattr(sft, "play_within", lambda *args: every)
     monkeypatch.setattr(sft, "rollout_episodes", lambda *args: every)
     monkeypatch.setattr(
