@@ -26,7 +26,7 @@ HEADINGS: Final = (
 """The headings of an environment's docstring, in their order."""
 _VALID_CALLS: Final = (
     "Declare values that the tool takes, as in @tool(examples={'city': ['Paris', 'Lima']}), "
-    "or write your own baselines['random']."
+    "or, where valid calls depend on the state, write your own baselines['random']."
 )
 _PARTS: Final[dict[str, dict[str, type]]] = {
     "call": {"name": str, "arguments": dict},
