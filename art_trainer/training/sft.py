@@ -303,17 +303,17 @@ class ValidReplies:
     """How often one of those with the highest reward was imitated, over the rounds."""
 
 
+_WANTED, _ROUNDS = 0.95, 8  # share of valid replies at which it stops; rounds after which it does anyway
+_EPISODES, _TURNS = 2048, 40_000  # played in a round, at most
+_BEST = 0.125  # how many episodes a round imitates, as a share of it: those of the highest reward so far
+
+
 def imitate_until_valid(
     policy: TrainablePolicy,
     make_env: MakeEnv,
     demonstrators: Sequence[str],
     *,
     seed: int,
-    wanted: float = 0.95,
-    rounds: int = 8,
-    episodes: int = 2048,
-    turns: int = 40_000,
-    best: float = 0.125,
     split: str | None = None,
     config: ImitationConfig | None = None,
     on_step: OnStep | None = None,
@@ -322,38 +322,33 @@ def imitate_until_valid(
 
     A model of random weights never makes a valid call by chance, so that no attempt gets another reward than
     the others, and rewards teach nothing. Random calls do, and the best of many random episodes also show
-    what the task rewards.
+    what the task rewards. If replies are valid, and some of the best episodes succeeded, but less than half,
+    and others earned nothing, it goes on with the successes alone.
 
     Args:
         policy: Trained in place.
         make_env: Makes one environment.
         demonstrators: Names of the environment's scripted policies; each plays as many episodes.
         seed: Draws the episodes' starts, samples replies, and shuffles.
-        wanted: Share of valid replies at which it stops. If some of the best episodes succeeded, but less
-            than half, and others earned nothing, it goes on with the successes alone.
-        rounds: How many times it imitates at most, each time other episodes.
-        episodes: Episodes that are played in a round, at most.
-        turns: About how many turns they have in all, at most.
-        best: How many episodes a round imitates, as a share of it: those of the highest reward so far.
         split: Whose tasks are played; ``None`` leaves it to the environment.
         config: The settings of :func:`imitate` in a round.
         on_step: As in :func:`imitate`.
     """
     options = None if split is None else {"split": split}
-    each, played, imitated = -(-episodes // len(demonstrators)), 0, 0
+    each, played, imitated = -(-_EPISODES // len(demonstrators)), 0, 0
     best_shown: list[Episode] = []
     reached = False
-    for number in range(1, rounds + 1):
+    for number in range(1, _ROUNDS + 1):
         shown: list[Episode] = []
         for place, name in enumerate(demonstrators):
             key = (seed, number, place)
             drawn = np.random.SeedSequence(key).generate_state(each)
             starts = [EpisodeSpec(int(start), options, rng_seed=(*key, n)) for n, start in enumerate(drawn)]
             play = functools.partial(collect_demonstrations, policy, make_env, name)
-            shown += play_within(turns // len(demonstrators), starts, play)
+            shown += play_within(_TURNS // len(demonstrators), starts, play)
         played += len(shown)
         # The best so far: where one of a hundred random episodes succeeds, later rounds imitate those alone.
-        kept = max(1, round(best * len(shown)))
+        kept = max(1, round(_BEST * len(shown)))
         best_shown = sorted(shown + best_shown, key=lambda episode: -episode.reward)[:kept]
         won = [episode for episode in best_shown if episode.success]
         # Valid calls are learned. Now the many episodes that only gave up would teach to give up.
@@ -363,9 +358,9 @@ def imitate_until_valid(
         tried = rollout_episodes(policy, make_env, starts[:64])
         replies = sum(len(episode.turns) for episode in tried)
         valid = 1 - sum(episode.invalid_actions for episode in tried) / max(1, replies)
-        reached = reached or valid >= wanted
+        reached = reached or valid >= _WANTED
         rare = 0 < len(won) < kept / 2 and best_shown[-1].reward <= 0
-        if valid >= wanted and not rare:
+        if valid >= _WANTED and not rare:
             break
     return ValidReplies(valid, played, imitated)
 

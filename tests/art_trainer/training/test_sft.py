@@ -9,13 +9,7 @@ from art_trainer.errors import DivergedError
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.rollout.evaluate import evaluate
 from art_trainer.training import sft
-from art_trainer.training.sft import (
-    ImitationConfig,
-    collect_demonstrations,
-    imitate,
-    imitate_until_valid,
-    warm_start,
-)
+from art_trainer.training.sft import ImitationConfig, collect_demonstrations, imitate, warm_start
 from art_trainer.types import Episode, EpisodeSpec
 from tests.art_trainer.guess import GuessEnv, guess_policy, seeds
 from tests.art_trainer.updates import weights_of
@@ -143,17 +137,15 @@ def test_few_successes_are_imitated_alone_once_replies_are_valid(
     """Of the 16 episodes of each round that many succeed, the others earn that; half of all are kept."""
     imitated: list[list[bool]] = []
     played = collect_demonstrations(guess_policy(), GuessEnv, "bisect", starts(16))
-    every = []
-    for number, episode in enumerate(played):
-        success = number < wins
-        *turns, last = episode.turns
-        paid = [replace(turn, reward=0.0) for turn in turns]
-        last = replace(last, reward=2.0 if success else others)
-        every.append(replace(episode, turns=(*paid, last), success=success))
+    every = [
+        replace(one, turns=(replace(one.turns[-1], reward=2.0 if n < wins else others),), success=n < wins)
+        for n, one in enumerate(played)
+    ]
     monkeypatch.setattr(sft, "play_within", lambda *args: every)
     monkeypatch.setattr(sft, "rollout_episodes", lambda *args: every)
     monkeypatch.setattr(
         sft, "imitate", lambda _, shown, *args, **options: imitated.append([bool(e.success) for e in shown])
     )
-    imitate_until_valid(guess_policy(), GuessEnv, ["random"], seed=0, best=0.5)
+    monkeypatch.setattr(sft, "_BEST", 0.5)
+    sft.imitate_until_valid(guess_policy(), GuessEnv, ["random"], seed=0)
     assert imitated == wanted
