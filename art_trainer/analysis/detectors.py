@@ -514,7 +514,8 @@ def _learned(evidence: Evidence) -> str:
     unchanged = "" if success is None else f"success stays at {100 * success.change.late:.0f}%, and "
     evaluated = evidence.evaluated.reward if evidence.evaluated is not None else None
     if evaluated is not None:
-        answer = _BY_CHANCE if not evaluated.excludes_zero else "Yes" if evaluated.value > 0 else "No"
+        rose = "Yes" if success is None or success.change.late else "Only its reward rose"
+        answer = _BY_CHANCE if not evaluated.excludes_zero else rose if evaluated.value > 0 else "No"
         return (
             f"{answer}: {unchanged}the held-out reward changed by {evaluated.value:+.3g} "
             f"({evaluated.low:+.3g} to {evaluated.high:+.3g}).{earned}"

@@ -157,6 +157,16 @@ def test_what_each_drift_shows(tmp_path, script, found):
         assert run.verdict.learned.startswith("Its reward rose: success stays at 0%")
 
 
+def test_a_reward_that_rises_without_any_success_is_no_yes(tmp_path):
+    folder = write_run(tmp_path, scores_points)
+    write_evaluation(folder, "before", [False] * 60)
+    write_evaluation(folder, "after", [False] * 60, paid=0.5)
+    run, _ = findings_of(folder)
+    assert run.verdict.learned.startswith(
+        "Only its reward rose: success stays at 0%, and the held-out reward"
+    )
+
+
 def test_held_out_success_counts_before_that_of_training(tmp_path):
     folder = write_run(tmp_path, pays_length)
     write_evaluation(folder, "before", [k % 2 == 0 for k in range(60)])
