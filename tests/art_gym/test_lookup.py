@@ -50,17 +50,12 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forget_env_files: Non
     return to
 
 
-def test_a_group_takes_a_file(write: Write) -> None:
-    write("own_coin.py", HEADS)
-    specs = [env.spec for env in GroupEnv("own_coin.py", 2).envs.values()]
-    assert [spec and spec.id for spec in specs] == ["mine/Heads-v0"] * 2
-
-
 @pytest.mark.parametrize("name", ["own_coin.py", "own_coin.py:mine/Heads-v0", "own_coin:mine/Heads-v0"])
 def test_a_file_is_found_from_any_folder(write: Write, name: str, tmp_path: Path) -> None:
     path = write("own_coin.py", HEADS)
     found = find_env(name)
     assert (found.id, found.name) == ("mine/Heads-v0", f"{path}:mine/Heads-v0")
+    assert [env.spec and env.spec.id for env in GroupEnv(name, 2).envs.values()] == [found.id] * 2
     os.chdir(tmp_path.parent)
     assert find_env(found.name) == found
     assert find_env(found.id).name == "mine/Heads-v0"

@@ -93,12 +93,10 @@ def write_metrics(folder: Path, curves: Mapping[str, Sequence[float]]) -> None:
     (folder / "metrics.jsonl").write_text("".join(lines))
 
 
-def write_evaluation(
-    folder: Path, name: str, wins: Sequence[bool], env: str = "toy/Env-v0", paid: float = 0.0
-) -> Evaluation:
-    """Write an evaluation of one attempt a task, each paid so much beside its success."""
+def write_evaluation(folder: Path, name: str, wins: Sequence[float], env: str = "toy/Env-v0") -> Evaluation:
+    """Write an evaluation of one attempt a task, each with its reward: 1 is a success."""
     results = tuple(
-        EpisodeResult(f"test-{k}", k, Ending.TERMINATED, win, win + paid, {}, {}, 2, 0, 10)
+        EpisodeResult(f"test-{k}", k, Ending.TERMINATED, win == 1, float(win), {}, {}, 2, 0, 10)
         for k, win in enumerate(wins)
     )
     evaluation = Evaluation(name, env, "test", 0, results, 1.0)

@@ -159,8 +159,8 @@ def test_what_each_drift_shows(tmp_path, script, found):
 
 def test_a_reward_that_rises_without_any_success_is_no_yes(tmp_path):
     folder = write_run(tmp_path, scores_points)
-    write_evaluation(folder, "before", [False] * 60)
-    write_evaluation(folder, "after", [False] * 60, paid=0.5)
+    write_evaluation(folder, "before", [0.0] * 60)
+    write_evaluation(folder, "after", [0.5] * 60)
     run, _ = findings_of(folder)
     assert run.verdict.learned.startswith(
         "Only its reward rose: success stays at 0%, and the held-out reward"

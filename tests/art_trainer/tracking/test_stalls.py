@@ -97,7 +97,7 @@ def test_ten_steps_without_success_and_hardly_a_difference_are_reported() -> Non
 HEALTHY: dict[str, tuple[list[dict[str, float]], dict[str, Any]]] = {
     "two steps without luck": ([FLAT, FLAT, LEARNING] * 9, {}),
     "four steps without luck after learning": ([LEARNING] * 3 + [FLAT] * 4, {}),
-    "windows of games, each cut off": (
+    "windows of games, all cut off": (
         [LEARNING | {"cut_off": 1.0, "completions/clipped_ratio": 1.0}] * 9,
         {},
     ),
