@@ -337,7 +337,7 @@ def imitate_until_valid(
     options = None if split is None else {"split": split}
     each, played, imitated = -(-_EPISODES // len(demonstrators)), 0, 0
     best_shown: list[Episode] = []
-    reached = False
+    reached = unlike = False
     for number in range(1, _ROUNDS + 1):
         shown: list[Episode] = []
         for place, name in enumerate(demonstrators):
@@ -353,16 +353,24 @@ def imitate_until_valid(
         won = [episode for episode in best_shown if episode.success]
         # Valid calls are learned. Now the many episodes that only gave up would teach to give up.
         chosen = list(itertools.islice(itertools.cycle(won), kept)) if won and reached else best_shown
+        if unlike and number > _ROUNDS // 2:
+            chosen = chosen[: kept // 2] + shown[: kept // 2]
         imitated += kept
         imitate(policy, chosen, config, rng=np.random.default_rng((seed, number)), on_step=on_step)
         tried = rollout_episodes(policy, make_env, starts[:64])
         replies = sum(len(episode.turns) for episode in tried)
         valid = 1 - sum(episode.invalid_actions for episode in tried) / max(1, replies)
         reached = reached or valid >= _WANTED
+        # Luck ends episodes early: the best do not show the later turns, in which replies must be valid too.
+        unlike = _mean_turns(best_shown) < _mean_turns(tried) / 2
         rare = 0 < len(won) < kept / 2 and best_shown[-1].reward <= 0
         if valid >= _WANTED and not rare:
             break
     return ValidReplies(valid, played, imitated)
+
+
+def _mean_turns(episodes: Sequence[Episode]) -> float:
+    return sum(len(episode.turns) for episode in episodes) / max(1, len(episodes))
 
 
 def opponents_of_player(make_game: MakeGame, seat: str, player: str) -> tuple[str, ...]:

@@ -149,3 +149,22 @@ def test_few_successes_are_imitated_alone_once_replies_are_valid(
     monkeypatch.setattr(sft, "_BEST", 0.5)
     sft.imitate_until_valid(guess_policy(), GuessEnv, ["random"], seed=0)
     assert imitated == wanted
+
+
+def test_later_turns_are_imitated_too_if_the_best_episodes_do_not_show_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    imitated: list[list[int]] = []
+    played = collect_demonstrations(guess_policy(), GuessEnv, "random", starts(16))
+    turn = replace(played[0].turns[-1], error=None)
+    lucky, usual = (replace(played[0], turns=(turn,) * count) for count in (1, 4))
+    lucky = replace(lucky, turns=(replace(turn, reward=9.0),), success=True)
+    refused = replace(usual, turns=(replace(turn, error={"kind": "no call", "message": ""}),) * 4)
+    monkeypatch.setattr(sft, "play_within", lambda *args: [usual] * 12 + [lucky] * 4)
+    monkeypatch.setattr(sft, "rollout_episodes", lambda *args: [refused])
+    monkeypatch.setattr(
+        sft, "imitate", lambda _, shown, *args, **options: imitated.append([len(e.turns) for e in shown])
+    )
+    monkeypatch.setattr(sft, "_BEST", 0.25)
+    sft.imitate_until_valid(guess_policy(), GuessEnv, ["random"], seed=0)
+    assert imitated == [[1] * 4] * 4 + [[1, 1, 4, 4]] * 4
