@@ -101,10 +101,12 @@ def match_dtypes(model: nn.Module, file: Path) -> None:
     Raises:
         WeightError: If it is no safetensors file.
     """
-    parts = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    for name, value in _read(file, file.name).items():
-        if name in parts:
-            parts[name].data = parts[name].data.to(value.dtype)
+    found = _read(file, file.name)
+    adapter = f".{getattr(model, 'active_adapter', '')}."  # PEFT stores its weights without this name
+    for name, part in (*model.named_parameters(), *model.named_buffers()):
+        stored = found.get(name, found.get(name.replace(adapter, ".")))
+        if stored is not None:
+            part.data = part.data.to(stored.dtype)
 
 
 def _read(file: Path, shown: str) -> dict[str, Tensor]:

@@ -232,7 +232,7 @@ class LocalInference(Inference):
         policy = self._policy
         assert isinstance(policy, TransformersPolicy)
         if self._applied != manifest.file.sha256:
-            if self._applied is None and manifest.kind == "full":
+            if self._applied is None:
                 match_dtypes(policy.model, file)
             apply_weights(policy.model, file, manifest)
             self._applied = manifest.file.sha256

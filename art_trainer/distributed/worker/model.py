@@ -181,7 +181,8 @@ def _with_adapter(model: nn.Module, shape: dict[str, Any]) -> nn.Module:
         raise RefusedError(f"the server's {ADAPTER} has {odd[0]!r}, which is no part of a LoRA's shape")
     hugging_face: Any = model
     try:
-        adapted: nn.Module = get_peft_model(hugging_face, LoraConfig(task_type="CAUSAL_LM", **shape))
+        config = LoraConfig(task_type="CAUSAL_LM", **shape)
+        adapted: nn.Module = get_peft_model(hugging_face, config, autocast_adapter_dtype=False)
     except (ValueError, TypeError) as error:
         raise RefusedError(f"the server's adapter cannot be created: {error}") from error
     return adapted
