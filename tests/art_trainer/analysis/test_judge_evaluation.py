@@ -23,6 +23,7 @@ from art_trainer.analysis.judge_evaluation import (
 )
 from art_trainer.analysis.mixed_groups import LabelledGroup
 from art_trainer.types import Ending, Episode, Group, Turn
+from benchmarks.noisy_judge import NoisyJudge
 
 
 def played(rewards, task=0, **options):
@@ -124,11 +125,9 @@ def test_groups_without_an_order_count_nowhere():
 
 
 def test_rewards_that_differ_by_rounding_are_equal():
-    def by_reward(group, rubric=None):
-        return {one.id: Score(one.reward) for one in group}
-
-    found = evaluated(by_reward, [played([0.1 + 0.2, 0.3, 0.0])])
-    assert found.groups[0].rewards == found.groups[0].scores == (0.3, 0.3, 0.0)
+    found = evaluated(NoisyJudge(0.0), [played([0.1 + 0.2, 0.3, 0.0])])
+    assert found.groups[0].rewards == (0.3, 0.3, 0.0)
+    assert found.groups[0].scores == (0.75, 0.75, 0.0)
 
 
 def test_a_judge_set_up_wrongly_is_an_error():
