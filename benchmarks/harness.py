@@ -28,6 +28,14 @@ def parser(doc: str | None, *, quick: str = "little of each: shows that it runs"
     return made
 
 
+def add_training_flags(made: argparse.ArgumentParser, *, seeds: int) -> None:
+    """Add the flags of a benchmark that trains over seeds."""
+    made.add_argument("--seeds", type=int, default=seeds, help="how many seeds to train")
+    made.add_argument("--first-seed", type=int, default=0, help="the first of them")
+    made.add_argument("--at-once", type=int, default=1, help="trainings at the same time, a core each")
+    made.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the curves here")
+
+
 def child(script: str, order: Mapping[str, Any]) -> dict[str, Any]:
     """Run a script with ``--child ORDER`` in a process of its own; return the JSON of its last line.
 

@@ -171,10 +171,7 @@ def main() -> int:
     """Command line."""
     parser = harness.parser(__doc__, quick="one seed and two steps: shows that it runs")
     parser.add_argument("task", nargs="?", default="email", choices=CLAIMS, help="what is learned")
-    parser.add_argument("--seeds", type=int, default=3, help="how many seeds to train")
-    parser.add_argument("--first-seed", type=int, default=0, help="the first of them")
-    parser.add_argument("--at-once", type=int, default=1, help="trainings at the same time, a core each")
-    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the curves here")
+    harness.add_training_flags(parser, seeds=3)
     parser.add_argument("--env-args", action="append", metavar="KEY=VALUE", help="of the environment")
     parser.add_argument(
         "--train-args", type=str.split, default=[], metavar="WORDS", help="more words for art-trainer train"
