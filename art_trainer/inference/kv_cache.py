@@ -28,6 +28,9 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from art_trainer.models.tree_attention import unusual_arguments
 
+SMALL_TABLES = 2**29
+"""Bytes of all tables below which they are kept from one rollout to the next."""
+
 
 @dataclass(frozen=True, slots=True)
 class Window:
@@ -73,6 +76,11 @@ class Table:
         self._capacity = capacity
         self.keys: Tensor | None = None
         self.values: Tensor | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are allocated."""
+        return sum(states.nbytes for states in (self.keys, self.values) if states is not None)
 
     def write(self, keys: Tensor, values: Tensor, window: Window) -> None:
         """Write new states ``[B, heads, Q, dim]`` at the window."""
@@ -179,7 +187,9 @@ class SlotCache(Cache):
                 (layer.shared if shared else layer.own).grow()
 
     def clear(self) -> None:
-        """Free both tables of every layer."""
+        """Free both tables of every layer, unless they are small: new ones cost a tiny model time."""
+        if sum(table.nbytes for layer in self.slots for table in (layer.own, layer.shared)) < SMALL_TABLES:
+            return
         for capacity in (self.capacity, self.shared_capacity):
             capacity.rows = capacity.positions = 0
         for layer in self.slots:

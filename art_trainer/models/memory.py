@@ -20,6 +20,9 @@ T = TypeVar("T")
 _CGROUP = Path("/sys/fs/cgroup")
 _log = logging.getLogger(__name__)
 
+SMALL_PROCESS = 2**31
+"""Resident bytes up to which freed memory is not given back."""
+
 
 def free_memory(device: torch.device) -> int:
     """Return the bytes that this process can still allocate on a device.
@@ -54,12 +57,12 @@ def release_memory(device: torch.device) -> None:
     """Give memory that is no longer used back to the system.
 
     Without it the next phase of a run gets new memory on top: PyTorch keeps a GPU's freed blocks, and glibc,
-    with a threshold that it raises by itself, keeps blocks of up to 32 MiB. Takes less than a millisecond if
-    there is nothing to give back.
+    with a threshold that it raises by itself, keeps blocks of up to 32 MiB. A small process keeps its memory:
+    for a tiny model, getting it again would be a tenth of a step.
     """
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    elif sys.platform == "linux":
+    elif sys.platform == "linux" and psutil.Process().memory_info().rss > SMALL_PROCESS:
         trim: Any = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:  # other C libraries have none
             trim(0)

@@ -11,6 +11,7 @@ import torch
 
 from art_trainer.config import GRPOConfig
 from art_trainer.errors import DeviceMemoryError
+from art_trainer.inference import kv_cache
 from art_trainer.inference.generation import SamplingModel
 from art_trainer.models import memory
 from art_trainer.models.logprobs import Scorer
@@ -66,11 +67,16 @@ def test_without_room_for_one_conversation_the_error_says_what_to_set(
         played(make_policy(), seeds=2)
 
 
-def test_tables_are_freed_with_the_last_conversation() -> None:
+def test_tables_that_are_not_small_are_freed_with_the_last_conversation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     policy = make_policy()
+    cache = policy._decoder._cache
+    assert played(policy, seeds=2)
+    assert cache.capacity.rows > 0
+    monkeypatch.setattr(kv_cache, "SMALL_TABLES", 0)
     for _ in range(2):
         assert played(policy, seeds=2)
-        cache = policy._decoder._cache
         assert cache.capacity.rows == cache.shared_capacity.positions == 0
         assert all(table.keys is None for layer in cache.slots for table in (layer.own, layer.shared))
 
