@@ -279,7 +279,8 @@ def test_weights_of_another_type_are_refused(folder):
 
 def test_a_tokenizer_without_code_is_loaded(folder):
     edit(folder / "tokenizer_config.json", unk_token="GUESS", eos_token="<none>")
-    load_tokenizer(folder)
+    loaded = load_tokenizer(folder)
+    assert (loaded.unk_token, loaded.eos_token) == ("GUESS", "<none>")
 
 
 def test_two_workers_of_one_process_leave_other_models_their_values(folder, monkeypatch):
