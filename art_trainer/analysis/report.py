@@ -17,7 +17,7 @@ from art_trainer.analysis.analyze import analyze
 from art_trainer.analysis.render import main_charts, more_charts, render_page
 from art_trainer.formatting import duration, number, percent, points
 from art_trainer.rollout.evaluate import Evaluation, compare
-from art_trainer.tracking.run_dir import AFTER, BEFORE, Lines, RunFolder, write_text
+from art_trainer.tracking.run_dir import AFTER, BEFORE, UNTRAINED, Lines, RunFolder, write_text
 from art_trainer.types import Episode, Interval
 
 _SAMPLES = 6
@@ -57,6 +57,8 @@ def render(folder: RunFolder) -> str:
     before, after = folder.evaluation(BEFORE), folder.evaluation(AFTER)
     samples = choose_samples(folder.transcripts(BEFORE), folder.transcripts(AFTER))
     policies = [("baseline", f"baseline {name}", found) for name, found in folder.baselines().items()]
+    if untrained := folder.evaluation(UNTRAINED):
+        policies.append((BEFORE, "untrained", untrained))
     policies += [(name, f"{name} training", it) for name, it in ((BEFORE, before), (AFTER, after)) if it]
     analysis = analyze(folder.path).runs[0]
     return render_page(

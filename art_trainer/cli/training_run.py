@@ -26,10 +26,10 @@ from art_trainer.rollout.envs import MakeEnv, baseline_names, env_maker, player_
 from art_trainer.rollout.evaluate import evaluate
 from art_trainer.signals import sigterm_as_sigint
 from art_trainer.tracking.callbacks import TrainerCallback
-from art_trainer.tracking.run_dir import AFTER, BASELINE, BEFORE, RunFolder
+from art_trainer.tracking.run_dir import AFTER, BASELINE, BEFORE, UNTRAINED, RunFolder
 from art_trainer.training.checkpoint import discard_checkpoints_after
 from art_trainer.training.distributed import ProcessGroup, init_distributed
-from art_trainer.training.run_settings import AUTO, LOCAL, SELF, Settings
+from art_trainer.training.run_settings import AUTO, LOCAL, SCRATCH, SELF, Settings
 from art_trainer.training.run_setup import (
     env_texts,
     find_checkpoint,
@@ -102,6 +102,8 @@ def _run_main(
             if make_setup is not None:
                 run.setup = stack.enter_context(make_setup(run.policy))
             run.evaluate_baselines()
+            if run.imitates and settings.run.model != SCRATCH:
+                run.evaluate(UNTRAINED)
             run.warm_up()
             run.evaluate(BEFORE)
             run.train()
@@ -166,10 +168,15 @@ class TrainingRun:
         for name in self._baselines:
             self._evaluate(BASELINE + name, ScriptedPolicy(name))
 
+    @property
+    def imitates(self) -> bool:
+        """Whether the run has a warm start before it: the settings ask for one, and there is no checkpoint."""
+        return self.settings.run.warm_start is not None and self._checkpoint is None
+
     def warm_up(self) -> None:
-        """Imitate scripted policies, if the settings ask for it and there is no checkpoint."""
-        wanted = self.settings.run.warm_start
-        if wanted is not None and self._checkpoint is None:
+        """Imitate scripted policies, if the run begins with that."""
+        if self.imitates:
+            wanted = self.settings.run.warm_start
             name = "scripted policies" if wanted == AUTO else wanted
             with episode_bar(self._console, f"warm start, imitating {name}", None) as on_step:
                 warm_up(self.policy, self.settings, self._make_env, on_step)
@@ -228,7 +235,9 @@ class TrainingRun:
         assert before is not None
         assert after is not None
         baselines = [(f"baseline {name}", found) for name, found in self._folder.baselines().items()]
-        self._console.print(results_table([*baselines, ("before", before), ("after", after)]))
+        untrained = self._folder.evaluation(UNTRAINED)
+        models = [(UNTRAINED, untrained), (BEFORE, before), (AFTER, after)]
+        self._console.print(results_table([*baselines, *((name, found) for name, found in models if found)]))
         _log.info("%s\nReport: %s", headline(before, after), self._folder.report_file)
 
 

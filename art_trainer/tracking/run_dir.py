@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from art_trainer.rollout.evaluate import Evaluation
     from art_trainer.tracking.health import RunWarning
 
+UNTRAINED = "untrained"
+"""The evaluation of a pretrained model that is going to imitate; ``before`` is the one after that."""
 BEFORE = "before"
 AFTER = "after"
 BASELINE = "baseline-"

@@ -67,6 +67,8 @@ class RunSettings:
     warm_start_noise: Fraction = 0.0
     """Largest share of the policy's replies that are replaced by random ones, so that the model also learns
     what to do in states that the policy avoids."""
+    warm_start_keep: Literal["all", "successes"] = "all"
+    """Which of that policy's episodes are imitated: all, or those that succeeded (rejection sampling)."""
     warm_start_epochs: Count = 1
     """Passes over that policy's replies."""
     warm_start_batch_size: Count = 32

@@ -285,6 +285,7 @@ def warm_up(
         run.warm_start,
         episodes=run.warm_start_episodes,
         noise=run.warm_start_noise,
+        successes=run.warm_start_keep == "successes",
         split=split,
         seed=config.seed,
         config=imitation_config(settings),

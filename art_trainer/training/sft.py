@@ -261,6 +261,7 @@ def warm_start(
     episodes: int,
     seed: int,
     noise: float = 0.0,
+    successes: bool = False,
     split: str | None = None,
     config: ImitationConfig | None = None,
     on_step: OnStep | None = None,
@@ -274,6 +275,7 @@ def warm_start(
         episodes: How many it plays.
         seed: Draws the episodes' starts, and shuffles.
         noise: See :func:`collect_demonstrations`.
+        successes: Whether only the episodes that succeeded are imitated.
         split: Whose tasks are played; ``None`` leaves it to the environment.
         config: The settings of :func:`imitate`.
         on_step: As in :func:`imitate`.
@@ -282,12 +284,16 @@ def warm_start(
         The episodes that were imitated, and the losses of :func:`imitate`.
 
     Raises:
-        ValueError: If all demonstrations failed.
+        ValueError: If all demonstrations failed, or none succeeded.
     """
     options = None if split is None else {"split": split}
     seeds = np.random.SeedSequence(seed).generate_state(episodes)
     starts = [EpisodeSpec(int(start), options, rng_seed=(seed, i)) for i, start in enumerate(seeds)]
     shown = collect_demonstrations(policy, make_env, player, starts, noise=noise)
+    if successes:
+        shown = [episode for episode in shown if episode.success]
+        if not shown:
+            raise ValueError(f"no episode of `{player}` succeeded in {episodes}: imitate all, or play more")
     return shown, imitate(policy, shown, config, rng=np.random.default_rng(seed), on_step=on_step)
 
 

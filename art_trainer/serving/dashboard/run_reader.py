@@ -21,7 +21,7 @@ from art_trainer.serving.dashboard.episode_index import EpisodeIndex
 from art_trainer.serving.dashboard.episode_view import episode_view
 from art_trainer.serving.dashboard.tail_reader import MetricTable, TailReader
 from art_trainer.serving.http.middleware import ApiError
-from art_trainer.tracking.run_dir import AFTER, BASELINE, BEFORE, STEP, RunFolder
+from art_trainer.tracking.run_dir import AFTER, BASELINE, BEFORE, STEP, UNTRAINED, RunFolder
 from art_trainer.tracking.stalls import StallDetector
 from art_trainer.types import Interval
 
@@ -130,12 +130,12 @@ class RunReader:
 
         One whose file is damaged has a ``fault``.
         """
-        order = {BEFORE: 0, AFTER: 1}
+        order = {UNTRAINED: 0, BEFORE: 1, AFTER: 2}
         found = (file for file in self._folder.evaluations.glob("*.json") if not file.stem.startswith(STEP))
         with self._lock:
             return [
                 self._read(file, lambda: self._evaluation(file.stem))  # noqa: B023 (called at once)
-                for file in sorted(found, key=lambda file: (order.get(file.stem, 2), file.stem))
+                for file in sorted(found, key=lambda file: (order.get(file.stem, 3), file.stem))
             ]
 
     def episode(self, step: int, place: int) -> dict[str, Any]:
