@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -326,8 +326,11 @@ class SlotDecoder:
             leader = leaders.setdefault(prompt, sequence)
             (fresh if leader is sequence else followers[leader]).append(sequence)
         prompts = {s for s in followers if self.shares and len(s.tokens) >= _SHARE_FROM}
+        common = self._read_common([s for s in fresh if s.cached == 0], prompts)
         for batch in self._batches(prompts):
-            self._read_prompts(batch, followers)
+            self._read_prompts(batch, followers, common)
+        if common is not None and common.users == 0:
+            self._prompts[common.row] = None
         for batch in self._batches(s for s in fresh if s not in prompts):
             self._read_own(batch, followers)
 
@@ -409,14 +412,45 @@ class SlotDecoder:
             batches[-1].append(sequence)
         return [sorted(batch, key=lambda s: s.row) for batch in batches]
 
+    def _claim_prompt(self) -> SharedPrompt:
+        prompt = SharedPrompt(_first_free(self._prompts))
+        self._prompts[prompt.row] = prompt
+        return prompt
+
+    def _read_common(
+        self, sequences: Sequence[TokenSequence], prompts: Container[TokenSequence]
+    ) -> SharedPrompt | None:
+        """Read once what all new contexts begin with, such as instructions; ``None`` if that is short.
+
+        Those of a single sequence share it as it is; a group's prompt goes on from a copy.
+        """
+        if not self.shares or len(sequences) < 2:
+            return None
+        first = sequences[0].tokens
+        length = min(common_prefix_length(first[:-1], s.tokens[:-1]) for s in sequences)
+        if length < _SHARE_FROM:
+            return None
+        common = self._claim_prompt()
+        self._read([TokenSequence(first[:length])], [common.row], shared=True)
+        for sequence in sequences:
+            sequence.cached = length
+            if sequence not in prompts:
+                sequence.prefix, sequence.prefix_used = common, length
+                common.users += 1
+        return common
+
     def _read_prompts(
-        self, batch: Sequence[TokenSequence], followers: dict[TokenSequence, list[TokenSequence]]
+        self,
+        batch: Sequence[TokenSequence],
+        followers: dict[TokenSequence, list[TokenSequence]],
+        common: SharedPrompt | None,
     ) -> None:
         """Read prompts into the shared table; sample a first token for each of their sequences."""
-        prompts = []
-        for _ in batch:
-            prompts.append(SharedPrompt(_first_free(self._prompts)))
-            self._prompts[prompts[-1].row] = prompts[-1]
+        prompts = [self._claim_prompt() for _ in batch]
+        if common is not None:
+            self._cache.reserve(len(self._prompts), batch[0].cached, shared=True)
+            rows = [prompt.row for prompt in prompts]
+            self._cache.copy_rows([common.row] * len(rows), rows, batch[0].cached, shared=True)
         logits = self._read(batch, [prompt.row for prompt in prompts], shared=True)
         for leader, prompt in zip(batch, prompts, strict=True):
             for member in (leader, *followers[leader]):

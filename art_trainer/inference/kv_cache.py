@@ -196,15 +196,18 @@ class SlotCache(Cache):
             for table in (layer.own, layer.shared):
                 table.keys = table.values = None
 
-    def copy_rows(self, sources: Sequence[int], targets: Sequence[int], length: int) -> None:
-        """Copy the first ``length`` positions of own rows to others, in every layer."""
-        keys = self.slots[0].own.keys
+    def copy_rows(
+        self, sources: Sequence[int], targets: Sequence[int], length: int, *, shared: bool = False
+    ) -> None:
+        """Copy the first ``length`` positions of rows of one of the tables to others, in every layer."""
+        tables = [layer.shared if shared else layer.own for layer in self.slots]
+        keys = tables[0].keys
         if not sources or length == 0 or keys is None:
             return
         source = torch.tensor(sources, device=keys.device)
         target = torch.tensor(targets, device=keys.device)
-        for layer in self.slots:
-            layer.own.move(source, target, length)
+        for table in tables:
+            table.move(source, target, length)
 
 
 _NAME = "art_shared_prefixes"
@@ -254,6 +257,11 @@ class SharedPrefixes:
 
         self._cache = cache
         self._rows_G, self._members_GM, self._places_B = tensor(prompts), tensor(members_GM), tensor(places_B)
+        by_part: dict[tuple[int, int], list[int]] = {}
+        for row, prefix in enumerate(prefixes_B):
+            if prefix is not None:
+                by_part.setdefault(prefix, []).append(row)
+        self._parts = [(prompt, length, tensor(rows)) for (prompt, length), rows in by_part.items()]
         self._lengths_GM = tensor(lengths_GM)
         self._shares_B = tensor([prefix is not None for prefix in prefixes_B])
         self._all_share = None not in prefixes_B
@@ -270,24 +278,52 @@ class SharedPrefixes:
         asked = query.reshape(rows, key_heads, -1, dim)
         each = asked.shape[2]
         own, own_sum = _flash(asked, key, value, attn_mask=_repeated(mask, each // queries), scale=scale)
+        table = self._cache.slots[module.layer_idx].shared
+        if queries > 1:
+            shared, shared_sum = self._attend_by_parts(table, asked, scale)
+        else:
+            shared, shared_sum = self._attend_together(table, asked, scale)
+        # The softmax's weight of the shared part: e^s / (e^s + e^o) of the two log-sum-exps.
+        weight = (shared_sum - own_sum).sigmoid()
+        if not self._all_share:
+            weight = weight * self._shares_B[:, None, None]
+        mixed = torch.lerp(own, shared, weight[..., None].to(own.dtype))
+        return mixed.reshape(rows, heads, queries, dim).transpose(1, 2).contiguous(), None
+
+    def _attend_by_parts(self, table: Table, asked: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
+        """Attend to one prompt after the other: exact sizes, which many queries a row are worth."""
+        assert table.keys is not None
+        assert table.values is not None
+        sums_dtype = torch.promote_types(asked.dtype, torch.float32)
+        found, sums = torch.zeros_like(asked), asked.new_zeros(asked.shape[:3], dtype=sums_dtype)
+        for prompt, length, rows in self._parts:
+            queries = asked.index_select(0, rows).transpose(0, 1)
+            heads, members, each, dim = queries.shape
+            part, part_sum = _flash(
+                queries.reshape(1, heads, members * each, dim),
+                table.keys[prompt : prompt + 1, :, :length],
+                table.values[prompt : prompt + 1, :, :length],
+                scale=scale,
+            )
+            found[rows] = part.view(queries.shape).transpose(0, 1)
+            sums[rows] = part_sum.view(heads, members, each).transpose(0, 1)
+        return found, sums
+
+    def _attend_together(self, table: Table, asked: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
+        """Attend to all prompts in one call, which spares many small ones when a row asks a single query."""
+        _, key_heads, each, dim = asked.shape
         prompts, places = self._members_GM.shape
         # All queries to one prompt side by side: [G, K, M * R * Q, D].
         gathered = asked.index_select(0, self._members_GM.flatten()).view(
             prompts, places, key_heads, each, dim
         )
         gathered = gathered.transpose(1, 2).reshape(prompts, key_heads, places * each, dim)
-        table = self._cache.slots[module.layer_idx].shared
         keys, values = table.read(self._rows_G, self._span, self._width)
         found, found_sum = _flash(
-            gathered, keys, values, attn_mask=self._visible(each, query.dtype), scale=scale
+            gathered, keys, values, attn_mask=self._visible(each, asked.dtype), scale=scale
         )
         shared = self._to_rows(found.reshape(prompts, key_heads, places, each, dim))
-        # The softmax's weight of the shared part: e^s / (e^s + e^o) of the two log-sum-exps.
-        weight = (self._to_rows(found_sum.reshape(prompts, key_heads, places, each)) - own_sum).sigmoid()
-        if not self._all_share:
-            weight = weight * self._shares_B[:, None, None]
-        mixed = torch.lerp(own, shared, weight[..., None].to(own.dtype))
-        return mixed.reshape(rows, heads, queries, dim).transpose(1, 2).contiguous(), None
+        return shared, self._to_rows(found_sum.reshape(prompts, key_heads, places, each))
 
     def _to_rows(self, states: Tensor) -> Tensor:
         """Rearrange [G, K, M, …] to [B, K, …]."""
