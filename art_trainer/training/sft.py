@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -199,9 +200,12 @@ class _Demonstration:
 
 
 class _Demonstrator(ScriptedPolicy):
-    """A scripted player that also writes down the tokens of its replies in a model's chat format."""
+    """A scripted player that also writes down the tokens of its replies in a model's chat format.
 
-    def __init__(self, player: str, chat: ChatFormat, noise: float) -> None:
+    Without a format it plays the same and writes nothing, which takes half the time.
+    """
+
+    def __init__(self, player: str, chat: ChatFormat | None, noise: float = 0.0) -> None:
         super().__init__(player)
         self._chat = chat
         self._noise = noise
@@ -214,16 +218,20 @@ class _Demonstrator(ScriptedPolicy):
                 make_player(conversation, RANDOM) if self._noise else None,
                 conversation.rng.uniform(0, self._noise),
             )
+        if self._chat is not None:
+            self._write_observation(conversation, self._chat)
+        super().submit(conversation)
+
+    def _write_observation(self, conversation: Conversation, chat: ChatFormat) -> None:
         shown: _Demonstration = conversation.state
         messages, tools = conversation.messages, conversation.tools
         # After a stray reply the context is not what was written down, so it is written anew.
         goes_on = shown.histories and not shown.strayed
-        separator = self._chat.continuation(messages, tools) if goes_on else None
+        separator = chat.continuation(messages, tools) if goes_on else None
         if separator is None:
-            shown.histories.append([Span(tuple(self._chat.prompt(messages, tools)))])
+            shown.histories.append([Span(tuple(chat.prompt(messages, tools)))])
         else:
             shown.histories[-1].append(Span(tuple(separator)))
-        super().submit(conversation)
 
     def release(self, conversation: Conversation) -> tuple[TokenHistory, ...]:
         """Return what was written down."""
@@ -242,8 +250,9 @@ class _Demonstrator(ScriptedPolicy):
                 played = shown.stray(observation)
         except Exception as fault:  # a player is its author's code; what it raises is the outcome
             return Reply("", error=f"{type(fault).__name__}: {fault}")
-        tokens = tuple(self._chat.reply(text))
-        shown.histories[-1].append(Span(tokens, shown.turn, (0.0,) * len(tokens)))
+        if self._chat is not None:
+            tokens = tuple(self._chat.reply(text))
+            shown.histories[-1].append(Span(tokens, shown.turn, (0.0,) * len(tokens)))
         shown.turn += 1
         conversation.messages.append({"role": "assistant", "content": played})
         return Reply(played)
@@ -309,9 +318,11 @@ class ValidReplies:
     """How often one of those with the highest reward was imitated, over the rounds."""
 
 
-_WANTED, _ROUNDS = 0.95, 8  # share of valid replies at which it stops; rounds after which it does anyway
-_EPISODES, _TURNS = 2048, 40_000  # played in a round, at most
-_BEST = 0.125  # how many episodes a round imitates, as a share of it: those of the highest reward so far
+_ENOUGH = 0.8  # share of valid replies from which the policy learns from its own episodes
+_VALID, _SOLVED = 0.95, 0.75  # shares of valid replies and of successes at which it stops
+_ROUNDS = 12  # after which it stops anyway
+_EPISODES, _TURNS, _OWN_TURNS = 2048, 24_000, 4_000  # played in a round, at most
+_BEST, _OWN_BEST = 0.125, 0.25  # how many a round imitates, as a share: those of the highest reward so far
 
 
 def imitate_until_valid(
@@ -324,12 +335,14 @@ def imitate_until_valid(
     config: ImitationConfig | None = None,
     on_step: OnStep | None = None,
 ) -> ValidReplies:
-    """Imitate the best episodes of scripted policies until most sampled replies are valid calls.
+    """Imitate the best episodes of scripted policies until most replies are valid, then the policy's own.
 
     A model of random weights never makes a valid call by chance, so that no attempt gets another reward than
     the others, and rewards teach nothing. Random calls do, and the best of many random episodes also show
-    what the task rewards. If replies are valid, and some of the best episodes succeeded, but less than half,
-    and others earned nothing, it goes on with the successes alone.
+    what the task rewards. From then on the policy plays itself, and far more of its episodes succeed. Of
+    equally good episodes it imitates as many of each kind (:func:`_of_all_kinds`), so that asking before
+    answering stays in use until the answers are understood; rewards alone would have it unlearned by then.
+    It stops when most episodes succeed, and leaves the rest to reinforcement.
 
     Args:
         policy: Trained in place.
@@ -341,38 +354,85 @@ def imitate_until_valid(
         on_step: As in :func:`imitate`.
     """
     options = None if split is None else {"split": split}
-    each, played, imitated = -(-_EPISODES // len(demonstrators)), 0, 0
-    best_shown: list[Episode] = []
-    reached = unlike = False
+    played, imitated, valid = 0, 0, 0.0
+    origins: _Origins = {}
+    best: list[Episode] = []
+    unlike = False
     for number in range(1, _ROUNDS + 1):
+        own = valid >= _ENOUGH
+        players = (None,) if own else tuple(demonstrators)
         shown: list[Episode] = []
-        for place, name in enumerate(demonstrators):
+        for place, name in enumerate(players):
             key = (seed, number, place)
-            drawn = np.random.SeedSequence(key).generate_state(each)
+            drawn = np.random.SeedSequence(key).generate_state(-(-_EPISODES // len(players)))
             starts = [EpisodeSpec(int(start), options, rng_seed=(*key, n)) for n, start in enumerate(drawn)]
-            play = functools.partial(collect_demonstrations, policy, make_env, name)
-            shown += play_within(_TURNS // len(demonstrators), starts, play)
+            if name is not None:
+                origins |= {start.seed: (name, start) for start in starts}
+            player = policy if name is None else _Demonstrator(name, None)
+            play = functools.partial(rollout_episodes, player, make_env)
+            shown += play_within((_OWN_TURNS if own else _TURNS) // len(players), starts, play)
+        shown = [episode for episode in shown if not episode.failed]
         played += len(shown)
+        kept = max(1, round((_OWN_BEST if own else _BEST) * len(shown)))
         # The best so far: where one of a hundred random episodes succeeds, later rounds imitate those alone.
-        kept = max(1, round(_BEST * len(shown)))
-        best_shown = sorted(shown + best_shown, key=lambda episode: -episode.reward)[:kept]
-        won = [episode for episode in best_shown if episode.success]
-        # Valid calls are learned. Now the many episodes that only gave up would teach to give up.
-        chosen = list(itertools.islice(itertools.cycle(won), kept)) if won and reached else best_shown
+        best = sorted(shown + best, key=lambda episode: -episode.reward)
+        least = min((episode.reward for episode in best[:kept]), default=0.0)
+        best = [episode for episode in best if episode.reward >= least]
+        better = [episode for episode in best if episode.reward > least]
+        chosen = [*better, *_of_all_kinds(best[len(better) :])][:kept]
+        won = [episode for episode in chosen if episode.success]
+        if own and 0 < len(won) < kept / 2 and least <= 0:
+            # Valid calls are learned. Now the many episodes that only gave up would teach to give up.
+            chosen = list(itertools.islice(itertools.cycle(won), kept))
         if unlike and number > _ROUNDS // 2:
             chosen = chosen[: kept // 2] + shown[: kept // 2]
         imitated += kept
-        imitate(policy, chosen, config, rng=np.random.default_rng((seed, number)), on_step=on_step)
+        written = _written(policy, make_env, chosen, origins)
+        imitate(policy, written, config, rng=np.random.default_rng((seed, number)), on_step=on_step)
         tried = rollout_episodes(policy, make_env, starts[:64])
         replies = sum(len(episode.turns) for episode in tried)
         valid = 1 - sum(episode.invalid_actions for episode in tried) / max(1, replies)
-        reached = reached or valid >= _WANTED
         # Luck ends episodes early: the best do not show the later turns, in which replies must be valid too.
-        unlike = _mean_turns(best_shown) < _mean_turns(tried) / 2
-        rare = 0 < len(won) < kept / 2 and best_shown[-1].reward <= 0
-        if valid >= _WANTED and not rare:
+        unlike = _mean_turns(best[:kept]) < _mean_turns(tried) / 2
+        solved = sum(bool(episode.success) for episode in tried) / len(tried)
+        if own and valid >= _VALID and solved >= _SOLVED:
             break
     return ValidReplies(valid, played, imitated)
+
+
+_Origins = dict[int, tuple[str, EpisodeSpec]]
+"""By its seed, who played an episode and where it started."""
+
+
+def _of_all_kinds(episodes: Sequence[Episode]) -> list[Episode]:
+    """Order episodes so that each kind is there as often as the others, as far as there are as many.
+
+    Episodes in which the same tools were called are of one kind. Of equal rewards the short way is the usual
+    one: most lucky guesses are made at once, and asking before is rarely seen.
+    """
+    kinds: defaultdict[tuple[str, ...], list[Episode]] = defaultdict(list)
+    for episode in episodes:
+        kinds[tuple((turn.call or {}).get("name", "") for turn in episode.turns)].append(episode)
+    rounds = itertools.zip_longest(*kinds.values())
+    return [episode for each in rounds for episode in each if episode is not None]
+
+
+def _written(
+    policy: TrainablePolicy, make_env: MakeEnv, chosen: Sequence[Episode], origins: _Origins
+) -> list[Episode]:
+    """Play the chosen episodes again, now with their tokens, which would take too long for all."""
+    by_name: defaultdict[str, dict[int, EpisodeSpec]] = defaultdict(dict)
+    for episode in chosen:
+        if not episode.histories:
+            name, start = origins[episode.seed]
+            by_name[name][start.seed] = start
+    written = {
+        episode.seed: episode
+        for name, starts in by_name.items()
+        for episode in collect_demonstrations(policy, make_env, name, list(starts.values()))
+    }
+    found = (episode if episode.histories else written.get(episode.seed) for episode in chosen)
+    return [episode for episode in found if episode is not None]
 
 
 def _mean_turns(episodes: Sequence[Episode]) -> float:
