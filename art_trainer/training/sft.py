@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -355,7 +355,7 @@ def imitate_until_valid(
     """
     options = None if split is None else {"split": split}
     played, imitated, valid = 0, 0, 0.0
-    origins: _Origins = {}
+    origins: dict[int, tuple[str, EpisodeSpec]] = {}
     best: list[Episode] = []
     unlike = False
     for number in range(1, _ROUNDS + 1):
@@ -400,16 +400,8 @@ def imitate_until_valid(
     return ValidReplies(valid, played, imitated)
 
 
-_Origins = dict[int, tuple[str, EpisodeSpec]]
-"""By its seed, who played an episode and where it started."""
-
-
 def _of_all_kinds(episodes: Sequence[Episode]) -> list[Episode]:
-    """Order episodes so that each kind is there as often as the others, as far as there are as many.
-
-    Episodes in which the same tools were called are of one kind. Of equal rewards the short way is the usual
-    one: most lucky guesses are made at once, and asking before is rarely seen.
-    """
+    """Order episodes so that each kind comes as often as the others: those with the same tools called."""
     kinds: defaultdict[tuple[str, ...], list[Episode]] = defaultdict(list)
     for episode in episodes:
         kinds[tuple((turn.call or {}).get("name", "") for turn in episode.turns)].append(episode)
@@ -418,21 +410,18 @@ def _of_all_kinds(episodes: Sequence[Episode]) -> list[Episode]:
 
 
 def _written(
-    policy: TrainablePolicy, make_env: MakeEnv, chosen: Sequence[Episode], origins: _Origins
+    policy: TrainablePolicy,
+    make_env: MakeEnv,
+    chosen: Sequence[Episode],
+    origins: Mapping[int, tuple[str, EpisodeSpec]],
 ) -> list[Episode]:
-    """Play the chosen episodes again, now with their tokens, which would take too long for all."""
-    by_name: defaultdict[str, dict[int, EpisodeSpec]] = defaultdict(dict)
-    for episode in chosen:
-        if not episode.histories:
-            name, start = origins[episode.seed]
-            by_name[name][start.seed] = start
-    written = {
-        episode.seed: episode
-        for name, starts in by_name.items()
-        for episode in collect_demonstrations(policy, make_env, name, list(starts.values()))
-    }
-    found = (episode if episode.histories else written.get(episode.seed) for episode in chosen)
-    return [episode for episode in found if episode is not None]
+    """Play what scripted policies played again, by its seed, now with tokens: for all it would take long."""
+    starts: defaultdict[str, list[EpisodeSpec]] = defaultdict(list)
+    for name, start in {one.seed: origins[one.seed] for one in chosen if not one.histories}.values():
+        starts[name].append(start)
+    again = [one for name in starts for one in collect_demonstrations(policy, make_env, name, starts[name])]
+    written = {one.seed: one for one in again}
+    return [written.get(one.seed, one) for one in chosen]
 
 
 def _mean_turns(episodes: Sequence[Episode]) -> float:

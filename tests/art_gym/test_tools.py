@@ -199,16 +199,10 @@ def test_declared_examples_are_in_the_schema_the_usage_and_the_random_calls() ->
 
 @pytest.mark.parametrize(
     ("description", "values"),
-    [
-        ("From a to d.", ["a", "b", "c", "d"]),
-        ("Tuesday to Thursday", ["Tuesday", "Wednesday", "Thursday"]),
-        ("a month, Nov to Dec", ["Nov", "Dec"]),
-        ("red, green or blue", ["red", "green", "blue"]),
-        ("What to say", []),
-    ],
+    [("From a to c.", "a b c"), ("Monday to Wednesday", "Monday Tuesday Wednesday"), ("What to say", "")],
 )
-def test_descriptions_name_the_values_of_random_calls(description: str, values: list[str]) -> None:
-    assert described_words(description) == values
+def test_descriptions_name_the_values_of_random_calls(description: str, values: str) -> None:
+    assert described_words(description) == values.split()
 
 
 @pytest.mark.parametrize(

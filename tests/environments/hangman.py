@@ -5,38 +5,28 @@ import gymnasium as gym
 from art_gym import Outcome, Task, TaskSet, TextEnv, ToolError, tool
 
 WORDS = """
-able acid acre aged ally amid army atom aunt auto away axis baby back bake bald ball band bank bare bark barn
-base bath bead beam bean bear beat beef beer bell belt bend bent best bike bill bind bird bite blow blue blur
-boat body boil bold bolt bone book boot bore born boss both bowl brag bulb bulk bull burn bush bust busy cafe
-cage cake calf call calm camp cane cape card care cart case cash cast cave cell chat chef chin chip city clan
-clap claw clay clip club clue coal coat code coil coin cold come cone cook cool cope copy cord core cork corn
-cost crab crew crop crow cube cult cure curl dark dash data date dawn deaf deal dear debt deck deed deep deer
-desk dial dice diet dime dirt disc dish dive dock doll dome door dose dove down drag draw drip drop drum duck
-dull dune dusk dust duty each earn east easy echo edge edit envy epic even evil exam exit face fact fade fail
-fair fall fame fang farm fast fate fawn fear feed feel felt fern file fill film find fine fire firm fish fist
-five flag flat flea flip flow foam foil fold folk food fool foot fork form fort foul four free frog fuel full
-fund fuse gain game gate gaze gear germ gift girl give glad glow glue goal goat gold golf good gown grab gram
-gray grid grim grin grip grow gulf guru hail hair half hall hand hang hard harm harp hate hawk haze head heal
-heap hear heat heel helm help herb herd hero hide high hill hint hire hive hold hole home hood hook hope horn
-host hour huge hunt hurt icon idea inch iron item jail jazz jean joke jump junk jury just keen keep kick kind
-king kite knee knot know lace lady lake lamb lamp land lane lava lawn lazy lead leaf leak lean leap left lend
-lens lift like limb lime line link lion list live load loaf loan lobe lock loft long look loop lord lose loud
-love luck lump lung lure mail main make mall malt mane many mark mask mass mast mate math maze meal meat melt
-menu mess mice mild mile milk mill mind mine mint miss mist mode mole monk mood moon more moss moth move much
-mule muse must myth nail name navy near neat neck need nest news next nice nine node noon nose note noun numb
-oath obey ogre oily omen once only open oral oven over pace pack page pain pair pale palm park part pass past
-path peak pear peel pest pick pier pile pine pink pint pipe plan play plea plot plow plug poem poet pole poll
-pond pony pool poor pope pork port pose post pour pray prey pull pump pure push quit quiz race rack raft rage
-raid rail rain ramp rank rare rate read real rear rent rest rice rich ride ring riot ripe rise risk road roar
-robe rock role roll roof room root rope rose ruby rude ruin rule rush rust safe sage sail sale salt same sand
-save scan scar seal seat seed self send shed ship shoe shop show shut sick side sign silk sing sink site size
-skin skip slam slim slip slow snap snow soap sock soda sofa soft soil sole song soon sore sort soul soup sour
-spin spot star stay stem step stew stir stop such suit sure swan swim tail take tale talk tall tank tape task
-taxi team tear tent term test text thin tide tidy tile time tiny tire toad toll tomb tone tool tour town trap
-tray tree trim trip true tube tuna tune turn twig twin type ugly unit upon urge used vain vary vase vast veil
-vein vest view vine void vote wage wait wake walk wall wand want warm wash wave weak wear weed week well west
-whip wide wife wild will wind wine wing wink wipe wire wise wish wolf wood wool word work worm wrap yard yarn
-year yell yoga yolk zero zone
+able acid aged ally army atom auto away axis back bake ball band bare bark barn bath bead bean bear beef beer
+bell bend bent bike bill bird bite blow blur boat boil bold bone book boot born boss bowl brag bulk bull burn
+bust busy cage cake call calm camp cape card cart case cast cave cell chef chin city clan claw clay clip clue
+coal code coil cold come cone cool cope cord core corn cost crab crop crow cult cure dark dash data dawn deaf
+dear debt deed deep deer dial dice dime dirt dish dive dock dome door dove down draw drip drop duck dull dusk
+dust each earn east echo edge envy epic evil exam exit fact fade fair fall fang farm fast fawn fear feel felt
+file fill film fine fire fish fist flag flat flea flow foam fold folk fool foot fork fort foul free frog full
+fund fuse game gate gear germ girl give glad glue goal gold golf gown grab gram grid grim grip grow guru hail
+hair hall hand hard harm hate hawk haze heal heap heat heel help herb herd hide high hint hire hold hole home
+hook hope host hour hunt hurt icon inch iron jail jazz joke jump junk just keen kick kind kite knee knot lace
+lady lamb lamp lane lava lawn lead leaf lean leap lend lens lift limb lime link lion live load loaf lobe lock
+long look lord lose loud luck lump lure mail make mall malt many mark mass mast math maze meal melt menu mice
+mild milk mill mind mint miss mode mole mood moon more moth move mule muse myth nail name near neat need nest
+next nice nine noon nose noun numb obey ogre oily once only oral oven pace pack page pair pale park part past
+path peak peel pest pier pile pink pint pipe play plea plow plug poet pole poll pony pool pope pork pose post
+pour prey pull pure push quiz race rack rage raid rain ramp rare rate read rear rent rice rich ring riot ripe
+risk road robe rock roll roof room rope rose rude ruin rush rust safe sail sale same sand scan scar seal seed
+self shed ship shop show shut side sign sing sink size skin skip slim slip snap snow sock soda sofa soil sole
+soon sore soul soup sour spot star stem step stir stop such sure swan tail take talk tall tank task taxi tear
+tent test text thin tidy tile tiny tire toll tomb tone tour town tray tree trip true tube tune turn twin type
+unit upon urge vain vary vast veil vest view vine vote wage wake walk wand want warm wave weak weed week west
+whip wide wild will wine wing wipe wire wise wolf wood word work wrap yard yarn yell yoga zero zone
 """.split()
 TASKS = TaskSet(
     Task(word, "", "test" if n % 5 == 0 else "train", {"word": word}) for n, word in enumerate(WORDS)
