@@ -14,7 +14,7 @@ import numpy as np
 from art_gym.errors import did_you_mean
 from art_gym.games.seats import players_of
 from art_trainer.errors import ConfigError
-from art_trainer.inference.policy import Conversation, Reply, TrainablePolicy
+from art_trainer.inference.policy import Conversation, Policy, Reply, TrainablePolicy
 from art_trainer.inference.scripted_policy import Player, ScriptedPolicy, full_observation, make_player
 from art_trainer.models.chat_template import ChatFormat
 from art_trainer.models.logprobs import Scorer
@@ -360,7 +360,7 @@ def imitate_until_valid(
     unlike = False
     for number in range(1, _ROUNDS + 1):
         own = valid >= _ENOUGH
-        players = (None,) if own else tuple(demonstrators)
+        players: tuple[str | None, ...] = (None,) if own else tuple(demonstrators)
         shown: list[Episode] = []
         for place, name in enumerate(players):
             key = (seed, number, place)
@@ -368,7 +368,7 @@ def imitate_until_valid(
             starts = [EpisodeSpec(int(start), options, rng_seed=(*key, n)) for n, start in enumerate(drawn)]
             if name is not None:
                 origins |= {start.seed: (name, start) for start in starts}
-            player = policy if name is None else _Demonstrator(name, None)
+            player: Policy = policy if name is None else _Demonstrator(name, None)
             play = functools.partial(rollout_episodes, player, make_env)
             shown += play_within((_OWN_TURNS if own else _TURNS) // len(players), starts, play)
         shown = [episode for episode in shown if not episode.failed]
