@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from art_trainer.config import GRPOConfig
+from art_trainer.inference.sampling import SamplingParams, batch_logprobs
 from art_trainer.models.logprobs import Scorer
 from art_trainer.models.packing import TokenRow, pack
 from art_trainer.types import Episode
@@ -77,8 +78,7 @@ class LogprobCheck:
 
     Args:
         model: The model that is trained.
-        config: Temperature and sizes. With filtered sampling nothing is compared: the reported log-probs are
-            those of another distribution, and the learner computes its own.
+        config: How training samples, and sizes.
     """
 
     def __init__(self, model: torch.nn.Module, config: GRPOConfig) -> None:
@@ -88,8 +88,6 @@ class LogprobCheck:
 
     def errors(self, episodes: Sequence[Episode]) -> dict[int, str]:
         """Return which episodes report log-probs that are not this model's, and by how much."""
-        if self._config.filters_sampling:
-            return {}
         gaps: dict[int, list[NDArray[np.float32]]] = {}
         for member, gap in self._gaps(episodes):
             gaps.setdefault(member, []).append(gap)
@@ -112,10 +110,11 @@ class LogprobCheck:
                 worth = np.zeros(len(episode.turns))
                 rows.append(TokenRow.from_history(history, advantages_T=worth, weight=0.0, group=0))
                 members[id(rows[-1])] = member
-        scorer = self._scorer = self._scorer or Scorer(self._model, temperature=config.temperature)
+        scorer = self._scorer = self._scorer or Scorer(self._model)
+        params = SamplingParams.for_training(config)
         share = config.share_prefixes and scorer.shares_prefixes
         for batch in pack(rows, config.tokens_per_microbatch, share=share, device=scorer.device):
-            gaps = (scorer.score(batch)[0].float() - batch.old_logprobs_N).abs().cpu().numpy()
+            gaps = (batch_logprobs(scorer, batch, params).float() - batch.old_logprobs_N).abs().cpu().numpy()
             ends = np.cumsum([row.targets.size for row in batch.rows])[:-1]
             found += zip((members[id(row)] for row in batch.rows), np.split(gaps, ends), strict=True)
         return found

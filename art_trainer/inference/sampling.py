@@ -26,6 +26,8 @@ from art_trainer.config import (
     Whole,
     check_fields,
 )
+from art_trainer.models.logprobs import Scorer
+from art_trainer.models.packing import Batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,27 @@ def sampled_logprobs(
     logit, top = (logits_N_V.gather(-1, index).to(logprobs.dtype) for index in (places, best))
     odds = (logit - top) / params.temperature + logprobs.gather(-1, best)
     return torch.where(picked.isneginf(), functional.logsigmoid(odds), picked)[:, 0]
+
+
+def batch_logprobs(scorer: Scorer, batch: Batch, params: SamplingParams) -> torch.Tensor:
+    """Return the log-probs of a batch's sampled tokens in the distribution they were sampled from, shape [N].
+
+    Temperature, penalty and filters apply as in the sampler, so that the learner's log-probs and the
+    sampler's are of the same tokens: a learner that counts what a filter has dropped would find every token
+    less likely than the sampler did, and weigh a reply of 50 tokens at top_p 0.8 by 1e-5.
+
+    Args:
+        scorer: The model.
+        batch: The batch.
+        params: How the tokens were sampled, with a temperature above 0.
+    """
+    contexts = [row.token_ids[:place] for row in batch.rows for place in row.targets]
+
+    def compute(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        before = [contexts[token] for token in tokens.tolist()]
+        return sampled_logprobs(logits, batch.targets_N[tokens], before, params)
+
+    return scorer.map_logits(batch, compute)
 
 
 def sample(

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from art_trainer.algorithms.advantages import estimate
 from art_trainer.algorithms.losses import kl_k3, policy_loss, sampler_correction, token_weights
 from art_trainer.config import GRPOConfig
-from art_trainer.inference.sampling import SamplingParams, sampled_logprobs
+from art_trainer.inference.sampling import SamplingParams, batch_logprobs
 from art_trainer.models.logprobs import Scorer
 from art_trainer.models.memory import MicroBatchLimit, release_memory
 from art_trainer.models.optim import UpdateGuard, make_optimizer, schedule_factor, trained_parameters
@@ -261,7 +261,9 @@ class Learner:
             if config.importance_sampling_correction:
                 # Compared are log-probs of the same distribution: the one that was sampled from.
                 if config.filters_sampling:
-                    logprobs = self._numbers(self._scorer, rows, self._filtered_logprobs)
+                    params = SamplingParams.for_training(config)
+                    filtered = partial(batch_logprobs, self._scorer, params=params)
+                    logprobs = self._numbers(self._scorer, rows, filtered)
                 columns = zip(rows, logprobs, reported, strict=True)
                 rows = [_corrected(row, own, theirs, config) for row, own, theirs in columns]
                 metrics = correction_metrics(rows, logprobs, reported)
@@ -392,17 +394,6 @@ class Learner:
     def _logprobs(self, scorer: Scorer, rows: Sequence[TokenRow]) -> list[NDArray[np.float32]]:
         """Return for each row the log-probs of its targets."""
         return self._numbers(scorer, rows, lambda batch: scorer.score(batch)[0])
-
-    def _filtered_logprobs(self, batch: Batch) -> Tensor:
-        """Return the log-probs of a batch's targets under the filters of :attr:`config`."""
-        params = SamplingParams.for_training(self.config)
-        contexts = [row.token_ids[:place] for row in batch.rows for place in row.targets]
-
-        def compute(logits: Tensor, tokens: Tensor) -> Tensor:
-            before = [contexts[token] for token in tokens.tolist()]
-            return sampled_logprobs(logits, batch.targets_N[tokens], before, params)
-
-        return self._scorer.map_logits(batch, compute)
 
     def _loss(self, batch: Batch, step_tokens: int, step_turns: int) -> tuple[Tensor, dict[str, float]]:
         """Return a batch's share of the loss of a step of so many tokens, and sums for the metrics."""

@@ -34,7 +34,7 @@ from tests.art_trainer.guess import guess_policy
 def lying(folder: Path) -> Iterator[tuple[RemoteBackend, Wire]]:
     """A trainer's backend that wants a group of three, and somebody who has said hello to it."""
     policy = guess_policy(0, hidden=16)
-    config = GRPOConfig(output_dir=str(folder), num_generations=3)
+    config = GRPOConfig(output_dir=str(folder), num_generations=3, top_p=0.95)
     with (
         pytest.MonkeyPatch.context() as patch,
         closing(RemoteBackend(policy, "made/Env-v0", {}, config, folder, drain_seconds=0)) as backend,

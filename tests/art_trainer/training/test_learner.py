@@ -14,7 +14,7 @@ from art_trainer.training.learner import Learner, build_training_samples
 from art_trainer.types import Ending, Episode, Group, Span, TokenHistory
 from tests.art_trainer.inference.test_transformers_policy import STOPS, make_policy
 from tests.art_trainer.made_episodes import made_episode, made_groups
-from tests.art_trainer.tiny_models import EchoEnv, lora_model, tiny_model
+from tests.art_trainer.tiny_models import EchoEnv, full_logprobs, lora_model, tiny_model
 from tests.art_trainer.updates import (
     caught_update,
     config,
@@ -126,6 +126,25 @@ def test_the_models_own_sampler_needs_no_correction_under_any_filter(
     ratios = [metrics[f"sampling/importance_sampling_ratio/{end}"] for end in ("min", "max")]
     assert ratios == pytest.approx([1, 1], abs=1e-4)
     assert (found - wanted).norm() <= 1e-4 * wanted.norm()
+
+
+@pytest.mark.parametrize(
+    ("moved", "spread"), [(0.0, 1e-4), (3e-4, 0.3)], ids=["own weights", "older weights"]
+)
+def test_a_reply_of_fifty_tokens_at_top_p_080_keeps_its_weight(moved: float, spread: float) -> None:
+    settings = config(max_completion_length=50, top_p=0.8, importance_sampling_correction=True)
+    sampling = asdict(SamplingParams.for_training(settings))
+    groups = rollout_groups(make_policy(stops=(), sampling=sampling), lambda: EchoEnv(1), group_specs([0], 4))
+    (reply, *_) = groups[0].episodes[0].histories
+    learner = make_policy().model
+    whole = full_logprobs(learner, reply.token_ids)[np.array(reply.action_mask[1:])]
+    assert whole.size == 50
+    assert np.exp(whole.sum() - sum(reply.logprobs)) < 1e-4, "over all tokens the reply would weigh nothing"
+    for parameter in learner.parameters():
+        parameter.data += moved * torch.randn(parameter.shape, generator=torch.manual_seed(0))
+    metrics = Learner(learner, settings).update([with_rewards(groups[0], [0.0, 1.0, 2.0, 3.0])])
+    weights = [metrics[f"sampling/importance_sampling_ratio/{name}"] for name in ("min", "mean", "max")]
+    assert weights == pytest.approx([1, 1, 1], abs=spread)
 
 
 def test_metrics_of_rewards_success_and_terms() -> None:
