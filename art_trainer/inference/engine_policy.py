@@ -12,6 +12,7 @@ together depends on time; the episodes do not.
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import tempfile
 import weakref
@@ -23,6 +24,7 @@ from transformers import PreTrainedTokenizerBase
 
 from art_trainer.errors import EngineError, EngineRequestError
 from art_trainer.inference.engines.clients import Completion, CompletionRequest, Engine, ServedModel
+from art_trainer.inference.engines.comparison import EngineComparison
 from art_trainer.inference.engines.http import BackgroundLoop
 from art_trainer.inference.policy import Conversation, Reply, TrainablePolicy
 from art_trainer.inference.sampling import SamplingParams
@@ -43,7 +45,8 @@ class EnginePolicy(TrainablePolicy):
     weighs what it sampled by the learner's own probabilities.
 
     A request that fails for good ends its own episode as a policy error. An engine that lacks what training
-    needs, or does not take new weights, ends the rollout with an :class:`EngineError`.
+    needs, does not take new weights, or samples from another model than this one with them
+    (:mod:`art_trainer.inference.engines.comparison`), ends the rollout with an :class:`EngineError`.
 
     Args:
         engine: Where replies are sampled; this policy closes it.
@@ -108,6 +111,9 @@ class EnginePolicy(TrainablePolicy):
         )
         # The weights here may differ from those the engine was started with.
         self._stale = model is not None
+        self._comparison: EngineComparison | None = None
+        if model is not None:
+            self._comparison = EngineComparison(model, self._ask, self.tokenizer.bos_token_id)
 
     def submit(self, conversation: Conversation) -> None:
         """Send a request for the next reply; while new weights wait, :meth:`collect` sends it."""
@@ -189,16 +195,23 @@ class EnginePolicy(TrainablePolicy):
         return conversation, reply
 
     def _prepare(self, request: CompletionRequest) -> None:
-        """Load the present weights into the engine and check which log-probs it reports."""
+        """Load the present weights into the engine, and check that it samples from them and says so."""
         if self._stale:
             self._push_weights()
-            self._stale = False
-        if self._unchecked:
-            try:
-                self._loop.run(self.engine.check(self._sampling, request.prompt_ids))
-            except EngineRequestError as fault:
-                raise EngineError(f"{self.name} does not sample: {fault}") from fault
-            self._unchecked = False
+            self._stale, self._unchecked = False, True
+        try:
+            self._loop.run(self.engine.check(self._sampling, request.prompt_ids))
+            if self._comparison is not None:
+                self._comparison.check(request.prompt_ids, self._sampling)
+        except EngineRequestError as fault:
+            raise EngineError(f"{self.name} does not sample: {fault}") from fault
+        self._unchecked = False
+
+    def _ask(self, requests: list[CompletionRequest]) -> list[Completion]:
+        async def all_at_once() -> list[Completion]:
+            return await asyncio.gather(*map(self.engine.complete, requests))
+
+        return self._loop.run(all_at_once())
 
     def _push_weights(self) -> None:
         if self._weights_dir is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from art_trainer.inference.generation import RecomputeDecoder, TokenSequence
-from art_trainer.inference.sampling import SamplingParams
+from art_trainer.inference.sampling import SamplingParams, penalize_repetition, sample
 from tests.art_trainer.tiny_models import full_logprobs
 from tests.wrappers.judging.judge_server import JudgeServer, Reply
 
@@ -44,6 +44,7 @@ class EngineServer(JudgeServer):
     Attributes:
         failures: By path, what the next requests are answered with instead.
         edit: Changes answers on their way out.
+        fault: What the server does wrong, in the words of the error that should say so.
     """
 
     def __init__(
@@ -57,6 +58,8 @@ class EngineServer(JudgeServer):
         self.base, self.name, self.root, self.limit, self.raw = base, "tiny", root, limit, raw_logprobs
         self.adapters: dict[str, torch.nn.Module] = {}
         self.weight_version = "default"
+        self.fault = ""
+        self.caches: dict[tuple[int, ...], Any] = {}
         self.failures: dict[str, list[Reply]] = {}
         self.edit: Callable[[str, Any], Any] = lambda path, answer: answer
         self._computing = threading.Lock()
@@ -111,7 +114,18 @@ class EngineServer(JudgeServer):
         return {"success": True}
 
     def _load(self, name: str, path: str) -> None:
-        self.adapters[name] = PeftModel.from_pretrained(copy.deepcopy(self.base), path).eval()
+        before = list(self.adapters.values())
+        adapter: torch.nn.Module = PeftModel.from_pretrained(copy.deepcopy(self.base), path).eval()
+        if self.fault == "another dtype":
+            for weight in adapter.parameters():
+                weight.data = weight.data.to(torch.float8_e4m3fn).float()
+        elif self.fault == "the adapter is ignored":
+            adapter = self.base
+        elif self.fault == "other weights":
+            for module in adapter.modules():
+                if hasattr(module, "lora_A"):
+                    module.scaling["default"] *= 2
+        self.adapters[name] = before[-1] if self.fault == "stale weights" else adapter
 
     def _unload(self, body: Any) -> Any:
         if self.adapters.pop(body["lora_name"], None) is None:
@@ -178,18 +192,26 @@ class EngineServer(JudgeServer):
         sampling = SamplingParams(**{name: asked[name] for name in names}, max_new_tokens=asked["max_tokens"])
         if self.limit is not None and len(prompt) + sampling.max_new_tokens > self.limit:
             raise Refusal(400, {"error": {"message": f"maximum context length is {self.limit} tokens"}})
-        decoder = RecomputeDecoder(model, sampling, max_rows=1)
-        sequence = TokenSequence(list(prompt))
-        uniforms = np.random.default_rng(asked.get("seed")).random(sampling.max_new_tokens, np.float32)
-        sequence.begin_turn(uniforms)
+        if self.fault == "a wrong template":
+            prompt = prompt[1:]
+        if self.fault == "filters of its own":
+            sampling = replace(sampling, top_k=20)
+        tokens, logprobs, ended = list(prompt), list[float](), False
         with torch.inference_mode():
-            decoder.start([sequence])
-            while not (ended := sequence.tokens[-1] in asked["stop_token_ids"]):
-                if len(sequence.logprobs) == sampling.max_new_tokens:
+            cache = model(torch.tensor([prompt[:-1]]), use_cache=True).past_key_values
+            kept = self.caches.setdefault(tuple(prompt), copy.deepcopy(cache))
+            if self.fault == "a stale prefix cache":
+                cache = copy.deepcopy(kept)
+            for uniform in np.random.default_rng(asked.get("seed")).random(
+                sampling.max_new_tokens, np.float32
+            ):
+                logits = model(torch.tensor([tokens[-1:]]), past_key_values=cache).logits[:, -1]
+                logits = penalize_repetition(logits, [tokens], sampling.repetition_penalty)
+                token, logprob = sample(logits, torch.tensor([uniform]), sampling)
+                tokens, logprobs = tokens + token.tolist(), logprobs + logprob.tolist()
+                if ended := tokens[-1] in asked["stop_token_ids"]:
                     break
-                decoder.step([sequence])
-            decoder.free(sequence)
-        logprobs = list(sequence.logprobs)
-        if self.raw:
-            logprobs = full_logprobs(model, tuple(sequence.tokens))[len(prompt) - 1 :].tolist()
-        return sequence.tokens[len(prompt) :], logprobs, "stop" if ended else "length"
+        if self.raw or self.fault == "before filters":
+            temperature = 1.0 if self.raw else sampling.temperature
+            logprobs = full_logprobs(model, tuple(tokens), temperature)[len(prompt) - 1 :].tolist()
+        return tokens[len(prompt) :], logprobs, "stop" if ended else "length"

@@ -144,6 +144,31 @@ def test_filters_whose_log_probs_an_engine_cannot_report_stop_training(serve, en
         rollout_episodes(policy, EchoEnv, STARTS[:1])
 
 
+WRONG = [
+    "the adapter is ignored", "stale weights", "a stale prefix cache", "a wrong template", "before filters",
+    "before temperature and filters", "filters of its own", "another dtype", "other weights",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_an_engine_that_goes_wrong_is_stopped_at_the_next_push_with_the_cause(serve, fault):
+    server, model = serve(), lora(scale=0.3)
+    sampling = SamplingParams(temperature=0.8, top_p=0.9, max_new_tokens=8)
+    with policy_on(server, model, sampling=sampling) as policy:
+        rollout_episodes(policy, EchoEnv, STARTS[:2])
+        server.fault, server.raw = fault, fault == "before temperature and filters"
+        model.load_state_dict(lora(1, scale=0.3).state_dict())
+        policy.version += 1
+        asked = len(server.bodies("/v1/completions"))
+        with pytest.raises(EngineError, match=f"not sample from the model that is trained.*{fault}"):
+            rollout_episodes(policy, EchoEnv, STARTS[:2])
+        prompts = [body["prompt"] for body in server.bodies("/v1/completions")[asked:]]
+        assert len(prompts) <= 8, "only what is asked to find out"
+        server.fault, server.raw = "", False
+        policy.version += 1
+        assert rollout_episodes(policy, EchoEnv, STARTS[:1])[0].error is None
+
+
 # Training.
 
 
