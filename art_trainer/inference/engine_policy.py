@@ -112,8 +112,6 @@ class EnginePolicy(TrainablePolicy):
         # The weights here may differ from those the engine was started with.
         self._stale = model is not None
         self._comparison: EngineComparison | None = None
-        if model is not None:
-            self._comparison = EngineComparison(model, self._ask, self.tokenizer.bos_token_id)
 
     def submit(self, conversation: Conversation) -> None:
         """Send a request for the next reply; while new weights wait, :meth:`collect` sends it."""
@@ -199,10 +197,13 @@ class EnginePolicy(TrainablePolicy):
         if self._stale:
             self._push_weights()
             self._stale, self._unchecked = False, True
+        if (refusal := self.engine.cannot_report(self._sampling)) is not None:
+            raise EngineError(f"{self.name}: {refusal}")
+        if self._comparison is None:
+            bos, needs = self.tokenizer.bos_token_id, self.engine.needs_logprobs
+            self._comparison = EngineComparison(self.model, self._ask, bos, needs)
         try:
-            self._loop.run(self.engine.check(self._sampling, request.prompt_ids))
-            if self._comparison is not None:
-                self._comparison.check(request.prompt_ids, self._sampling)
+            self._comparison.check(request.prompt_ids, self._sampling)
         except EngineRequestError as fault:
             raise EngineError(f"{self.name} does not sample: {fault}") from fault
         self._unchecked = False

@@ -145,11 +145,7 @@ class EngineServer(JudgeServer):
         if body["return_token_ids"]:
             choice |= {"token_ids": tokens, "prompt_token_ids": body["prompt"]}
         if body["logprobs"] is not None:
-            first = self._first(self.adapters.get(body["model"]), body["prompt"], body["temperature"])
-            best = first.topk(body["logprobs"])
-            named = {f"token_id:{t}": p for p, t in zip(*map(torch.Tensor.tolist, best), strict=True)}
-            named[f"token_id:{tokens[0]}"] = float(first[tokens[0]])
-            choice["logprobs"] = {"token_logprobs": logprobs, "top_logprobs": [named]}
+            choice["logprobs"] = {"token_logprobs": logprobs}
         return {"model": body["model"], "choices": [choice]}
 
     def _sglang(self, body: Any) -> Any:
@@ -157,11 +153,9 @@ class EngineServer(JudgeServer):
         asked = {**params, "max_tokens": params["max_new_tokens"], "seed": params.get("sampling_seed")}
         asked["top_k"] = max(params["top_k"], 0)
         adapter = None if body.get("lora_path") is None else self.adapters[body["lora_path"]]
-        # As the server does, it takes the most likely token for greedy, whose log-probs are not tempered.
-        greedy = params["top_k"] == 1
         tokens, _, finish = self._generate(adapter, body["input_ids"], asked)
         # With temperature, before the filters; SGLANG_RETURN_ORIGINAL_LOGPROB leaves out the temperature too.
-        temperature = 1.0 if self.raw or greedy or not params["temperature"] else params["temperature"]
+        temperature = 1.0 if self.raw or not params["temperature"] else params["temperature"]
         scored = full_logprobs(adapter or self.base, (*body["input_ids"], *tokens), temperature)
         logprobs = scored[len(body["input_ids"]) - 1 :].tolist()
         meta = {
@@ -172,17 +166,7 @@ class EngineServer(JudgeServer):
         }
         if body["return_logprob"]:
             meta["output_token_logprobs"] = [[p, t, None] for p, t in zip(logprobs, tokens, strict=True)]
-            best = self._first(adapter, body["input_ids"], temperature).topk(body.get("top_logprobs_num", 0))
-            pairs = zip(*map(torch.Tensor.tolist, best), strict=True)
-            meta["output_top_logprobs"] = [[[p, t, None] for p, t in pairs]]
         return {"text": "not read", "output_ids": tokens, "meta_info": meta}
-
-    def _first(self, adapter: torch.nn.Module | None, prompt: list[int], temperature: float) -> torch.Tensor:
-        """The log-probs of all tokens after a prompt, as this server reports them."""
-        model: Any = self.base if adapter is None else adapter
-        with torch.inference_mode():
-            logits = model(torch.tensor([prompt])).logits[0, -1].float()
-        return (logits / (1.0 if self.raw else temperature or 1.0)).log_softmax(-1)
 
     def _generate(
         self, adapter: torch.nn.Module | None, prompt: list[int], asked: Mapping[str, Any]

@@ -32,12 +32,6 @@ from art_trainer.inference.engines.http import HttpClient
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.models.weights_io import SavedWeights
 
-_ALTERNATIVES = 5
-"""Tokens whose log-probs are compared to find out which ones a server reports; of two, bfloat16's may tie."""
-_PROBE_TEMPERATURE = 2.0
-_TEMPERED = 0.75
-"""A gap between two log-probs is halved at temperature 2, if they are those of the tempered distribution."""
-
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
@@ -104,7 +98,6 @@ class Engine(ABC):
         self._http = HttpClient(url, **transport)
         self._model = model
         self._adapter: str | None = None
-        self._reported: bool | None = None
         self.name = f"{self.kind.lower()}:{model or ''}@{self._http.url}"
 
     @abstractmethod
@@ -124,57 +117,9 @@ class Engine(ABC):
             EngineError: If the server does not take them; it keeps those it had.
         """
 
-    async def check(self, sampling: SamplingParams, prompt_ids: Sequence[int]) -> None:
-        """Check, once, that reported log-probs are those of the distribution sampled from.
-
-        Args:
-            sampling: How training samples.
-            prompt_ids: Any prompt, to try it on.
-
-        Raises:
-            EngineError: If they are not, and ``sampling`` makes a difference.
-        """
-        if sampling.greedy or not self._shapes_logprobs(sampling):
-            return
-        if (refusal := self._cannot_report(sampling)) is not None:
-            raise EngineError(f"{self._http.url}: {refusal}")
-        if self._reported is None:
-            self._reported = await self._reports_sampled(tuple(prompt_ids))
-        if not self._reported:
-            raise EngineError(
-                f"{self._http.url} reports log-probs of another distribution than {sampling} samples from: "
-                f"{self.needs_logprobs}"
-            )
-
     @abstractmethod
-    def _shapes_logprobs(self, sampling: SamplingParams) -> bool:
-        """Whether sampling changes the log-probs that the server should report."""
-
-    @abstractmethod
-    def _cannot_report(self, sampling: SamplingParams) -> str | None:
+    def cannot_report(self, sampling: SamplingParams) -> str | None:
         """Return why the server's log-probs are never those that the learner computes for this sampling."""
-
-    async def _reports_sampled(self, prompt_ids: tuple[int, ...]) -> bool:
-        """Whether the server reports log-probs of the distribution sampled from, tried on a prompt."""
-        plain, tempered = [await self._gap(prompt_ids, at) for at in (1.0, _PROBE_TEMPERATURE)]
-        return tempered <= _TEMPERED * plain
-
-    async def _gap(self, prompt_ids: tuple[int, ...], temperature: float) -> float:
-        """Return how far the log-probs of the first and the last of the most likely tokens lie apart."""
-        sampling = SamplingParams(temperature=temperature, max_new_tokens=1)
-        found = await self._alternatives(CompletionRequest(prompt_ids, sampling))
-        if not isinstance(found, list) or len(found) < _ALTERNATIVES:
-            raise EngineError(
-                f"{self._http.url} answered without the log-probs of the {_ALTERNATIVES} most likely tokens: "
-                f"if this server is vLLM, start it with --max-logprobs at least {_ALTERNATIVES}"
-            )
-        # The token that was sampled may be added to the most likely ones.
-        best = sorted(map(float, found), reverse=True)
-        return best[0] - best[_ALTERNATIVES - 1]
-
-    @abstractmethod
-    async def _alternatives(self, request: CompletionRequest) -> object:
-        """Return the list of log-probs of the most likely first tokens."""
 
     async def served_model(self) -> ServedModel:
         """Return the model that requests name, by default the first that is no adapter of another.
@@ -283,7 +228,7 @@ class VLLMEngine(Engine):
         name = self._adapter or await self._model_name()
         return self._completion(request, name, await self._http.post(*self._request(request, name)))
 
-    def _request(self, request: CompletionRequest, name: str, alternatives: int = 0) -> tuple[str, Any]:
+    def _request(self, request: CompletionRequest, name: str) -> tuple[str, Any]:
         sampling = request.sampling
         body = {
             "model": name,
@@ -293,7 +238,7 @@ class VLLMEngine(Engine):
             "stop_token_ids": list(request.stop_token_ids),
             "stop": list(sampling.stop_strings),
             "include_stop_str_in_output": True,
-            "logprobs": alternatives,
+            "logprobs": 0,
             "return_token_ids": True,
             **({} if request.seed is None else {"seed": request.seed}),
         }
@@ -307,22 +252,11 @@ class VLLMEngine(Engine):
             )
         await self._load_adapter(weights)
 
-    def _shapes_logprobs(self, sampling: SamplingParams) -> bool:
-        return sampling.unfiltered(1.0) != sampling
-
-    def _cannot_report(self, sampling: SamplingParams) -> str | None:
+    def cannot_report(self, sampling: SamplingParams) -> str | None:
+        """Return why the server's log-probs are never the learner's for this sampling."""
         if sampling.top_p == 1 or sampling.min_p == 0:
             return None
         return "vLLM applies min_p before top_p, which keeps other tokens than the learner: set only one"
-
-    async def _alternatives(self, request: CompletionRequest) -> object:
-        path, body = self._request(request, self._adapter or await self._model_name(), _ALTERNATIVES)
-        # By their ids: two tokens may be the same text.
-        answer = await self._http.post(path, body | {"return_tokens_as_token_ids": True})
-        try:
-            return list(answer["choices"][0]["logprobs"]["top_logprobs"][0].values())
-        except (AttributeError, IndexError, KeyError, TypeError):
-            return None
 
     async def _model_name(self) -> str:
         async with self._name_lock:
@@ -415,24 +349,14 @@ class SGLangEngine(Engine):
             raise EngineError(f"SGLang did not take the weights in {weights.folder}: {answer.get('message')}")
         self._whole = weights.name
 
-    def _shapes_logprobs(self, sampling: SamplingParams) -> bool:
-        return sampling.unfiltered(1.0) != sampling
-
-    def _cannot_report(self, sampling: SamplingParams) -> str | None:
+    def cannot_report(self, sampling: SamplingParams) -> str | None:
+        """Return why the server's log-probs are never the learner's for this sampling."""
         if sampling.unfiltered(sampling.temperature) == sampling:
             return None
         return (
             "SGLang reports log-probs before top_k, top_p and min_p, and penalises repetition within a reply "
             "only, so training cannot compare them with the learner's: leave these settings out, or use vLLM"
         )
-
-    async def _alternatives(self, request: CompletionRequest) -> object:
-        path, body = self._request(request)
-        answer = await self._http.post(path, body | {"top_logprobs_num": _ALTERNATIVES})
-        try:
-            return [each[0] for each in answer["meta_info"]["output_top_logprobs"][0]]
-        except (IndexError, KeyError, TypeError):
-            return None
 
     def _completion(self, request: CompletionRequest, answer: Mapping[str, Any]) -> Completion:
         url, meta = self._http.url, answer.get("meta_info")

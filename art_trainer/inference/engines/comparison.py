@@ -1,9 +1,8 @@
 """Whether an engine samples from the model that is trained: one prompt, tried after every push of weights.
 
-The engine answers the same prompt with the same seeds each time, and the learner scores the tokens as they
-were sampled. Rounding makes the log-probs differ by hundredths of a nat; what differs by more is another
-distribution, from which a run would learn nothing and say nothing. The learner then scores the tokens once
-more in the ways that servers are known to go wrong, to find the one that explains them.
+The engine answers the same prompt with the same seeds each time, and the learner scores the sampled tokens.
+Rounding makes the log-probs differ by hundredths of a nat; what differs by more is another distribution. The
+learner then scores the tokens in the ways that servers are known to go wrong, to find the one that fits.
 """
 
 from __future__ import annotations
@@ -40,20 +39,12 @@ _MOVED = 0.01
 
 @dataclass(frozen=True, slots=True)
 class _Answers:
-    """What an engine sampled for some requests, and the learner's log-probs of it."""
+    """What an engine sampled after a prompt, its log-probs of that, and the learner's."""
 
-    requests: list[CompletionRequest]
     completions: list[Completion]
+    reported: NDArray[np.float32]
     learner: NDArray[np.float32]
-
-    @property
-    def reported(self) -> NDArray[np.float32]:
-        return np.concatenate([completion.logprobs for completion in self.completions]).astype(np.float32)
-
-    @property
-    def gaps(self) -> NDArray[np.float32]:
-        """By how much the engine's log-probs are above the learner's."""
-        return self.reported - self.learner
+    gaps: NDArray[np.float32]
 
     @property
     def mean(self) -> float:
@@ -65,6 +56,13 @@ class _Answers:
         error = float(self.gaps.std()) / self.gaps.size**0.5
         return bool(abs(self.gaps.mean()) > max(_BIAS, _ERRORS * error))
 
+    def repeats(self, before: _Answers | None) -> bool:
+        """Whether the engine repeats its answers to the digit, though the learner's weights have moved."""
+        if before is None or not np.array_equal(self.reported, before.reported):
+            return False
+        same = [c.token_ids for c in self.completions] == [c.token_ids for c in before.completions]
+        return same and float(np.abs(self.learner - before.learner).mean()) > _MOVED
+
 
 class EngineComparison:
     """Compares an engine's log-probs with those of the model that is trained.
@@ -73,6 +71,7 @@ class EngineComparison:
         model: The model.
         ask: Gets the engine's completions of some requests.
         bos: The token that some servers put before a prompt, if the tokenizer has one.
+        needs: How to start the server so that log-probs are those of the distribution sampled from.
     """
 
     def __init__(
@@ -80,8 +79,9 @@ class EngineComparison:
         model: nn.Module,
         ask: Callable[[list[CompletionRequest]], list[Completion]],
         bos: int | None,
+        needs: str,
     ) -> None:
-        self._model, self._ask, self._bos = model, ask, bos
+        self._model, self._ask, self._bos, self._needs = model, ask, bos, needs
         self._scorer: Scorer | None = None
         self._prompt: tuple[int, ...] = ()
         self._before: dict[SamplingParams, _Answers] = {}
@@ -91,7 +91,8 @@ class EngineComparison:
 
         Args:
             prompt: Any prompt; the first one is asked again each time, for a cache to answer if it can.
-            sampling: How replies are sampled; greedy ones are tried at temperature 1.
+            sampling: How replies are sampled; greedy ones are tried at temperature 1. If it changes the
+                log-probs, a temperature of 2 is tried too, which shows whether the server reports that.
 
         Raises:
             EngineError: If the engine samples from another distribution, with the likely cause.
@@ -100,30 +101,36 @@ class EngineComparison:
         self._prompt = self._prompt or prompt
         params = sampling.unfiltered(1.0) if sampling.greedy else sampling
         params = replace(params, max_new_tokens=min(_TOKENS, sampling.max_new_tokens), stop_strings=())
+        self._compare(params)
+        if params != params.unfiltered(1.0):
+            self._compare(replace(params, temperature=2.0))
+
+    def _compare(self, params: SamplingParams) -> None:
         found, before = self._answers(self._prompt, params), self._before.get(params)
-        self._before[params] = found
+        repeated, self._before[params] = found.repeats(before), found
         limit = _TOLERANCE / min(1.0, params.temperature)
-        repeated = before is not None and _repeats(found, before)
         _log.info("the engine's log-probs differ from the learner's by %.3g nats a token", found.mean)
         if found.mean > limit or found.biased or repeated:
+            cause = self._cause(found, params, min(limit, found.mean / 3), repeated)
             raise EngineError(
                 f"the engine does not sample from the model that is trained: the log-probs of "
                 f"{found.learner.size} tokens differ by {found.mean:.3g} nats a token, at most by "
-                f"{np.abs(found.gaps).max():.3g}. Likely cause: {self._cause(found, params, limit, repeated)}"
+                f"{np.abs(found.gaps).max():.3g}. Likely cause: {cause}"
             )
 
     def _answers(self, prompt: tuple[int, ...], params: SamplingParams) -> _Answers:
-        requests = [CompletionRequest(prompt, params, (), seed) for seed in range(_REPLIES)]
-        completions = self._ask(requests)
-        return _Answers(requests, completions, self._score(prompt, completions, params))
+        completions = self._ask([CompletionRequest(prompt, params, (), seed) for seed in range(_REPLIES)])
+        reported = np.concatenate([np.array(c.logprobs, np.float32) for c in completions])
+        learner = self._score(prompt, completions, params)
+        return _Answers(completions, reported, learner, reported - learner)
 
     def _score(
         self, prompt: tuple[int, ...], completions: Sequence[Completion], params: SamplingParams
     ) -> NDArray[np.float32]:
         """Return the learner's log-probs of all sampled tokens."""
+        parts = []
         with sampling_mode(self._model):
             scorer = self._scorer = self._scorer or Scorer(self._model)
-            parts = []
             for tokens in (completion.token_ids for completion in completions):
                 zeros = np.zeros(len(tokens), np.float32)
                 places = np.arange(len(prompt), len(prompt) + len(tokens))
@@ -133,16 +140,18 @@ class EngineComparison:
         return np.concatenate(parts)
 
     def _cause(self, found: _Answers, params: SamplingParams, limit: float, repeated: bool) -> str:
-        limit = min(limit, found.mean / 3)
-        for learner, cause in self._explanations(found, params):
+        for learner, cause in self._explanations(found.completions, params):
             if np.abs(found.reported - learner).mean() <= limit:
                 return cause
         if repeated:
             return "stale weights: it answers as before the last update, so it has not taken the new adapter"
-        if self._fresh(params).mean <= limit:
+        # A prompt that begins otherwise is in no cache.
+        first, *rest = self._prompt
+        other = next((token for token in rest if token != first), first)
+        if self._answers((other, *rest), params).mean <= limit:
             return (
-                "a stale prefix cache: another prompt is answered right, so keys and values of this one are "
-                "of older weights: empty the cache with each update or switch prefix caching off"
+                "a stale prefix cache: a prompt that is in no cache is answered right: empty the cache with "
+                "each update or switch prefix caching off"
             )
         if (found.gaps > -limit).all():
             return (
@@ -154,40 +163,17 @@ class EngineComparison:
         return "other weights or prompts: another base model, adapter, LoRA scaling or template than here"
 
     def _explanations(
-        self, found: _Answers, params: SamplingParams
+        self, completions: list[Completion], params: SamplingParams
     ) -> Iterator[tuple[NDArray[np.float32], str]]:
         """Yield what the learner's log-probs would be if a server went wrong, and how it did."""
-        prompt, completions = found.requests[0].prompt_ids, found.completions
-        switched_off = getattr(self._model, "disable_adapter", nullcontext)
-        with switched_off():
-            yield (
-                self._score(prompt, completions, params),
-                "the adapter is ignored: these are the log-probs of the model without it",
-            )
+        prompt = self._prompt
+        with getattr(self._model, "disable_adapter", nullcontext)():
+            without = self._score(prompt, completions, params)
+        yield without, "the adapter is ignored: these are the log-probs of the model without it"
         for at, what in ((params.temperature, "filters"), (1.0, "temperature and filters")):
-            yield (
-                self._score(prompt, completions, params.unfiltered(at)),
-                f"other sampling support: it reports log-probs before {what} (vLLM: start it with "
-                "--logprobs-mode processed_logprobs)",
-            )
+            unfiltered = self._score(prompt, completions, params.unfiltered(at))
+            yield unfiltered, f"other sampling support: it reports log-probs before {what}: {self._needs}"
         others = [prompt[1:], prompt[:-1]] + ([] if self._bos is None else [(self._bos, *prompt)])
         for other in filter(None, others):
-            yield (
-                self._score(other, completions, params),
-                f"a wrong template: it reads a prompt of {len(other)} tokens where {len(prompt)} were sent, "
-                "as a server does that adds or cuts tokens at its ends",
-            )
-
-    def _fresh(self, params: SamplingParams) -> _Answers:
-        """Ask for a prompt that begins otherwise, so that no cache knows it."""
-        first, *rest = self._prompt
-        return self._answers((next((t for t in rest if t != first), first), *rest), params)
-
-
-def _repeats(now: _Answers, before: _Answers) -> bool:
-    """Whether the engine repeats its answers to the digit, though the learner's weights have moved."""
-    if [(c.token_ids, c.logprobs) for c in now.completions] != [
-        (c.token_ids, c.logprobs) for c in before.completions
-    ]:
-        return False
-    return float(np.abs(now.learner - before.learner).mean()) > _MOVED
+            cause = f"it reads a prompt of {len(other)} tokens where {len(prompt)} were sent"
+            yield self._score(other, completions, params), f"a wrong template: {cause}"

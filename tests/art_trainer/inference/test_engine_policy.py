@@ -123,13 +123,15 @@ def test_weights_that_the_engine_cannot_take_are_refused_at_once(serve):
         _ = policy.model
 
 
-def test_raw_log_probs_stop_training_but_not_play(serve):
+@pytest.mark.parametrize("temperature", [0.7, 0.97])
+def test_raw_log_probs_stop_training_but_not_play(serve, kind, temperature):
     server = serve(raw_logprobs=True)
-    warm = SamplingParams(temperature=0.7, max_new_tokens=4)
-    with policy_on(server, sampling=warm) as policy:
+    words = "--logprobs-mode processed_logprobs" if kind is VLLMEngine else "SGLANG_RETURN_ORIGINAL_LOGPROB"
+    warm = SamplingParams(temperature=temperature, max_new_tokens=8)
+    with policy_on(server, kind=kind, sampling=warm) as policy:
         assert rollout_episodes(policy, EchoEnv, STARTS[:1])[0].error is None
-    with policy_on(server, lora(), sampling=warm) as policy:
-        with pytest.raises(EngineError, match="processed_logprobs"):
+    with policy_on(server, lora(), kind=kind, sampling=warm) as policy:
+        with pytest.raises(EngineError, match=f"before temperature and filters: .*{words}"):
             rollout_episodes(policy, EchoEnv, STARTS[:1])
         policy.sampling = SAMPLING
         assert rollout_episodes(policy, EchoEnv, STARTS[:1])[0].error is None
@@ -163,7 +165,7 @@ def test_an_engine_that_goes_wrong_is_stopped_at_the_next_push_with_the_cause(se
         with pytest.raises(EngineError, match=f"not sample from the model that is trained.*{fault}"):
             rollout_episodes(policy, EchoEnv, STARTS[:2])
         prompts = [body["prompt"] for body in server.bodies("/v1/completions")[asked:]]
-        assert len(prompts) <= 8, "only what is asked to find out"
+        assert len(prompts) <= 12, "only what is asked to find out"
         server.fault, server.raw = "", False
         policy.version += 1
         assert rollout_episodes(policy, EchoEnv, STARTS[:1])[0].error is None
@@ -329,11 +331,6 @@ def test_art_trainer_train_trains_over_an_engine_and_evaluates_alike_before_and_
     assert [load["lora_name"].split("-")[1] for load in loads] == ["v0", "v1"]
     assert [str(path) for path in (tmp_path / "weights").iterdir()] == [loads[-1]["lora_path"]]
     temperatures = [request["temperature"] for request in server.bodies("/v1/completions")]
-    assert [each for each, _ in itertools.groupby(temperatures)] == [
-        1.0,
-        2.0,
-        0.3,
-        0.7,
-        0.3,
-    ]  # two to check it
+    phases = [0.3, 2.0, 0.3, 0.7, 2.0, 0.7, 0.3, 2.0, 0.3]  # each is compared with the learner first
+    assert [each for each, _ in itertools.groupby(temperatures)] == phases
     assert RunFolder(tmp_path / "out").evaluation("after") is not None

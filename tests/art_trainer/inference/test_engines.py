@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import pytest
-import torch
 
 from art_trainer.errors import ConfigError, EngineError, EngineRequestError
 from art_trainer.inference.engines.clients import Completion, CompletionRequest, SGLangEngine, VLLMEngine
@@ -220,52 +219,6 @@ def test_a_failed_update_of_whole_weights_says_why(serve, tmp_path):
     server.failures["/update_weights_from_disk"] = [Reply({"success": False, "message": "other shapes"})]
     with pytest.raises(EngineError, match="other shapes"):
         loaded(SGLangEngine(server.url), save_weights(tiny_model(seed=3), tmp_path, 1))
-
-
-# Which log-probs a server reports.
-
-
-def check(engine, *temperatures):
-    async def work():
-        for temperature in temperatures:
-            await engine.check(SamplingParams(temperature=temperature), (5, 6, 7, 8))
-
-    run(engine, work())
-
-
-def test_raw_log_probs_are_found_out_if_they_matter(serve, kind):
-    server = serve(raw_logprobs=True)
-    words = "--logprobs-mode processed_logprobs" if kind is VLLMEngine else "SGLANG_RETURN_ORIGINAL_LOGPROB"
-    with pytest.raises(EngineError, match=words):
-        check(kind(server.url), 0.5)
-    check(kind(server.url), 1.0, 0.0)
-    processing = serve()
-    check(kind(processing.url), 0.5, 2.0)
-    assert len(processing.bodies(PATHS[kind])) == 2
-
-
-def test_equal_logits_do_not_refuse_a_right_server(serve, kind):
-    """Those of bfloat16 often tie: with one candidate to sample from two would be left."""
-    server = serve()
-    with torch.no_grad():
-        head = server.base.lm_head.weight
-        head[1::2] = head[::2]
-    check(kind(server.url), 0.5)
-
-
-def test_a_server_without_alternatives_is_told_how_to_start(serve, kind):
-    server = serve()
-
-    def without(path, answer):
-        if path == PATHS[kind]:
-            part = answer["choices"][0]["logprobs"] if kind is VLLMEngine else answer["meta_info"]
-            part.pop("top_logprobs", None)
-            part.pop("output_top_logprobs", None)
-        return answer
-
-    server.edit = without
-    with pytest.raises(EngineError, match=r"5 most likely tokens.* --max-logprobs at least 5"):
-        check(kind(server.url), 0.5)
 
 
 # Parts.
