@@ -82,6 +82,11 @@ class TokenSequence:
     override: SamplingOverride | None = None
 
     @property
+    def uniform(self) -> float:
+        """The random number of the next token; 0 if there are none, as for greedy sampling."""
+        return float(self.uniforms[len(self.logprobs)]) if self.uniforms.size else 0.0
+
+    @property
     def own_cached(self) -> int:
         """How many tokens the sequence's own row holds."""
         return self.cached - self.prefix_used
@@ -154,15 +159,21 @@ class SamplingModel:
         output = self.model(**inputs, **keep, return_dict=True)
         return output.logits[:, -1], output
 
-    def sample_into(self, sequences: Sequence[TokenSequence], logits_B_V: Tensor) -> None:
-        """Sample a token for each sequence from its row of logits, and append it."""
+    def sample_into(
+        self, sequences: Sequence[TokenSequence], logits_B_V: Tensor, uniforms_B: Tensor | None = None
+    ) -> None:
+        """Sample a token for each sequence from its row of logits and its random number, and append it."""
+        if uniforms_B is None:
+            uniforms_B = torch.tensor([s.uniform for s in sequences], device=logits_B_V.device)
         if all(s.override is None for s in sequences):
-            return self._sample_alike(sequences, logits_B_V, self.params)
+            return self._sample_alike(sequences, logits_B_V, uniforms_B, self.params)
         rows_of: defaultdict[SamplingParams, list[int]] = defaultdict(list)
         for row, sequence in enumerate(sequences):
             rows_of[self.params if sequence.override is None else sequence.override.params].append(row)
         for params, rows in rows_of.items():
-            self._sample_alike([sequences[row] for row in rows], logits_B_V[torch.tensor(rows)], params)
+            places = torch.tensor(rows, device=logits_B_V.device)
+            some = [sequences[row] for row in rows]
+            self._sample_alike(some, logits_B_V[places], uniforms_B[places], params)
         return None
 
     def _pruning_agrees(self) -> bool:
@@ -176,18 +187,17 @@ class SamplingModel:
         return bool(found.shape == wanted.shape and (found - wanted).abs().max() < tolerance)
 
     @staticmethod
-    def _sample_alike(sequences: Sequence[TokenSequence], logits_B_V: Tensor, params: SamplingParams) -> None:
-        if params.greedy:
-            uniforms = torch.zeros(len(sequences))
-        else:
-            uniforms = torch.tensor([float(s.uniforms[len(s.logprobs)]) for s in sequences])
+    def _sample_alike(
+        sequences: Sequence[TokenSequence], logits_B_V: Tensor, uniforms_B: Tensor, params: SamplingParams
+    ) -> None:
         if params.repetition_penalty != 1:
             contexts = [s.tokens for s in sequences]
             logits_B_V = penalize_repetition(logits_B_V, contexts, params.repetition_penalty)
-        tokens, logprobs = sample(logits_B_V, uniforms.to(logits_B_V.device), params)
-        for row, (token, logprob) in enumerate(zip(tokens.tolist(), logprobs.tolist(), strict=True)):
-            sequence = sequences[row]
-            sequence.tokens.append(token)
+        tokens, logprobs = sample(logits_B_V, uniforms_B, params)
+        # One fetch, for which a GPU waits once; float32 holds every token's number.
+        sampled = torch.stack([tokens.to(logprobs.dtype), logprobs]).tolist()
+        for row, (sequence, token, logprob) in enumerate(zip(sequences, *sampled, strict=True)):
+            sequence.tokens.append(int(token))
             sequence.logprobs.append(logprob)
             if sequence.override is not None and (sequence.override.alternatives or params.greedy):
                 _record_alternatives(sequence, sequence.override, logits_B_V[row : row + 1])
@@ -254,10 +264,10 @@ class RecomputeDecoder:
         """Extend all by one token, bucket by bucket; a finished member is computed along until all finish."""
         wanted = set(sequences)
         for bucket in dict.fromkeys(self._buckets[s] for s in sequences):
-            running = [s in wanted and self._buckets.get(s) is bucket for s in bucket.sequences]
-            logits = self._next_logits(bucket)
-            chosen = [s for s, runs in zip(bucket.sequences, running, strict=True) if runs]
-            self._model.sample_into(chosen, logits[torch.tensor(running, device=logits.device)])
+            members = enumerate(bucket.sequences)
+            running = [row for row, s in members if s in wanted and self._buckets.get(s) is bucket]
+            logits = self._next_logits(bucket)[torch.tensor(running, device=self._model.device)]
+            self._model.sample_into([bucket.sequences[row] for row in running], logits)
 
     def free(self, sequence: TokenSequence) -> None:
         """Forget the sequence's bucket."""
@@ -343,33 +353,31 @@ class SlotDecoder:
         if height > _COMPACT_AT * len(sequences):
             self._compact(sequences)
             height = len(sequences)
-        tokens = [0] * height
         owners = self._owners[:height]
         places = [0 if owner is None else owner.own_cached for owner in owners]
-        positions = [0 if owner is None else owner.cached for owner in owners]
-        for sequence in sequences:
-            tokens[sequence.row] = sequence.tokens[-1]
+        table = np.zeros((5, height), np.int32)
+        table[0] = [0 if owner is None else owner.tokens[-1] for owner in owners]
+        table[1] = places
+        table[2] = [0 if owner is None else owner.cached for owner in owners]
+        table[3, : len(sequences)] = [s.row for s in sequences]
+        table[4, : len(sequences)] = np.array([s.uniform for s in sequences], np.float32).view(np.int32)
         width = 1 + max(s.own_cached for s in sequences)
         # An idle row's dummy entry is written behind its last valid one and overwritten by a real one.
         self._cache.reserve(len(self._owners), 1 + max(places))
-        device = self._model.device
-        window = Window(
-            torch.arange(height, device=device),
-            slice(0, height),
-            torch.tensor(places, device=device)[:, None],
-            width,
-        )
+        sent = _send(table, self._model.device)
+        tokens, positions, cached, rows = sent[:4].long()
+        window = Window(torch.arange(height, device=sent.device), slice(0, height), positions[:, None], width)
         running = set(sequences)
         logits = self._run(
-            torch.tensor(tokens, device=device)[:, None],
+            tokens[:, None],
             window,
-            torch.tensor(positions, device=device)[:, None],
+            cached[:, None],
             [owner if owner in running else None for owner in owners],
         )
-        rows = torch.tensor([s.row for s in sequences], device=device)
         for sequence in sequences:
             sequence.cached += 1
-        self._model.sample_into(sequences, logits[rows])
+        count = len(sequences)
+        self._model.sample_into(sequences, logits[rows[:count]], sent[4, :count].view(torch.float32))
 
     def free(self, sequence: TokenSequence) -> None:
         """Free the row, the shared prompt if no other sequence uses it, and with the last row the tables."""
@@ -566,6 +574,12 @@ class SlotDecoder:
                 owner.row = sequence.row
             self._owners[row] = sequence
             sequence.row = row
+
+
+def _send(table: NDArray[np.int32], device: torch.device) -> Tensor:
+    """Copy to the device, at once and without waiting for it."""
+    host = torch.from_numpy(table)
+    return (host.pin_memory() if device.type == "cuda" else host).to(device, non_blocking=True)
 
 
 def _first_free(places: list[SharedPrompt | None] | list[TokenSequence | None]) -> int:

@@ -173,9 +173,8 @@ def sampled_logprobs(
 def batch_logprobs(scorer: Scorer, batch: Batch, params: SamplingParams) -> torch.Tensor:
     """Return the log-probs of a batch's sampled tokens in the distribution they were sampled from, shape [N].
 
-    Temperature, penalty and filters apply as in the sampler, so that the learner's log-probs and the
-    sampler's are of the same tokens: a learner that counts what a filter has dropped would find every token
-    less likely than the sampler did, and weigh a reply of 50 tokens at top_p 0.8 by 1e-5.
+    Temperature, penalty and filters apply as in the sampler. A learner that counted what a filter has dropped
+    would find every token less likely, and weigh a reply of 50 tokens at top_p 0.8 by 1e-5.
 
     Args:
         scorer: The model.
