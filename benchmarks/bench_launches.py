@@ -2,7 +2,7 @@
 
 Without a GPU: tensors say that they are on a device of their own and hold CPU data; each operation on them is
 checked and counted. Attention counts as the operations of PyTorch's plain one, and a GPU fuses them. A tiny
-model plays, learns, is saved, loaded and served there. Needs PyTorch 2.13.
+model plays, learns, is saved, loaded, published and served there. Needs PyTorch 2.13.
 
     python benchmarks/bench_launches.py            # a Qwen2 in bfloat16, with and without an adapter
     python benchmarks/bench_launches.py --check    # exits 1 if a count is above MOST
@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +27,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 from transformers import AutoModelForCausalLM, Qwen2Config
 
 from art_trainer.config import GRPOConfig
+from art_trainer.distributed.weights import WeightStore, apply_weights
 from art_trainer.inference.generation import SlotDecoder, TokenSequence, sampling_mode
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.inference.transformers_policy import TransformersPolicy
@@ -42,8 +44,7 @@ MOST = {
 NAME, DEVICE = "standin", torch.device("privateuseone", 0)
 NO_KERNEL = {"_unsafe_view", "_reshape_alias", "lift_fresh", "set_"}
 WAITS = {"_local_scalar_dense", "is_nonzero", "nonzero", "equal", "masked_select", "_unique2"}
-counts: Counter[str] = Counter()
-mixed: Counter[str] = Counter()
+counts, mixed = Counter[str](), Counter[str]()
 
 
 def dispatch(self: object, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
@@ -150,7 +151,7 @@ def step_counts(layers: int, *, adapter: bool) -> Counter[str]:
 
 
 def train_and_serve(folder: str) -> None:
-    """Play, learn, save, load and serve on the device."""
+    """Play, learn, save, load, publish weights and serve on the device."""
     config = GRPOConfig(
         output_dir=folder, max_completion_length=4, groups_per_step=2, num_generations=3, max_steps=2,
         save_steps=1, eval_episodes=2, beta=0.1, top_p=0.9, importance_sampling_correction=True,
@@ -162,6 +163,9 @@ def train_and_serve(folder: str) -> None:
     first.train()
     resumed.load_checkpoint(first.save_checkpoint(f"{folder}/saved"))
     resumed.update_policy(resumed.collect_episodes())
+    store = WeightStore(Path(folder, "weights"), resumed.policy)
+    manifest = store.publish(1)
+    apply_weights(first.policy.model, store.path(1), manifest)
     serve = BatchScheduler._run
 
     def in_thread(self: BatchScheduler) -> None:

@@ -368,12 +368,8 @@ class SlotDecoder:
         tokens, positions, cached, rows = sent[:4].long()
         window = Window(torch.arange(height, device=sent.device), slice(0, height), positions[:, None], width)
         running = set(sequences)
-        logits = self._run(
-            tokens[:, None],
-            window,
-            cached[:, None],
-            [owner if owner in running else None for owner in owners],
-        )
+        readers = [owner if owner in running else None for owner in owners]
+        logits = self._run(tokens[:, None], window, cached[:, None], readers)
         for sequence in sequences:
             sequence.cached += 1
         count = len(sequences)
