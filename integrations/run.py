@@ -104,13 +104,13 @@ def read_library(folder: Path) -> Library:
     told = dict(re.findall(r"^#\s*(library|tests):\s*(.+?)\s*$", text, re.MULTILINE))
     own, _, others = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE).strip().partition("\n\n")
     for line in [*own.splitlines(), *others.split()]:
-        if "==" not in line:
+        if "==" not in line and "#sha256=" not in line:
             raise ValueError(f"{path}: `{line}` leaves the version open; write name==version")
     named = [ROOT / name for name in told.get("tests", "").split()]
     tests = named or sorted(folder.glob("test_*.py"))
     if not tests or not all(test.is_file() for test in tests):
         raise ValueError(f"{path}: no test: write {folder.name}/test_{folder.name}.py, or `# tests: PATH`")
-    packages = tuple(re.split(r"[\[=]", line)[0].strip() for line in own.splitlines())
+    packages = tuple(re.split(r"[\[=@]", line)[0].strip() for line in own.splitlines())
     return Library(folder.name, told.get("library", folder.name), packages, tuple(tests))
 
 

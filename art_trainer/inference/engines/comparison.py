@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 _REPLIES, _TOKENS = 4, 16
 _TOLERANCE = 0.1
-"""Nats a token, on average, at temperature 1: twice and more what bfloat16 makes of a model."""
+"""Nats a token, on average, at temperature 1; of a toy in bfloat16 on vLLM it is 0.02."""
 _BIAS, _ERRORS = 0.03, 5.0
 """Nats a token, and standard errors, by which the engine may be above or below the learner on average.
 Rounding goes both ways; a difference that goes one way adds up over a reply."""
