@@ -6,7 +6,7 @@ project's ``GymRollout`` as its ``rollout_func``, which keeps the cache from tur
 which calls ``model.generate`` on the whole conversation at every turn and pads one sequence an attempt.
 Times are CPU-seconds of the process, medians over the steps after the first.
 
-    python benchmarks/bench_learner.py                        # the workloads W, W-long and single
+    python benchmarks/bench_learner.py                        # the workloads W, W-long, single and smollm2
     python benchmarks/bench_learner.py --workloads W --steps 9
     python benchmarks/bench_learner.py --curves --steps 3 --plot FILE.svg   # cost by turns and group size
     python benchmarks/bench_learner.py --check                # exits 1 if a claim does not hold
@@ -47,6 +47,7 @@ CLAIMS = {
     "W": {"step": 3.0, "generation": 4.0, "update": 2.2, "memory": 2.0, "rollout": 1.6},
     "W-long": {"step": 5.0},
     "single": {"step": 2.4, "update": 4.5},
+    "smollm2": {"step": 3.0},
 }
 """At least so many times TRL's rate, or so many times less memory; ``rollout``: of this project's rollout in
 TRL's trainer."""
@@ -334,24 +335,30 @@ def _result(way: str, workload: Workload, parts: list[dict[str, Any]]) -> Result
 def gflop_floor(workload: Workload) -> tuple[float, float]:
     """Fewest GFLOP of a step's rollout and of its update: every shared token once, logits where sampled.
 
-    Two operations a weight and token forward, four more backward; attention counts the keys each query sees.
+    Two operations a weight and token forward, four more backward, two below an adapter; attention counts the
+    keys each query sees.
     """
-    d, inner = workload.hidden, workload.hidden * 11 // 4 // 16 * 16
-    layer = 4 * d * d + 3 * d * inner
+    d = workload.hidden
+    layer = (2 + 2 * workload.key_heads / workload.heads) * d * d + 3 * d * workload.inner
     suffix = workload.length - workload.prompt
     tokens = workload.prompt + workload.group * suffix
     sampled = workload.group * workload.turns * workload.action
     keys = workload.prompt**2 / 2 + workload.group * suffix * (workload.prompt + suffix / 2)
     attention = 2 * 2 * d * keys * workload.layers
     weights = 2 * tokens * layer * workload.layers + 2 * sampled * d * workload.vocabulary
-    return (weights + attention) / 1e9, 3 * (weights + attention) / 1e9
+    update = (2 if workload.lora else 3) * weights + 3 * attention
+    return (weights + attention) / 1e9, update / 1e9
 
 
 def matrix_gflops(workload: Workload, threads: int) -> float:
     """What this machine's matrix product does a CPU-second, at the size of the update's largest one."""
     torch.set_num_threads(threads)
-    d, inner = workload.hidden, workload.hidden * 11 // 4 // 16 * 16
-    left, right = torch.randn(workload.group * workload.completion, d), torch.randn(d, inner)
+    d, inner = workload.hidden, workload.inner
+    dtype = torch.bfloat16 if workload.lora else torch.float32
+    left, right = (
+        torch.randn(workload.group * workload.completion, d).to(dtype),
+        torch.randn(d, inner).to(dtype),
+    )
     rates = []
     for _ in range(20):
         start = time.process_time()

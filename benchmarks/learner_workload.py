@@ -13,6 +13,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
+from peft import LoraConfig, get_peft_model
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
@@ -42,7 +43,11 @@ class Workload:
     hidden: int = 256
     layers: int = 4
     heads: int = 4
+    key_heads: int = 4
+    inner: int = 704
     vocabulary: int = 2048
+    lora: int = 0
+    """Rank of an adapter; then the weights below it are in bfloat16."""
 
     @property
     def completion(self) -> int:
@@ -58,26 +63,35 @@ class Workload:
 W = Workload("W")
 W_LONG = Workload("W-long", prompt=2048, turns=12, group=16)
 SINGLE = Workload("single", turns=1, action=32)
-WORKLOADS = {workload.name: workload for workload in (W, W_LONG, SINGLE)}
+SMOLLM2 = Workload(
+    "smollm2", prompt=445, turns=2, observation=240, hidden=576, layers=30, heads=9, key_heads=3, inner=1536,
+    vocabulary=49_152, lora=16,
+)  # fmt: skip
+"""The sizes of SmolLM2-135M and of an episode of mail, level 1: a search and an end."""
+WORKLOADS = {workload.name: workload for workload in (W, W_LONG, SINGLE, SMOLLM2)}
 
 
-def make_model(workload: Workload, seed: int = 0) -> Qwen2ForCausalLM:
-    """A Qwen2 of the workload's size, float32, random weights."""
+def make_model(workload: Workload, seed: int = 0) -> Any:
+    """A Qwen2 of the workload's size, random weights; with an adapter if the workload has one."""
     torch.manual_seed(seed)
     config = Qwen2Config(
         vocab_size=workload.vocabulary,
         hidden_size=workload.hidden,
-        intermediate_size=workload.hidden * 11 // 4 // 16 * 16,
+        intermediate_size=workload.inner,
         num_hidden_layers=workload.layers,
         num_attention_heads=workload.heads,
-        num_key_value_heads=workload.heads,
+        num_key_value_heads=workload.key_heads,
         max_position_embeddings=max(4096, 2 * workload.length),
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=SPECIAL.index("<|im_end|>"),
         pad_token_id=SPECIAL.index("<|pad|>"),
     )
-    return Qwen2ForCausalLM(config).eval()
+    model = Qwen2ForCausalLM(config).eval()
+    if not workload.lora:
+        return model
+    adapter = LoraConfig(r=workload.lora, target_modules="all-linear", task_type="CAUSAL_LM")
+    return get_peft_model(model.bfloat16(), adapter, autocast_adapter_dtype=False)
 
 
 def make_tokenizer(workload: Workload) -> PreTrainedTokenizerFast:
