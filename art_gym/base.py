@@ -157,13 +157,22 @@ def add_terms(terms: dict[str, float], more: Mapping[str, float]) -> None:
         terms[name] = terms.get(name, 0.0) + float(value)
 
 
+_HOW_TO_CALL = "Reply with one call of a tool, for example "
+
+
 def system_text(instructions: str, tools: Mapping[str, Tool]) -> str:
     """The standing instructions: the author's, then the list of tools; empty without tools."""
     if not tools:
         return ""
     example = next(iter(tools.values())).example()
-    lines = f"Reply with one call of a tool, for example {example}\nTools:\n{usage_lines(tools.values())}"
+    lines = f"{_HOW_TO_CALL}{example}\nTools:\n{usage_lines(tools.values())}"
     return f"{instructions.strip()}\n\n{lines}" if instructions.strip() else lines
+
+
+def without_tool_list(system: str) -> str:
+    """The author's part of a :func:`system_text`, for models whose chat template lists the tools itself."""
+    instructions, found, _ = system.rpartition(_HOW_TO_CALL)
+    return instructions.rstrip() if found else system
 
 
 def fit_text(text: str, limit: int = MAX_LENGTH) -> str:

@@ -170,7 +170,7 @@ class TrainingRun:
 
     @property
     def imitates(self) -> bool:
-        """Whether the run has a warm start before it: the settings ask for one, and there is no checkpoint."""
+        """Whether the run begins with a warm start: the settings ask for one, and there is no checkpoint."""
         return self.settings.run.warm_start is not None and self._checkpoint is None
 
     def warm_up(self) -> None:

@@ -27,7 +27,7 @@ from art_trainer.inference.policy import Conversation, Reply, TrainablePolicy
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.models.chat_template import TokenHistoryBuilder, context_limit
 from art_trainer.models.known_models import known_model_path
-from art_trainer.models.loading import load_tokenizer
+from art_trainer.models.loading import add_adapter, load_tokenizer
 from art_trainer.models.memory import is_out_of_memory, reclaim_memory, release_memory
 from art_trainer.types import TokenHistory
 
@@ -131,9 +131,7 @@ class TransformersPolicy(TrainablePolicy):
         model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
         model.to(device)
         if lora is not None:
-            from peft import get_peft_model
-
-            model = get_peft_model(model, lora, autocast_adapter_dtype=False)
+            model = add_adapter(model, lora)
         return cls(model, tokenizer, **{"name": name_or_path, **options})
 
     def submit(self, conversation: Conversation) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import jinja2
 from transformers import PreTrainedTokenizerBase
 
+from art_gym.base import without_tool_list
 from art_trainer.models.rotary import frequency_limit
 from art_trainer.types import Span, TokenHistory
 
@@ -108,6 +109,8 @@ class ChatFormat:
         self._omits_system = bool(tokenizer.init_kwargs.get("omit_system", False))
         self._folds_system = False
         self._folds_system = not (self._omits_system or self._writes_system())
+        self._lists_tools = False
+        self._lists_tools = "any_probe" in self.render([_message("user", _ASK)], _PROBE_TOOLS)
         self.end_of_turn, self._end_text = self._find_end_of_turn()
         self._last_prompt: tuple[list[Message], Tools, list[int]] | None = None
         self._separator = lru_cache(maxsize=4)(self._find_separator)
@@ -185,9 +188,18 @@ class ChatFormat:
         add_generation_prompt: bool = False,
         **variables: Any,
     ) -> str:
-        """Render the conversation as text."""
+        """Render the conversation as text.
+
+        If the template lists the tools, in the form that the model was trained to call them, an environment's
+        own list and its example of a call are left out.
+        """
+        shown = [dict(message) for message in (_folded(messages) if self._folds_system else messages)]
+        if tools and self._lists_tools:
+            for message in shown:
+                if message["role"] == "system" and isinstance(message["content"], str):
+                    message["content"] = without_tool_list(message["content"])
         rendered = self.tokenizer.apply_chat_template(
-            [dict(message) for message in (_folded(messages) if self._folds_system else messages)],
+            shown,
             tools=[dict(tool) for tool in tools] or None,
             chat_template=self._template,
             add_generation_prompt=add_generation_prompt,
@@ -275,7 +287,7 @@ _PROBE_TOOLS: Tools = (
     {
         "type": "function",
         "function": {
-            "name": "probe",
+            "name": "any_probe",
             "description": "Stands for any tool.",
             "parameters": {"type": "object", "properties": {}, "required": []},
         },

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PeftConfig, get_peft_model
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -102,11 +103,23 @@ def apply_model_options(model: nn.Module, options: ModelOptions) -> nn.Module:
 def add_lora_adapter(model: nn.Module, rank: int) -> nn.Module:
     """Add a new LoRA adapter (arXiv:2106.09685) to all linear layers but the head, and freeze the weights.
 
-    Its output is scaled by alpha / r = 2. It has the dtype of the weights: PEFT would cast each input of an
-    adapter of float32, and keep the cast for the backward pass.
+    Its output is scaled by alpha / r = 2.
     """
     adapter = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")
-    adapted: nn.Module = get_peft_model(model, adapter, autocast_adapter_dtype=False)
+    return add_adapter(model, adapter)
+
+
+def add_adapter(model: nn.Module, config: PeftConfig) -> nn.Module:
+    """Add a new adapter, and freeze the weights.
+
+    It has the dtype of the weights: PEFT would cast each input of an adapter of float32, and keep the cast
+    for the backward pass.
+    """
+    hugging_face: Any = model
+    with warnings.catch_warnings():
+        # Between two libraries: PEFT reads a property that Transformers has renamed.
+        warnings.filterwarnings("ignore", ".is_gradient_checkpointing", FutureWarning)
+        adapted: nn.Module = get_peft_model(hugging_face, config, autocast_adapter_dtype=False)
     return adapted
 
 

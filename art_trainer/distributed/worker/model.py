@@ -15,7 +15,7 @@ from typing import Any
 
 import jinja2
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -40,7 +40,7 @@ from art_trainer.distributed.weights import (
 )
 from art_trainer.distributed.worker.connection import RefusedError
 from art_trainer.inference.transformers_policy import TransformersPolicy
-from art_trainer.models.loading import DTYPES
+from art_trainer.models.loading import DTYPES, add_adapter
 
 _MODELS: Any = AutoModelForCausalLM
 _NO_INIT_LOCK = threading.Lock()
@@ -179,13 +179,10 @@ def _with_adapter(model: nn.Module, shape: dict[str, Any]) -> nn.Module:
     odd = sorted(set(shape) - set(ADAPTER_SHAPE))
     if odd:
         raise RefusedError(f"the server's {ADAPTER} has {odd[0]!r}, which is no part of a LoRA's shape")
-    hugging_face: Any = model
     try:
-        config = LoraConfig(task_type="CAUSAL_LM", **shape)
-        adapted: nn.Module = get_peft_model(hugging_face, config, autocast_adapter_dtype=False)
+        return add_adapter(model, LoraConfig(task_type="CAUSAL_LM", **shape))
     except (ValueError, TypeError) as error:
         raise RefusedError(f"the server's adapter cannot be created: {error}") from error
-    return adapted
 
 
 def _end_tokens(file: Path) -> Any:

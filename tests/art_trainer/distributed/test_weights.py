@@ -307,7 +307,6 @@ def test_two_workers_of_one_process_leave_other_models_their_values(folder, monk
 
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning"),
     pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern keys:RuntimeWarning"),
 ]
 

@@ -15,8 +15,6 @@ from tests.art_trainer.inference.test_transformers_policy import (
 )
 from tests.art_trainer.tiny_models import largest_error, tiny_model
 
-pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
-
 
 class _Layer:
     layer_idx = 0

@@ -35,8 +35,6 @@ def played(policy, seeds=5, group_size=4, turns=4, **options):
     return episodes
 
 
-# Raised between two libraries: PEFT reads a property that Transformers has renamed.
-@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama", "lora", "deepseek-v3", "mistral-sliding"])
 @pytest.mark.parametrize(("max_batch", "temperature"), [(5, 1.0), (64, 0.7)])
 @pytest.mark.parametrize("share_from", [1, 10**9])
@@ -198,8 +196,6 @@ def test_a_released_conversation_is_forgotten_wherever_it_was():
     assert policy._decoder._owners == []
 
 
-# peft 0.21 reads an attribute that transformers 5.2x deprecates.
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 def test_from_pretrained_reads_a_folder_and_adds_an_adapter(tmp_path):
     tiny_model("qwen2", vocab_size=VOCABULARY).save_pretrained(tmp_path)
     TOKENIZER.save_pretrained(tmp_path)

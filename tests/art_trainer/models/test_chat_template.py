@@ -25,6 +25,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import PreTrainedTokenizerFast
 
 import art_gym  # noqa: F401 (registers the mailbox)
+from art_gym.base import system_text
 from art_trainer.models.chat_template import PROMPT_DATE, ChatFormat
 from tests.art_trainer.tiny_models import CHATML, byte_tokenizer
 
@@ -290,7 +291,12 @@ def test_a_beginning_is_written_once_and_turns_end_with_the_makers_token(name: s
     assert writes_bos == (prompt[0] == bos)
     assert chat.decode([chat.end_of_turn]) == family.end
     # The first Llama 3 and DeepSeek-V3 have no place for tools: the standing instructions name them in words.
-    assert ("search" in chat.decode(prompt)) == (name not in ("llama3", "deepseek-v3"))
+    lists_tools = name not in ("llama3", "deepseek-v3")
+    assert ("search" in chat.decode(prompt)) == lists_tools
+    system = system_text("Find the mail.", gym.make("art/Email-v0").unwrapped.tools)
+    asked = chat.render([{"role": "system", "content": system}, *messages], TOOLS)
+    assert "Find the mail." in asked
+    assert ("Reply with one call" in asked) == (not lists_tools), "the tools are listed once"
     messages += [{"role": "assistant", "content": "said"}, {"role": "user", "content": "seen"}]
     more = chat.continuation(messages, TOOLS)
     assert (more is None) == (family.rewrites == "always")

@@ -170,7 +170,6 @@ def same(found: Any, wanted: Any) -> None:
 
 @pytest.mark.parametrize("lora", [False, True])
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
 @pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern keys:RuntimeWarning")
 def test_a_tree_gives_the_padded_rows_logprobs_and_gradients(family: str, lora: bool, costs: None) -> None:
     model = lora_model(family=family, scale=0.1) if lora else tiny_model(family)

@@ -27,8 +27,6 @@ from tests.art_trainer.tiny_models import byte_tokenizer, lora_model, tiny_model
 from tests.art_trainer.tracking.full_disk import full_disk
 from tests.art_trainer.updates import untimed
 
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-
 
 def learner_for(model: torch.nn.Module, **settings: Any) -> Learner:
     return Learner(model, GRPOConfig(learning_rate=1e-3, steps_per_generation=2, **settings))

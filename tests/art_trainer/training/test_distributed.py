@@ -27,8 +27,6 @@ from tests.art_trainer.several_processes import learn, train
 from tests.art_trainer.tiny_models import tiny_model
 from tests.art_trainer.updates import config, logged_metrics
 
-pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
-
 ROOT = Path(__file__).parents[3]
 HARD: dict[str, Any] = {
     # Only one of three groups has a signal, so one process has none; the gradient is clipped.

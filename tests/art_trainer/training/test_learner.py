@@ -82,7 +82,6 @@ def test_a_loss_that_is_not_a_number_changes_nothing_and_ends_after_so_many_in_a
     assert torch.equal(weights_of(model), before)
 
 
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 def test_with_an_adapter_the_reference_is_the_model_without_it() -> None:
     model = lora_model()
     groups = made_groups(model)

@@ -31,7 +31,6 @@ from tests.art_trainer.updates import saved_bytes
 SHAPE = EpisodeShape(prompt=40, observation=20, turns=3)
 ENV = "tests.art_trainer.toy_envs:toy/Echo-v0"
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning"),
     # PEFT's patterns for fused experts, which all-linear leaves alone.
     pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern keys:RuntimeWarning"),
 ]

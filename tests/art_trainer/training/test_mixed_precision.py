@@ -26,8 +26,6 @@ from tests.art_trainer.made_episodes import made_groups
 from tests.art_trainer.tiny_models import byte_tokenizer, lora_model, tiny_model
 from tests.art_trainer.updates import config, untimed, weights_of
 
-pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
-
 
 def learned(dtype: torch.dtype) -> tuple[TransformersPolicy, list[float], torch.Tensor]:
     """A policy after 200 optimizer steps of imitation, their losses, and how far each weight moved."""

@@ -28,8 +28,6 @@ from tests.art_trainer.models.test_prefix_tree import numbers_of
 from tests.art_trainer.tiny_models import byte_tokenizer, lora_model, tiny_model
 from tests.art_trainer.updates import config, saved_bytes
 
-pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
-
 
 def kept_bytes(model: torch.nn.Module, share: bool) -> int:
     """What autograd keeps of a batch between forward and backward."""
