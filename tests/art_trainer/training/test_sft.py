@@ -113,6 +113,22 @@ def test_a_warm_start_teaches_what_the_player_does() -> None:
     assert result.success.value >= 0.6
 
 
+def test_a_warm_start_imitates_successes_alone_if_asked() -> None:
+    won, lost = 0, 0
+    for seed in range(6):
+        try:
+            shown, _ = warm_start(
+                guess_policy(hidden=16), GuessEnv, "random", episodes=3, seed=seed, successes=True
+            )
+        except ValueError as error:
+            lost += "no episode of `random` succeeded in 3" in str(error)
+        else:
+            won += all(episode.success for episode in shown)
+    assert won + lost == 6
+    assert won
+    assert lost
+
+
 def test_the_same_seed_gives_the_same_weights() -> None:
     weights = []
     for _ in range(2):
