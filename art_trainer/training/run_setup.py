@@ -323,7 +323,7 @@ def env_texts(settings: Settings, make_env: MakeEnv) -> list[str]:
 
 # What an episode costs, in tokens that are read: a sampled one as much as some, and the marks of a turn. From
 # which length on a step has fewer groups, so that a run of long episodes takes as long as others.
-_SAMPLED, _TURN, _LONG, _FEWEST_GROUPS = 5, 9, 240, 8
+_SAMPLED, _TURN, _LONG, _FEWEST_GROUPS = 5, 9, 320, 8
 
 
 def fit_to_env(settings: Settings) -> Settings:
