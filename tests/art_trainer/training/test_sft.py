@@ -172,9 +172,11 @@ def test_of_equally_good_episodes_the_rare_kinds_are_imitated_too(monkeypatch: p
     played = collect_demonstrations(guess_policy(), GuessEnv, "bisect", starts(16))
     turn = replace(played[0].turns[-1], reward=0.0, call={"name": "answer"})
     ask = replace(turn, call={"name": "ask"})
-    usual, asking = (replace(played[0], turns=turns, success=True) for turns in ((turn,), (ask, turn)))
-    rounds = imitated(monkeypatch, [usual] * 13 + [asking] * 3, [usual])
-    assert [len(one.turns) for one in rounds[0]] == [1, 2, 1, 2, 1, 2, 1, 1]
+    usual, asking, again = (
+        replace(played[0], turns=turns, success=True) for turns in ((turn,), (ask, turn), (ask, ask, turn))
+    )
+    rounds = imitated(monkeypatch, [again] * 2 + [usual] * 11 + [asking] * 3, [usual])
+    assert [len(one.turns) for one in rounds[0]] == [1, 2, 1, 2, 1, 2, 1, 3]
 
 
 def test_what_a_round_imitates_is_what_was_played(monkeypatch: pytest.MonkeyPatch) -> None:
