@@ -401,12 +401,9 @@ def imitate_until_valid(
 
 
 def _of_all_kinds(episodes: Sequence[Episode]) -> list[Episode]:
-    """Order episodes so that each kind comes as often as the others: those that used the same tools.
-
-    The shortest of a kind come first: to call a tool again that told all it knows is no kind of its own.
-    """
+    """Order episodes so that each kind comes as often as the others: those that used the same tools."""
     kinds: defaultdict[frozenset[str], list[Episode]] = defaultdict(list)
-    for episode in sorted(episodes, key=lambda episode: len(episode.turns)):
+    for episode in episodes:
         kinds[frozenset((turn.call or {}).get("name", "") for turn in episode.turns)].append(episode)
     rounds = itertools.zip_longest(*kinds.values())
     return [episode for each in rounds for episode in each if episode is not None]

@@ -175,8 +175,8 @@ def test_of_equally_good_episodes_the_rare_kinds_are_imitated_too(monkeypatch: p
     usual, asking, again = (
         replace(played[0], turns=turns, success=True) for turns in ((turn,), (ask, turn), (ask, ask, turn))
     )
-    rounds = imitated(monkeypatch, [again] * 2 + [usual] * 11 + [asking] * 3, [usual])
-    assert [len(one.turns) for one in rounds[0]] == [1, 2, 1, 2, 1, 2, 1, 3]
+    rounds = imitated(monkeypatch, [usual] * 12 + [asking, again, asking, asking], [usual])
+    assert [len(one.turns) for one in rounds[0]] == [1, 2, 1, 3, 1, 2, 1, 2]
 
 
 def test_what_a_round_imitates_is_what_was_played(monkeypatch: pytest.MonkeyPatch) -> None:
