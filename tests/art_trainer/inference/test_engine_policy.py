@@ -34,6 +34,9 @@ from tests.art_trainer.updates import weights_of
 from tests.art_trainer.waiting import interrupted, until
 from tests.wrappers.judging.judge_server import Reply
 
+# PEFT reads a property that Transformers has renamed.
+pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
+
 ENV = "tests.art_trainer.toy_envs:toy/Echo-v0"
 SAMPLING = SamplingParams(max_new_tokens=5)
 # The end-of-turn token is unlikely with random weights, so that some more letters end a turn too.

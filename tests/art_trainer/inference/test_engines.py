@@ -16,6 +16,9 @@ from tests.art_trainer.engine_server import HANG
 from tests.art_trainer.tiny_models import full_logprobs, lora_model, tiny_model
 from tests.wrappers.judging.judge_server import Reply
 
+# PEFT reads a property that Transformers has renamed.
+pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
+
 PATHS = {VLLMEngine: "/v1/completions", SGLangEngine: "/generate"}
 REQUEST = CompletionRequest((5, 6, 7, 8), SamplingParams(max_new_tokens=6), (3, 4), seed=11)
 LONG = dataclasses.replace(REQUEST, stop_token_ids=())

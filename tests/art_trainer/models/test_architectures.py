@@ -26,6 +26,7 @@ from tests.art_trainer.tiny_models import EchoEnv, byte_tokenizer, lora_model, t
 from tests.art_trainer.updates import logged_metrics, weights_of
 
 pytestmark = [
+    pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning"),
     # PEFT's patterns for fused experts, of which one kind has no adapter.
     pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern keys:RuntimeWarning"),
 ]
