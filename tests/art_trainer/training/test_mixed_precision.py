@@ -40,6 +40,7 @@ def learned(dtype: torch.dtype) -> tuple[TransformersPolicy, list[float], torch.
     return policy, losses, weights_of(policy.model).float() - before
 
 
+@pytest.mark.e2e
 def test_200_steps_in_bfloat16_learn_what_float32_learns(monkeypatch: pytest.MonkeyPatch) -> None:
     _, exact, moved = learned(torch.float32)
     policy, found, moved_too = learned(torch.bfloat16)
