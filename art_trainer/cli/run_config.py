@@ -41,7 +41,7 @@ SMALL_MODELS: Mapping[str, Mapping[str, Any]] = {
         "learning_rate": 1e-3,
         "warmup_steps": 4,
         "steps_per_generation": 4,
-        "max_steps": 120,
+        "max_steps": 160,
         "warm_start": AUTO,
         "warm_start_epochs": 4,
         "warm_start_learning_rate": 2e-3,

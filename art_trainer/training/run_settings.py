@@ -60,8 +60,8 @@ class RunSettings:
     context of its own, for games whose board shows everything."""
     warm_start: str | None = None
     """Scripted policy of the environment that the model first learns to imitate; ``auto``: the best episodes
-    of all of them, or of those that ``baselines`` names, until most of the model's replies are valid calls,
-    then its own best episodes; ``None``: no imitation."""
+    of all of them, or of those that ``baselines`` names, until 95% of the model's replies are valid calls;
+    ``None``: no imitation."""
     warm_start_episodes: Count = 200
     """Episodes of that policy."""
     warm_start_noise: Fraction = 0.0

@@ -276,7 +276,7 @@ def warm_up(
         )
         _log.info(
             "warm start: %.0f%% of the replies are valid calls, after the best %d of %d episodes of %s",
-            *(100 * done.valid, done.imitated, done.played, " and ".join((*names, "its own"))),
+            *(100 * done.valid, done.imitated, done.played, " and ".join(names)),
         )
         return
     shown, losses = warm_start(
@@ -321,13 +321,8 @@ def env_texts(settings: Settings, make_env: MakeEnv) -> list[str]:
     return [text for episode in env_episodes(settings, make_env) for text in episode_texts(episode)]
 
 
-# What an episode costs, in tokens that are read: a sampled one as much as some, and the marks of a turn. From
-# which length on a step has fewer groups, so that a run of long episodes takes as long as others.
-_SAMPLED, _TURN, _LONG, _FEWEST_GROUPS = 5, 9, 320, 8
-
-
 def fit_to_env(settings: Settings) -> Settings:
-    """Choose what nobody set for a model of random weights: length of replies, groups, history window."""
+    """Choose what nobody set for a model of random weights: the length of replies and the history window."""
     run, config = settings.run, settings.config
     if run.model != SCRATCH or settings.resume is not None:
         return settings
@@ -336,20 +331,12 @@ def fit_to_env(settings: Settings) -> Settings:
     replies = {turn.reply for episode in episodes for turn in episode.turns}
     if not replies:  # no scripted policy, or none of that name, which the run refuses
         return settings
-    size = ScratchSize(**run.scratch)
-    texts = [text for episode in episodes for text in episode_texts(episode)]
-    tokenizer = scratch_tokenizer(texts, vocabulary_size=size.vocabulary_size)
-    tokens = {text: len(ids) for text, ids in zip(texts, tokenizer(texts)["input_ids"], strict=True)}
     if "max_completion_length" in left:
-        config = replace(config, max_completion_length=max(map(tokens.__getitem__, replies)) + 2)
-    if "groups_per_step" in left:
-        longest = max(
-            sum(_SAMPLED * tokens[turn.reply] + tokens[turn.observation] + _TURN for turn in episode.turns)
-            for episode in episodes
-        )
-        parts = config.steps_per_generation
-        groups = int(config.groups_per_step * min(1.0, _LONG / longest)) // parts * parts
-        config = replace(config, groups_per_step=max(groups, parts, _FEWEST_GROUPS))
+        size = ScratchSize(**run.scratch)
+        texts = [text for episode in episodes for text in episode_texts(episode)]
+        tokenizer = scratch_tokenizer(texts, vocabulary_size=size.vocabulary_size)
+        longest = max(len(tokenizer(reply)["input_ids"]) for reply in replies)
+        config = replace(config, max_completion_length=longest + 2)
     if "history_window" in left and repeats_state(episodes):
         run = replace(run, history_window=1)
     return replace(settings, run=run, config=config)

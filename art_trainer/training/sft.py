@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -14,7 +13,7 @@ import numpy as np
 from art_gym.errors import did_you_mean
 from art_gym.games.seats import players_of
 from art_trainer.errors import ConfigError
-from art_trainer.inference.policy import Conversation, Policy, Reply, TrainablePolicy
+from art_trainer.inference.policy import Conversation, Reply, TrainablePolicy
 from art_trainer.inference.scripted_policy import Player, ScriptedPolicy, full_observation, make_player
 from art_trainer.models.chat_template import ChatFormat
 from art_trainer.models.logprobs import Scorer
@@ -200,12 +199,9 @@ class _Demonstration:
 
 
 class _Demonstrator(ScriptedPolicy):
-    """A scripted player that also writes down the tokens of its replies in a model's chat format.
+    """A scripted player that also writes down the tokens of its replies in a model's chat format."""
 
-    Without a format it plays the same and writes nothing, which takes half the time.
-    """
-
-    def __init__(self, player: str, chat: ChatFormat | None, noise: float = 0.0) -> None:
+    def __init__(self, player: str, chat: ChatFormat, noise: float) -> None:
         super().__init__(player)
         self._chat = chat
         self._noise = noise
@@ -218,20 +214,16 @@ class _Demonstrator(ScriptedPolicy):
                 make_player(conversation, RANDOM) if self._noise else None,
                 conversation.rng.uniform(0, self._noise),
             )
-        if self._chat is not None:
-            self._write_observation(conversation, self._chat)
-        super().submit(conversation)
-
-    def _write_observation(self, conversation: Conversation, chat: ChatFormat) -> None:
         shown: _Demonstration = conversation.state
         messages, tools = conversation.messages, conversation.tools
         # After a stray reply the context is not what was written down, so it is written anew.
         goes_on = shown.histories and not shown.strayed
-        separator = chat.continuation(messages, tools) if goes_on else None
+        separator = self._chat.continuation(messages, tools) if goes_on else None
         if separator is None:
-            shown.histories.append([Span(tuple(chat.prompt(messages, tools)))])
+            shown.histories.append([Span(tuple(self._chat.prompt(messages, tools)))])
         else:
             shown.histories[-1].append(Span(tuple(separator)))
+        super().submit(conversation)
 
     def release(self, conversation: Conversation) -> tuple[TokenHistory, ...]:
         """Return what was written down."""
@@ -250,9 +242,8 @@ class _Demonstrator(ScriptedPolicy):
                 played = shown.stray(observation)
         except Exception as fault:  # a player is its author's code; what it raises is the outcome
             return Reply("", error=f"{type(fault).__name__}: {fault}")
-        if self._chat is not None:
-            tokens = tuple(self._chat.reply(text))
-            shown.histories[-1].append(Span(tokens, shown.turn, (0.0,) * len(tokens)))
+        tokens = tuple(self._chat.reply(text))
+        shown.histories[-1].append(Span(tokens, shown.turn, (0.0,) * len(tokens)))
         shown.turn += 1
         conversation.messages.append({"role": "assistant", "content": played})
         return Reply(played)
@@ -318,11 +309,9 @@ class ValidReplies:
     """How often one of those with the highest reward was imitated, over the rounds."""
 
 
-_ENOUGH = 0.8  # share of valid replies from which the policy learns from its own episodes
-_VALID, _SOLVED = 0.95, 0.75  # shares of valid replies and of successes at which it stops
-_ROUNDS = 12  # after which it stops anyway
-_EPISODES, _TURNS, _OWN_TURNS = 2048, 24_000, 4_000  # played in a round, at most
-_BEST, _OWN_BEST = 0.125, 0.25  # how many a round imitates, as a share: those of the highest reward so far
+_WANTED, _ROUNDS = 0.95, 8  # share of valid replies at which it stops; rounds after which it does anyway
+_EPISODES, _TURNS = 2048, 40_000  # played in a round, at most
+_BEST = 0.125  # how many episodes a round imitates, as a share of it: those of the highest reward so far
 
 
 def imitate_until_valid(
@@ -335,14 +324,12 @@ def imitate_until_valid(
     config: ImitationConfig | None = None,
     on_step: OnStep | None = None,
 ) -> ValidReplies:
-    """Imitate the best episodes of scripted policies until most replies are valid, then the policy's own.
+    """Imitate the best episodes of scripted policies until most sampled replies are valid calls.
 
     A model of random weights never makes a valid call by chance, so that no attempt gets another reward than
     the others, and rewards teach nothing. Random calls do, and the best of many random episodes also show
-    what the task rewards. From then on the policy plays itself, and far more of its episodes succeed. Of
-    equally good episodes it imitates as many of each kind (:func:`_of_all_kinds`), so that asking before
-    answering stays in use until the answers are understood; rewards alone would have it unlearned by then.
-    It stops when most episodes succeed, and leaves the rest to reinforcement.
+    what the task rewards. If replies are valid, and some of the best episodes succeeded, but less than half,
+    and others earned nothing, it goes on with the successes alone.
 
     Args:
         policy: Trained in place.
@@ -354,74 +341,38 @@ def imitate_until_valid(
         on_step: As in :func:`imitate`.
     """
     options = None if split is None else {"split": split}
-    played, imitated, valid = 0, 0, 0.0
-    origins: dict[int, tuple[str, EpisodeSpec]] = {}
-    best: list[Episode] = []
-    unlike = False
+    each, played, imitated = -(-_EPISODES // len(demonstrators)), 0, 0
+    best_shown: list[Episode] = []
+    reached = unlike = False
     for number in range(1, _ROUNDS + 1):
-        own = valid >= _ENOUGH
-        players: tuple[str | None, ...] = (None,) if own else tuple(demonstrators)
         shown: list[Episode] = []
-        for place, name in enumerate(players):
+        for place, name in enumerate(demonstrators):
             key = (seed, number, place)
-            drawn = np.random.SeedSequence(key).generate_state(-(-_EPISODES // len(players)))
+            drawn = np.random.SeedSequence(key).generate_state(each)
             starts = [EpisodeSpec(int(start), options, rng_seed=(*key, n)) for n, start in enumerate(drawn)]
-            if name is not None:
-                origins |= {start.seed: (name, start) for start in starts}
-            player: Policy = policy if name is None else _Demonstrator(name, None)
-            play = functools.partial(rollout_episodes, player, make_env)
-            shown += play_within((_OWN_TURNS if own else _TURNS) // len(players), starts, play)
-        shown = [episode for episode in shown if not episode.failed]
+            play = functools.partial(collect_demonstrations, policy, make_env, name)
+            shown += play_within(_TURNS // len(demonstrators), starts, play)
         played += len(shown)
-        kept = max(1, round((_OWN_BEST if own else _BEST) * len(shown)))
         # The best so far: where one of a hundred random episodes succeeds, later rounds imitate those alone.
-        best = sorted(shown + best, key=lambda episode: -episode.reward)
-        least = min((episode.reward for episode in best[:kept]), default=0.0)
-        best = [episode for episode in best if episode.reward >= least]
-        better = [episode for episode in best if episode.reward > least]
-        chosen = [*better, *_of_all_kinds(best[len(better) :])][:kept]
-        won = [episode for episode in chosen if episode.success]
-        if own and 0 < len(won) < kept / 2 and least <= 0:
-            # Valid calls are learned. Now the many episodes that only gave up would teach to give up.
-            chosen = list(itertools.islice(itertools.cycle(won), kept))
+        kept = max(1, round(_BEST * len(shown)))
+        best_shown = sorted(shown + best_shown, key=lambda episode: -episode.reward)[:kept]
+        won = [episode for episode in best_shown if episode.success]
+        # Valid calls are learned. Now the many episodes that only gave up would teach to give up.
+        chosen = list(itertools.islice(itertools.cycle(won), kept)) if won and reached else best_shown
         if unlike and number > _ROUNDS // 2:
             chosen = chosen[: kept // 2] + shown[: kept // 2]
         imitated += kept
-        written = _written(policy, make_env, chosen, origins)
-        imitate(policy, written, config, rng=np.random.default_rng((seed, number)), on_step=on_step)
+        imitate(policy, chosen, config, rng=np.random.default_rng((seed, number)), on_step=on_step)
         tried = rollout_episodes(policy, make_env, starts[:64])
         replies = sum(len(episode.turns) for episode in tried)
         valid = 1 - sum(episode.invalid_actions for episode in tried) / max(1, replies)
+        reached = reached or valid >= _WANTED
         # Luck ends episodes early: the best do not show the later turns, in which replies must be valid too.
-        unlike = _mean_turns(best[:kept]) < _mean_turns(tried) / 2
-        solved = sum(bool(episode.success) for episode in tried) / len(tried)
-        if own and valid >= _VALID and solved >= _SOLVED:
+        unlike = _mean_turns(best_shown) < _mean_turns(tried) / 2
+        rare = 0 < len(won) < kept / 2 and best_shown[-1].reward <= 0
+        if valid >= _WANTED and not rare:
             break
     return ValidReplies(valid, played, imitated)
-
-
-def _of_all_kinds(episodes: Sequence[Episode]) -> list[Episode]:
-    """Order episodes so that each kind comes as often as the others: those that used the same tools."""
-    kinds: defaultdict[frozenset[str], list[Episode]] = defaultdict(list)
-    for episode in episodes:
-        kinds[frozenset((turn.call or {}).get("name", "") for turn in episode.turns)].append(episode)
-    rounds = itertools.zip_longest(*kinds.values())
-    return [episode for each in rounds for episode in each if episode is not None]
-
-
-def _written(
-    policy: TrainablePolicy,
-    make_env: MakeEnv,
-    chosen: Sequence[Episode],
-    origins: Mapping[int, tuple[str, EpisodeSpec]],
-) -> list[Episode]:
-    """Play what scripted policies played again, by its seed, now with tokens: for all it would take long."""
-    starts: defaultdict[str, list[EpisodeSpec]] = defaultdict(list)
-    for name, start in {one.seed: origins[one.seed] for one in chosen if not one.histories}.values():
-        starts[name].append(start)
-    again = [one for name in starts for one in collect_demonstrations(policy, make_env, name, starts[name])]
-    written = {one.seed: one for one in again}
-    return [written.get(one.seed, one) for one in chosen]
 
 
 def _mean_turns(episodes: Sequence[Episode]) -> float:

@@ -5,28 +5,16 @@ import gymnasium as gym
 from art_gym import Outcome, Task, TaskSet, TextEnv, ToolError, tool
 
 WORDS = """
-able acid aged ally army atom auto away axis back bake ball band bare bark barn bath bead bean bear beef beer
-bell bend bent bike bill bird bite blow blur boat boil bold bone book boot born boss bowl brag bulk bull burn
-bust busy cage cake call calm camp cape card cart case cast cave cell chef chin city clan claw clay clip clue
-coal code coil cold come cone cool cope cord core corn cost crab crop crow cult cure dark dash data dawn deaf
-dear debt deed deep deer dial dice dime dirt dish dive dock dome door dove down draw drip drop duck dull dusk
-dust each earn east echo edge envy epic evil exam exit fact fade fair fall fang farm fast fawn fear feel felt
-file fill film fine fire fish fist flag flat flea flow foam fold folk fool foot fork fort foul free frog full
-fund fuse game gate gear germ girl give glad glue goal gold golf gown grab gram grid grim grip grow guru hail
-hair hall hand hard harm hate hawk haze heal heap heat heel help herb herd hide high hint hire hold hole home
-hook hope host hour hunt hurt icon inch iron jail jazz joke jump junk just keen kick kind kite knee knot lace
-lady lamb lamp lane lava lawn lead leaf lean leap lend lens lift limb lime link lion live load loaf lobe lock
-long look lord lose loud luck lump lure mail make mall malt many mark mass mast math maze meal melt menu mice
-mild milk mill mind mint miss mode mole mood moon more moth move mule muse myth nail name near neat need nest
-next nice nine noon nose noun numb obey ogre oily once only oral oven pace pack page pair pale park part past
-path peak peel pest pier pile pink pint pipe play plea plow plug poet pole poll pony pool pope pork pose post
-pour prey pull pure push quiz race rack rage raid rain ramp rare rate read rear rent rice rich ring riot ripe
-risk road robe rock roll roof room rope rose rude ruin rush rust safe sail sale same sand scan scar seal seed
-self shed ship shop show shut side sign sing sink size skin skip slim slip snap snow sock soda sofa soil sole
-soon sore soul soup sour spot star stem step stir stop such sure swan tail take talk tall tank task taxi tear
-tent test text thin tidy tile tiny tire toll tomb tone tour town tray tree trip true tube tune turn twin type
-unit upon urge vain vary vast veil vest view vine vote wage wake walk wand want warm wave weak weed week west
-whip wide wild will wine wing wipe wire wise wolf wood word work wrap yard yarn yell yoga zero zone
+able acid army atom aunt away baby band bank bath bear beer bell belt bird blue boat body bone book
+born bowl cake call calm card care case chef chin city clay coal coat code coin cold cook copy corn
+cost dark date deal deep deer desk dice dirt door dose dust duty east edge envy exam face fact fair
+farm fear film fire fish flag flat foam fold food foot fork fuel game gate gift girl glad goal goat
+gold golf good gray hair half hall hand harm head heat herb hero hill home hook hope horn hour iron
+item jazz joke jump jury keen king knee knot lake lamp land lawn leaf lens life lime line lion list
+load loan lock luck lung mail math mask meal meat menu milk mind mint moon nail name navy neck nest
+news nose note oven pack page pain pale park path pear pine pipe plan poem pole pond pool port rain
+read rice ring road rock roof room root rope rose rule sail salt sand seat seed ship shoe shop silk
+skin snow soap sock
 """.split()
 TASKS = TaskSet(
     Task(word, "", "test" if n % 5 == 0 else "train", {"word": word}) for n, word in enumerate(WORDS)

@@ -49,17 +49,14 @@ def settings(name: str, **flags: object) -> Settings:
     return gather_settings({"env": env, "model": "scratch", "scratch": SMALL, **flags}, overrides={})
 
 
-def test_reply_length_groups_and_history_window_are_chosen_from_the_environment(tmp_path: Path) -> None:
+def test_reply_length_and_history_window_are_chosen_from_the_environment(tmp_path: Path) -> None:
     for name, window in (("maze", 1), ("form", None)):
         chosen = fit_to_env(settings(name, output_dir=str(tmp_path / name)))
         assert chosen.run.history_window == window
         assert chosen.config.max_completion_length < 24
-        assert 8 <= chosen.config.groups_per_step <= 24  # the longest episodes have hundreds of tokens
-    assert fit_to_env(settings("guess", output_dir=str(tmp_path / "short"))).config.groups_per_step == 32
-    flags = {"history_window": 3, "max_completion_length": 50, "groups_per_step": 20}
-    kept = fit_to_env(settings("maze", output_dir=str(tmp_path / "own"), **flags))
-    chosen_by_hand = (kept.config.max_completion_length, kept.config.groups_per_step)
-    assert (kept.run.history_window, *chosen_by_hand) == (3, 50, 20)
+    given = settings("maze", output_dir=str(tmp_path / "own"), history_window=3, max_completion_length=50)
+    kept = fit_to_env(given)
+    assert (kept.run.history_window, kept.config.max_completion_length) == (3, 50)
 
 
 @pytest.mark.e2e

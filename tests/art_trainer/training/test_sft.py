@@ -138,67 +138,49 @@ def test_the_same_seed_gives_the_same_weights() -> None:
     assert torch.equal(*weights)
 
 
-def imitated(
-    monkeypatch: pytest.MonkeyPatch, played: list[Episode], tried: list[Episode]
-) -> list[list[Episode]]:
-    """What each round imitates if these episodes are played, and half of them kept."""
-    rounds: list[list[Episode]] = []
-    monkeypatch.setattr(sft, "play_within", lambda *args: played)
-    monkeypatch.setattr(sft, "rollout_episodes", lambda *args: tried)
-    monkeypatch.setattr(sft, "imitate", lambda _, shown, *args, **options: rounds.append(list(shown)))
-    monkeypatch.setattr(sft, "_BEST", 0.5)
-    monkeypatch.setattr(sft, "_OWN_BEST", 0.5)
-    sft.imitate_until_valid(guess_policy(), GuessEnv, ["random"], seed=0)
-    return rounds
-
-
 @pytest.mark.parametrize(
-    ("wins", "others", "wanted"), [(0, 0.0, [0, 0]), (5, 0.0, [5, 8]), (1, 0.5, [1, 2]), (1, 0.0, [1, 8])]
+    ("wins", "others", "wanted"),
+    [
+        (0, 0.0, [[False] * 8]),
+        (5, 0.0, [[True] * 5 + [False] * 3]),
+        (1, 0.5, [[True] + [False] * 7]),
+        (1, 0.0, [[True] + [False] * 7, [True] * 8, [True] * 8, [True] * 8]),
+    ],
 )
 def test_few_successes_are_imitated_alone_once_replies_are_valid(
-    monkeypatch: pytest.MonkeyPatch, wins: int, others: float, wanted: list[int]
+    monkeypatch: pytest.MonkeyPatch, wins: int, others: float, wanted: list[list[bool]]
 ) -> None:
-    """Of the 16 episodes of each round that many succeed, the others earn that."""
+    """Of the 16 episodes of each round that many succeed, the others earn that; half of all are kept."""
+    imitated: list[list[bool]] = []
     played = collect_demonstrations(guess_policy(), GuessEnv, "bisect", starts(16))
     every = [
         replace(one, turns=(replace(one.turns[-1], reward=2.0 if n < wins else others),), success=n < wins)
         for n, one in enumerate(played)
     ]
-    rounds = imitated(monkeypatch, every, every)
-    assert [sum(bool(one.success) for one in shown) for shown in rounds[:2]] == wanted
-
-
-def test_of_equally_good_episodes_the_rare_kinds_are_imitated_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    played = collect_demonstrations(guess_policy(), GuessEnv, "bisect", starts(16))
-    turn = replace(played[0].turns[-1], reward=0.0, call={"name": "answer"})
-    ask = replace(turn, call={"name": "ask"})
-    usual, asking, again = (
-        replace(played[0], turns=turns, success=True) for turns in ((turn,), (ask, turn), (ask, ask, turn))
+    monkeypatch.setattr(sft, "play_within", lambda *args: every)
+    monkeypatch.setattr(sft, "rollout_episodes", lambda *args: every)
+    monkeypatch.setattr(
+        sft, "imitate", lambda _, shown, *args, **options: imitated.append([bool(e.success) for e in shown])
     )
-    rounds = imitated(monkeypatch, [usual] * 12 + [asking, again, asking, asking], [usual])
-    assert [len(one.turns) for one in rounds[0]] == [1, 2, 1, 3, 1, 2, 1, 2]
-
-
-def test_what_a_round_imitates_is_what_was_played(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scripted policies play without tokens first; the best are played again with them."""
-    rounds: list[list[Episode]] = []
-    monkeypatch.setattr(sft, "imitate", lambda _, shown, *args, **options: rounds.append(list(shown)))
-    monkeypatch.setattr(sft, "_EPISODES", 64)
-    monkeypatch.setattr(sft, "_ROUNDS", 1)
+    monkeypatch.setattr(sft, "_BEST", 0.5)
     sft.imitate_until_valid(guess_policy(), GuessEnv, ["random"], seed=0)
-    (shown,) = rounds
-    assert len(shown) == 8
-    assert all(one.success and one.histories for one in shown)
+    assert imitated == wanted
 
 
 def test_later_turns_are_imitated_too_if_the_best_episodes_do_not_show_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    played = collect_demonstrations(guess_policy(), GuessEnv, "random", starts(1))
+    imitated: list[list[int]] = []
+    played = collect_demonstrations(guess_policy(), GuessEnv, "random", starts(16))
     turn = replace(played[0].turns[-1], error=None)
     lucky, usual = (replace(played[0], turns=(turn,) * count) for count in (1, 4))
     lucky = replace(lucky, turns=(replace(turn, reward=9.0),), success=True)
     refused = replace(usual, turns=(replace(turn, error={"kind": "no call", "message": ""}),) * 4)
-    rounds = imitated(monkeypatch, [usual] * 4 + [lucky] * 4, [refused])
-    turns = [[len(one.turns) for one in shown] for shown in rounds]
-    assert turns == [[1] * 4] * 6 + [[1, 1, 4, 4]] * 6
+    monkeypatch.setattr(sft, "play_within", lambda *args: [usual] * 12 + [lucky] * 4)
+    monkeypatch.setattr(sft, "rollout_episodes", lambda *args: [refused])
+    monkeypatch.setattr(
+        sft, "imitate", lambda _, shown, *args, **options: imitated.append([len(e.turns) for e in shown])
+    )
+    monkeypatch.setattr(sft, "_BEST", 0.25)
+    sft.imitate_until_valid(guess_policy(), GuessEnv, ["random"], seed=0)
+    assert imitated == [[1] * 4] * 4 + [[1, 1, 4, 4]] * 4
