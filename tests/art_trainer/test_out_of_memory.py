@@ -118,6 +118,7 @@ def test_an_update_goes_on_with_half_of_a_micro_batch_to_the_same_gradient(
     assert max(sizes) > 150 >= sizes[-1]
 
 
+@pytest.mark.e2e
 def test_one_context_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     full_beyond_tokens(0, monkeypatch)
     learner = Learner(tiny_model(), config())

@@ -27,6 +27,7 @@ def file(tmp_path: Path, forget_env_files: None) -> Path:
     return path
 
 
+@pytest.mark.e2e
 def test_commands_take_a_file_and_a_run_finds_it_again(file, invoke, model, tmp_path):
     assert "olved: reward" in invoke("play", "--env", "guess.py", "--policy", "random").output
     judged = invoke("judge", "eval", "--judge", "rubric", "--env", "guess.py", "--groups", 2, "--size", 2)

@@ -335,6 +335,7 @@ def test_a_fault_of_the_worker_is_reported_before_it_ends(scene, monkeypatch):
     assert scene.results == {"leased": 2, "failed": 2}
 
 
+@pytest.mark.e2e
 def test_a_worker_that_computes_sends_heartbeats(scene, monkeypatch):
     computing, done, renewed = threading.Event(), threading.Event(), []
 

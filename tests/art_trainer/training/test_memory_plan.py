@@ -156,6 +156,7 @@ def test_conversations_and_micro_batches_are_lowered_to_what_fits() -> None:
     assert plan.held("always") < plan.smallest < plan.total
 
 
+@pytest.mark.e2e
 def test_seven_billion_weights_with_an_adapter_fit_80_gb() -> None:
     """Qwen2.5-7B's shape and the default settings, with contexts of 5,285 tokens."""
     shape: Any = Qwen2Config(

@@ -37,6 +37,7 @@ def unsolved(problems: tuple[Problem, ...], sandbox: Sandbox) -> set[str]:
     return {name for name, verdict in verdicts.items() if not verdict.solved}
 
 
+@pytest.mark.e2e
 def test_every_solution_of_humaneval_passes_and_no_trick(sandbox: Sandbox) -> None:
     loaded = load_problems(data("HumanEval.jsonl.gz"))
     left_out = re.findall("HumanEval/([0-9]+)", loaded.summary())

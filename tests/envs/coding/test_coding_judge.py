@@ -169,6 +169,7 @@ def test_a_script_that_hangs_is_not_tried_on_every_case() -> None:
     assert (verdict.passed, verdict.total, len(runs)) == (0, 20, 3)
 
 
+@pytest.mark.e2e
 def test_a_problem_may_give_more_time_and_a_busy_machine_takes_none(sandbox: Sandbox) -> None:
     code = "import time\nwhile time.process_time() < 1.5: pass\ndef f(): return time.sleep(1) or 1"
     slow = replace(BARE, limits={"cpu_seconds": 9})

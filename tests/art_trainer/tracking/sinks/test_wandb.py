@@ -135,6 +135,7 @@ def assert_same_as_folder(run: MadeRun, found: WandbRun) -> None:
     assert found.tables["actions"] == [list(row) for e in events for row in action_rows(e)]
 
 
+@pytest.mark.e2e
 def test_a_resumed_run_continues_in_the_same_wandb_run(tmp_path: Path) -> None:
     run = MadeRun(tmp_path / "mail-run")
     run.deliver(WandbSink({}), last=3, outcome="interrupted")
