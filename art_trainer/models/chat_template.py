@@ -110,7 +110,7 @@ class ChatFormat:
         self._folds_system = False
         self._folds_system = not (self._omits_system or self._writes_system())
         self._lists_tools = False
-        self._lists_tools = "any_probe" in self.render([_message("user", _ASK)], _PROBE_TOOLS)
+        self._lists_tools = self._writes_tools()
         self.end_of_turn, self._end_text = self._find_end_of_turn()
         self._last_prompt: tuple[list[Message], Tools, list[int]] | None = None
         self._separator = lru_cache(maxsize=4)(self._find_separator)
@@ -193,13 +193,13 @@ class ChatFormat:
         If the template lists the tools, in the form that the model was trained to call them, an environment's
         own list and its example of a call are left out.
         """
-        shown = [dict(message) for message in (_folded(messages) if self._folds_system else messages)]
+        shown = [dict(message) for message in messages]
         if tools and self._lists_tools:
             for message in shown:
-                if message["role"] == "system" and isinstance(message["content"], str):
+                if message["role"] == "system":
                     message["content"] = without_tool_list(message["content"])
         rendered = self.tokenizer.apply_chat_template(
-            shown,
+            _folded(shown) if self._folds_system else shown,
             tools=[dict(tool) for tool in tools] or None,
             chat_template=self._template,
             add_generation_prompt=add_generation_prompt,
@@ -226,6 +226,13 @@ class ChatFormat:
         """Whether the template has a place for a system message; some raise, some ignore it."""
         try:
             return _SEEN in self.render([_message("system", _SEEN), _message("user", _ASK)])
+        except jinja2.TemplateError:
+            return False
+
+    def _writes_tools(self) -> bool:
+        """Whether the template lists the tools."""
+        try:
+            return _PROBE in self.render([_message("user", _ASK)], _PROBE_TOOLS)
         except jinja2.TemplateError:
             return False
 
@@ -283,11 +290,12 @@ class ChatFormat:
         return self.render(messages, _PROBE_TOOLS if has_tools else (), add_generation_prompt=True)
 
 
+_PROBE = "any_probe"
 _PROBE_TOOLS: Tools = (
     {
         "type": "function",
         "function": {
-            "name": "any_probe",
+            "name": _PROBE,
             "description": "Stands for any tool.",
             "parameters": {"type": "object", "properties": {}, "required": []},
         },
@@ -309,7 +317,7 @@ def _message(role: str, content: str) -> Message:
     return {"role": role, "content": content}
 
 
-def _folded(messages: Sequence[Message]) -> Sequence[Message]:
+def _folded(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Move the system message to the head of the first user message."""
     if len(messages) < 2 or messages[0]["role"] != "system":
         return messages

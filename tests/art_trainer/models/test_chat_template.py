@@ -305,6 +305,21 @@ def test_a_beginning_is_written_once_and_turns_end_with_the_makers_token(name: s
         assert f"Today Date: {PROMPT_DATE}\n" in chat.render(messages)
 
 
+@pytest.mark.parametrize("lists", ["{{ tools[0].function.name }}", "{{ raise_exception('no tools') }}"])
+def test_tools_are_listed_once_without_a_place_for_a_system_message_or_for_tools(lists: str) -> None:
+    tokenizer = byte_tokenizer()
+    refuses = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    tokenizer.chat_template = refuses + "{% if tools %}" + lists + "{% endif %}" + CHATML
+    chat = ChatFormat(tokenizer)
+    system = system_text("Find the mail.", gym.make("art/Email-v0").unwrapped.tools)
+    messages = [{"role": "system", "content": system}, {"role": "user", "content": "Ask."}]
+    if "raise" in lists:
+        assert "Reply with one call" in chat.render(messages)
+    else:
+        assert "Reply with one call" not in chat.render(messages, TOOLS)
+        assert "Find the mail.\n\nAsk." in chat.render(messages, TOOLS)
+
+
 def test_a_thought_kept_by_an_observation_that_looks_like_a_tools_answer_goes_later() -> None:
     """Qwen 3 keeps the thoughts since the last question, and takes such an observation for no question."""
     chat = chat_of("qwen3")
