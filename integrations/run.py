@@ -1,7 +1,8 @@
 """Run other people's libraries on these environments, each in a throw-away environment of its own.
 
 A folder here is a library. Its ``requirements.txt`` pins what is tried: the library's own packages, a blank
-line, then what they need besides. Comments before the first requirement may say
+line, then what they need besides. A package with ``--hash=sha256:…`` behind its version is that very file.
+Comments before the first requirement may say
 
     # library: the name to show
     # tests: the test files, with blanks between, if they are not in this folder
@@ -104,13 +105,13 @@ def read_library(folder: Path) -> Library:
     told = dict(re.findall(r"^#\s*(library|tests):\s*(.+?)\s*$", text, re.MULTILINE))
     own, _, others = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE).strip().partition("\n\n")
     for line in [*own.splitlines(), *others.split()]:
-        if "==" not in line and "#sha256=" not in line:
+        if "==" not in line:
             raise ValueError(f"{path}: `{line}` leaves the version open; write name==version")
     named = [ROOT / name for name in told.get("tests", "").split()]
     tests = named or sorted(folder.glob("test_*.py"))
     if not tests or not all(test.is_file() for test in tests):
         raise ValueError(f"{path}: no test: write {folder.name}/test_{folder.name}.py, or `# tests: PATH`")
-    packages = tuple(re.split(r"[\[=@]", line)[0].strip() for line in own.splitlines())
+    packages = tuple(re.split(r"[\[=]", line)[0].strip() for line in own.splitlines())
     return Library(folder.name, told.get("library", folder.name), packages, tuple(tests))
 
 
@@ -201,8 +202,16 @@ def try_library(library: Library, folder: Path, seconds: float, *, verbose: bool
     began = time.monotonic()
     python = make_environment(folder)
     requirements = HERE / library.folder / "requirements.txt"
-    pip = f"{python} -m pip --disable-pip-version-check install --quiet --requirement {requirements}"
-    status, printed = run_command(pip.split(), env, seconds)
+    pip = f"{python} -m pip --disable-pip-version-check install --quiet --requirement".split()
+    status, printed = 0, ""
+    # pip wants either every package's hash or none, so those that have one are installed alone and first.
+    pins = requirements.read_text(encoding="utf-8")
+    hashed = [line for line in pins.splitlines() if "--hash=" in line]
+    for lines, options in ((hashed, ["--no-deps"]), (re.sub(r" --hash=\S+", "", pins).splitlines(), [])):
+        if lines and status == 0:
+            chosen = folder / "requirements.txt"
+            chosen.write_text("\n".join(lines), encoding="utf-8")
+            status, printed = run_command([*pip, chosen, *options], env, seconds)
     middle = time.monotonic()
     own, ours = installed([str(_packages(folder))]), installed(site.getsitepackages())
     others = own.keys() & ours.keys() - {"pip", "setuptools"}
