@@ -47,6 +47,8 @@ class SelfPlayRun:
         run = settings.run
         if run.warm_start is not None and run.warm_start_noise:
             raise ConfigError(f"warm_start_noise is {run.warm_start_noise}: self-play has none, set 0")
+        if run.warm_start is not None and run.warm_start_keep != "all":
+            raise ConfigError(f"warm_start_keep is {run.warm_start_keep}: self-play imitates all, set all")
         if run.engine is not None or run.backend != LOCAL:
             raise ConfigError("games are played and sampled in this process: leave engine and backend out")
         self._settings = settings

@@ -62,7 +62,7 @@ from art_trainer.training.memory_plan import (
 )
 from art_trainer.training.run_settings import AUTO, DEFAULT, SCRATCH, RunSettings, Settings, saved_settings
 from art_trainer.training.scratch_model import ScratchSize, scratch_model, scratch_tokenizer
-from art_trainer.training.sft import ImitationConfig, OnStep, imitate_until_valid, warm_start
+from art_trainer.training.sft import KEEP, ImitationConfig, OnStep, imitate_until_valid, warm_start
 from art_trainer.types import Episode
 
 RUBRIC, RULER = "rubric", "ruler"
@@ -285,7 +285,7 @@ def warm_up(
         run.warm_start,
         episodes=run.warm_start_episodes,
         noise=run.warm_start_noise,
-        successes=run.warm_start_keep == "successes",
+        keep=KEEP[run.warm_start_keep],
         split=split,
         seed=config.seed,
         config=imitation_config(settings),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -32,6 +32,12 @@ MAX_SKIPPED = 10
 RANDOM = "random"
 """The scripted policy of every environment."""
 OnStep = Callable[[dict[str, float]], None]
+Keep = Callable[[Episode], bool]
+KEEP: Mapping[str, Keep] = {
+    "all": lambda episode: not episode.failed,
+    "successes": lambda episode: bool(episode.success),
+}
+"""Which demonstrations are imitated, by the names of the setting ``warm_start_keep``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +160,7 @@ def collect_demonstrations(
     starts: Sequence[EpisodeSpec],
     *,
     noise: float = 0.0,
-    keep: Callable[[Episode], bool] = lambda episode: not episode.failed,
+    keep: Keep = KEEP["all"],
 ) -> list[Episode]:
     """Let a scripted player play, and write its replies in the policy's tokens.
 
@@ -170,7 +176,7 @@ def collect_demonstrations(
         starts: Where to start.
         noise: The largest share of replies that are replaced, in [0, 1]; each episode draws its own share
             below it.
-        keep: Which episodes to keep, such as ``lambda episode: bool(episode.success)``.
+        keep: Which episodes to keep, such as those of :data:`KEEP`.
 
     Returns:
         Episodes whose histories have the player's replies as sampled tokens, with log-probs of 0.
@@ -261,7 +267,7 @@ def warm_start(
     episodes: int,
     seed: int,
     noise: float = 0.0,
-    successes: bool = False,
+    keep: Keep = KEEP["all"],
     split: str | None = None,
     config: ImitationConfig | None = None,
     on_step: OnStep | None = None,
@@ -275,7 +281,7 @@ def warm_start(
         episodes: How many it plays.
         seed: Draws the episodes' starts, and shuffles.
         noise: See :func:`collect_demonstrations`.
-        successes: Whether only the episodes that succeeded are imitated.
+        keep: See :func:`collect_demonstrations`.
         split: Whose tasks are played; ``None`` leaves it to the environment.
         config: The settings of :func:`imitate`.
         on_step: As in :func:`imitate`.
@@ -284,16 +290,17 @@ def warm_start(
         The episodes that were imitated, and the losses of :func:`imitate`.
 
     Raises:
-        ValueError: If all demonstrations failed, or none succeeded.
+        ConfigError: If none is kept.
     """
     options = None if split is None else {"split": split}
     seeds = np.random.SeedSequence(seed).generate_state(episodes)
     starts = [EpisodeSpec(int(start), options, rng_seed=(seed, i)) for i, start in enumerate(seeds)]
-    shown = collect_demonstrations(policy, make_env, player, starts, noise=noise)
-    if successes:
-        shown = [episode for episode in shown if episode.success]
-        if not shown:
-            raise ValueError(f"no episode of `{player}` succeeded in {episodes}: imitate all, or play more")
+    shown = collect_demonstrations(policy, make_env, player, starts, noise=noise, keep=keep)
+    if not shown:
+        raise ConfigError(
+            f"warm_start: none of {episodes} episodes of `{player}` is kept to be imitated; play more, keep "
+            "others, or imitate another policy"
+        )
     return shown, imitate(policy, shown, config, rng=np.random.default_rng(seed), on_step=on_step)
 
 

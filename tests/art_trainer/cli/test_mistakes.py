@@ -50,6 +50,7 @@ JUDGE = f"judge eval {ENV}"
         (f"{SELF_PLAY} --seat first_0", "--seat needs an opponent that does not learn; self does"),
         (f"{SELF_PLAY} --set warm_start=anny", "first_0 has no player `anny`; did you mean `any`"),
         (f"{SELF_PLAY} --set warm_start_noise=0.2 --set warm_start=any", "self-play has none, set 0"),
+        (f"{SELF_PLAY} --set warm_start_keep=successes --set warm_start=any", "self-play imitates all"),
         (f"{SELF_PLAY} --set engine=openai:a@http://127.0.0.1:1/v1", "leave engine and backend out"),
         (f"{SELF_PLAY} --set backend=ray", "leave engine and backend out"),
         ("train --env art/2048Duel-v0", "is a game with several seats: use art-trainer self-play"),

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 import torch
 
-from art_trainer.errors import DivergedError
+from art_trainer.errors import ConfigError, DivergedError
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.rollout.evaluate import evaluate
 from art_trainer.training import sft
-from art_trainer.training.sft import ImitationConfig, collect_demonstrations, imitate, warm_start
+from art_trainer.training.sft import KEEP, ImitationConfig, collect_demonstrations, imitate, warm_start
 from art_trainer.types import Episode, EpisodeSpec
 from tests.art_trainer.guess import GuessEnv, guess_policy, seeds
 from tests.art_trainer.updates import weights_of
@@ -113,20 +113,13 @@ def test_a_warm_start_teaches_what_the_player_does() -> None:
     assert result.success.value >= 0.6
 
 
-def test_a_warm_start_imitates_successes_alone_if_asked() -> None:
-    won, lost = 0, 0
-    for seed in range(6):
-        try:
-            shown, _ = warm_start(
-                guess_policy(hidden=16), GuessEnv, "random", episodes=3, seed=seed, successes=True
-            )
-        except ValueError as error:
-            lost += "no episode of `random` succeeded in 3" in str(error)
-        else:
-            won += all(episode.success for episode in shown)
-    assert won + lost == 6
-    assert won
-    assert lost
+def test_a_warm_start_may_imitate_successes_alone() -> None:
+    keep = KEEP["successes"]
+    shown, _ = warm_start(guess_policy(hidden=16), GuessEnv, "random", episodes=24, seed=0, keep=keep)
+    assert 0 < len(shown) < 24
+    assert all(episode.success for episode in shown)
+    with pytest.raises(ConfigError, match="none of 3 episodes of `broken` is kept"):
+        warm_start(guess_policy(hidden=16), GuessEnv, "broken", episodes=3, seed=0)
 
 
 def test_the_same_seed_gives_the_same_weights() -> None:
