@@ -14,9 +14,11 @@ the two results are mixed. That reads a group's prompt once a step instead of on
 from __future__ import annotations
 
 import inspect
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -257,11 +259,7 @@ class SharedPrefixes:
 
         self._cache = cache
         self._rows_G, self._members_GM, self._places_B = tensor(prompts), tensor(members_GM), tensor(places_B)
-        by_part: dict[tuple[int, int], list[int]] = {}
-        for row, prefix in enumerate(prefixes_B):
-            if prefix is not None:
-                by_part.setdefault(prefix, []).append(row)
-        self._parts = [(prompt, length, tensor(rows)) for (prompt, length), rows in by_part.items()]
+        self._members = members
         self._lengths_GM = tensor(lengths_GM)
         self._shares_B = tensor([prefix is not None for prefix in prefixes_B])
         self._all_share = None not in prefixes_B
@@ -289,6 +287,16 @@ class SharedPrefixes:
             weight = weight * self._shares_B[:, None, None]
         mixed = torch.lerp(own, shared, weight[..., None].to(own.dtype))
         return mixed.reshape(rows, heads, queries, dim).transpose(1, 2).contiguous(), None
+
+    @cached_property
+    def _parts(self) -> list[tuple[int, int, Tensor]]:
+        """The prompts, how many of their tokens are seen, and the rows that see these."""
+        rows_of: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        for prompt, found in self._members.items():
+            for row, length in found:
+                rows_of[prompt, length].append(row)
+        device = self._places_B.device
+        return [(*part, torch.tensor(rows, device=device)) for part, rows in rows_of.items()]
 
     def _attend_by_parts(self, table: Table, asked: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
         """Attend to one prompt after the other: exact sizes, which many queries a row are worth."""

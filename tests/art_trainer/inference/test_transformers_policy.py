@@ -6,7 +6,7 @@ import torch
 from peft import LoraConfig
 
 from art_trainer.inference import generation as slot_decoder
-from art_trainer.inference.generation import RecomputeDecoder, SlotDecoder
+from art_trainer.inference.generation import RecomputeDecoder, SlotDecoder, common_prefix_length
 from art_trainer.inference.policy import Conversation
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.inference.transformers_policy import BATCH_LIMITS, TransformersPolicy
@@ -83,14 +83,20 @@ def test_rows_that_move_keep_their_keys_and_values(monkeypatch):
     assert len(moves) > 5
 
 
-def test_a_groups_prompt_is_computed_once():
+@pytest.mark.parametrize(("share_from", "reads"), [(10**9, 2), (1, 3)])
+def test_a_groups_prompt_is_computed_once_and_what_prompts_begin_with_too(share_from, reads, monkeypatch):
+    monkeypatch.setattr(slot_decoder, "_SHARE_FROM", share_from)
     policy = make_policy()
     counts = []
     run = policy._decoder._run
     policy._decoder._run = lambda tokens, *rest: counts.append(tuple(tokens.shape)) or run(tokens, *rest)
     episodes = played(policy, seeds=2, group_size=6, turns=1)
-    prompts = sum(rows for rows, columns in counts if columns > 1)
-    assert prompts == 2
+    prompts = [shape for shape in counts if shape[1] > 1]
+    assert sum(rows for rows, _ in prompts) == reads
+    read = sum(rows * columns for rows, columns in prompts)
+    first, second = (episodes[place].histories[0].spans[0].token_ids for place in (0, 6))
+    padded = 2 * max(len(first), len(second))
+    assert read == (padded if share_from > 1 else padded - common_prefix_length(first, second))
     assert len({e.turns[0].reply for e in episodes}) > 2
 
 
