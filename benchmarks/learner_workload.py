@@ -13,9 +13,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
-from peft import LoraConfig, get_peft_model
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+from art_trainer.models.loading import add_lora_adapter
 
 SPECIAL = ("<|pad|>", "<|im_start|>", "<|im_end|>", "<|unknown|>")
 ROLES = ("system", "user", "assistant", "tool")
@@ -90,8 +91,7 @@ def make_model(workload: Workload, seed: int = 0) -> Any:
     model = Qwen2ForCausalLM(config).eval()
     if not workload.lora:
         return model
-    adapter = LoraConfig(r=workload.lora, target_modules="all-linear", task_type="CAUSAL_LM")
-    return get_peft_model(model.bfloat16(), adapter, autocast_adapter_dtype=False)
+    return add_lora_adapter(model.bfloat16(), workload.lora)
 
 
 def make_tokenizer(workload: Workload) -> PreTrainedTokenizerFast:
