@@ -89,7 +89,11 @@ def page_module(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
 # What transformers says to TRL, and torch of a machine without a GPU.
 @pytest.mark.filterwarnings("ignore:`(is_)?gradient_checkpointing` is deprecated:FutureWarning")
 @pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")
-@pytest.mark.parametrize("page", PYTHON, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.e2e if page.name == "trl.md" else ()) for page in PYTHON],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
 def test_a_pages_python_runs(
     page: Path, page_module: types.ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

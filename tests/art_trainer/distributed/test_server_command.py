@@ -163,6 +163,7 @@ def test_ctrl_c_exits_with_130(serving: Serving) -> None:
     assert len(list_checkpoints(serving.folder / "run" / "checkpoints")) == 1
 
 
+@pytest.mark.e2e
 def test_workers_wait_for_a_server_that_broke_down(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     def break_down(trainer: GRPOTrainer, groups: Any) -> dict[str, float]:
         raise CheckpointError("the disk is full")

@@ -192,6 +192,7 @@ def test_leases_are_played_as_the_trainer_would_and_sent_once(scene):
 
 
 @pytest.mark.parametrize("lost", ["receipt", "connection"])
+@pytest.mark.e2e
 def test_a_result_without_receipt_is_sent_again(scene, monkeypatch, lost):
     put, dropped = WorkerConnection.put, []
 

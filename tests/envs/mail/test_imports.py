@@ -397,6 +397,7 @@ def test_every_nasty_message_is_imported_or_listed(tmp_path: Path) -> None:
     assert len(store) == report.imported
 
 
+@pytest.mark.e2e
 def test_real_mail_is_imported_whole_and_found_again(tmp_path: Path) -> None:
     source = tmp_path / "part.jsonl"
     with lzma.open(data_file("enron-subset.jsonl.xz"), "rt") as file:

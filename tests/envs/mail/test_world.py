@@ -392,6 +392,7 @@ def test_a_line_that_is_no_question_is_named(
         read_questions(path, store)
 
 
+@pytest.mark.e2e
 def test_the_world_is_made_once_and_opened_once_and_is_the_same_anywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -156,6 +156,7 @@ def test_a_resumed_run_continues_in_the_same_wandb_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, 1000])
+@pytest.mark.e2e
 def test_more_rows_than_a_log_takes_are_logged_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: int
 ) -> None:
