@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from calendar import day_abbr, day_name, month_abbr, month_name
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, timedelta
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any, Literal
 
 import numpy as np
@@ -21,8 +23,12 @@ _WIDEST = 1_000  # numbers in a range that a description gives
 
 _WORD = r"[^\W_]+"
 _NUMBERS = re.compile(r"(?<![\w.])(-?\d+) (?:to|and) (-?\d+)(?!\w|\.\d)")
-_LETTERS = re.compile(r"\b([a-zA-Z]) (?:to|and) ([a-zA-Z])\b")
 _CHOICES = re.compile(rf"({_WORD}(?:, {_WORD})*),? or ({_WORD})")
+_ORDERS = (ascii_lowercase, ascii_uppercase, day_name, day_abbr, month_name[1:], month_abbr[1:])
+_RANGES = tuple(
+    (list(order), re.compile(rf"\b({(either := '|'.join(order))}) (?:to|and) ({either})\b"))
+    for order in _ORDERS
+)
 _EXAMPLE = re.compile(rf"\b(?:such as|as in|for example|e\.g\.),? [\"'`]?({_WORD})")
 
 
@@ -95,11 +101,12 @@ def described_numbers(description: str) -> Sequence[int]:
 
 
 def described_words(description: str) -> list[str]:
-    """The values that a description allows: of ``"up or down"`` two, of ``"from a to z"`` the letters."""
+    """The values that a description allows: of ``"up or down"`` two, of ``"Monday to Friday"`` the days."""
     if found := _CHOICES.search(description):
         return [*re.findall(_WORD, found[1]), found[2]]
-    if found := _LETTERS.search(description):
-        return [chr(letter) for letter in range(ord(found[1]), ord(found[2]) + 1)]
+    for order, wanted in _RANGES:
+        if found := wanted.search(description):
+            return order[order.index(found[1]) : order.index(found[2]) + 1]
     return []
 
 

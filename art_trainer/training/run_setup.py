@@ -321,8 +321,13 @@ def env_texts(settings: Settings, make_env: MakeEnv) -> list[str]:
     return [text for episode in env_episodes(settings, make_env) for text in episode_texts(episode)]
 
 
+# What an episode costs, in tokens that are read: sampling one takes as long as reading five, and a turn has nine
+# of its own. If the longest costs more than ``_LONG``, a step has fewer groups, down to half of the default.
+_SAMPLED, _TURN, _LONG = 5, 9, 240
+
+
 def fit_to_env(settings: Settings) -> Settings:
-    """Choose what nobody set for a model of random weights: the length of replies and the history window."""
+    """Choose what nobody set for a model of random weights: length of replies, groups, history window."""
     run, config = settings.run, settings.config
     if run.model != SCRATCH or settings.resume is not None:
         return settings
@@ -331,12 +336,22 @@ def fit_to_env(settings: Settings) -> Settings:
     replies = {turn.reply for episode in episodes for turn in episode.turns}
     if not replies:  # no scripted policy, or none of that name, which the run refuses
         return settings
+    size = ScratchSize(**run.scratch)
+    texts = [text for episode in episodes for text in episode_texts(episode)]
+    tokenizer = scratch_tokenizer(texts, vocabulary_size=size.vocabulary_size)
+    tokens = {text: len(ids) for text, ids in zip(texts, tokenizer(texts)["input_ids"], strict=True)}
     if "max_completion_length" in left:
-        size = ScratchSize(**run.scratch)
-        texts = [text for episode in episodes for text in episode_texts(episode)]
-        tokenizer = scratch_tokenizer(texts, vocabulary_size=size.vocabulary_size)
-        longest = max(len(tokenizer(reply)["input_ids"]) for reply in replies)
-        config = replace(config, max_completion_length=longest + 2)
+        config = replace(config, max_completion_length=max(map(tokens.__getitem__, replies)) + 2)
+    if "groups_per_step" in left:
+        longest = max(
+            sum(_SAMPLED * tokens[turn.reply] + tokens[turn.observation] + _TURN for turn in episode.turns)
+            for episode in episodes
+        )
+        share = max(0.5, min(1.0, _LONG / longest))
+        parts = config.steps_per_generation
+        config = replace(
+            config, groups_per_step=max(parts, int(share * config.groups_per_step) // parts * parts)
+        )
     if "history_window" in left and repeats_state(episodes):
         run = replace(run, history_window=1)
     return replace(settings, run=run, config=config)
