@@ -17,7 +17,7 @@ INSTALL := $(PIP) install --constraint constraints.txt
 LINTED := art_gym art_trainer envs wrappers recipes tests benchmarks docs integrations
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-system train test test-all test-integrations lint format docs clean
+.PHONY: help setup setup-system train train-llm test test-all test-integrations lint format docs clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -26,6 +26,9 @@ setup: $(VENV)/.dev ## Install the project and its development tools into .venv.
 
 train: $(VENV)/.train ## Train an agent to search a mailbox; ARGS="…" goes to `art-trainer train`.
 	$(BIN)/art-trainer train --recipe email $(ARGS)
+
+train-llm: $(VENV)/.train ## The same with SmolLM2-135M-Instruct, which reads English; takes most of an hour.
+	$(BIN)/art-trainer train --recipe email-smollm2 $(ARGS)
 
 # Tests start many processes of this project's: only the first has to compile it.
 test: export PYTHONDONTWRITEBYTECODE =
