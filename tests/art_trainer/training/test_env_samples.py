@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from art_gym.random_calls import described_words
 from art_gym.testing import check_text_env
 from art_trainer.cli.run_config import gather_settings
 from art_trainer.rollout.envs import MakeEnv, env_maker
@@ -49,14 +50,28 @@ def settings(name: str, **flags: object) -> Settings:
     return gather_settings({"env": env, "model": "scratch", "scratch": SMALL, **flags}, overrides={})
 
 
-def test_reply_length_and_history_window_are_chosen_from_the_environment(tmp_path: Path) -> None:
-    for name, window in (("maze", 1), ("form", None)):
+def test_replies_history_and_groups_are_chosen_from_the_environment(tmp_path: Path) -> None:
+    for name, window, groups in (("maze", 1, 16), ("form", None, 16), ("guess", None, 32)):
         chosen = fit_to_env(settings(name, output_dir=str(tmp_path / name)))
-        assert chosen.run.history_window == window
+        assert (chosen.run.history_window, chosen.config.groups_per_step) == (window, groups)
         assert chosen.config.max_completion_length < 24
-    given = settings("maze", output_dir=str(tmp_path / "own"), history_window=3, max_completion_length=50)
-    kept = fit_to_env(given)
-    assert (kept.run.history_window, kept.config.max_completion_length) == (3, 50)
+    own = {"history_window": 3, "max_completion_length": 50, "groups_per_step": 28}
+    kept = fit_to_env(settings("maze", output_dir=str(tmp_path / "own"), **own))
+    assert kept.run.history_window == 3
+    assert (kept.config.max_completion_length, kept.config.groups_per_step) == (50, 28)
+
+
+@pytest.mark.parametrize(
+    ("description", "values"),
+    [
+        ("A day from Monday to Friday.", ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday"]),
+        ("Nov to Dec", ["Nov", "Dec"]),
+        ("One letter from x to z.", ["x", "y", "z"]),
+        ("From m1 to m5.", []),
+    ],
+)
+def test_ranges_of_days_months_and_letters_are_read(description: str, values: list[str]) -> None:
+    assert described_words(description) == values
 
 
 @pytest.mark.e2e
