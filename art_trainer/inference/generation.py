@@ -67,7 +67,7 @@ class TokenSequence:
 
     tokens: list[int]
     group: Hashable = None
-    """New sequences with equal ``group`` and tokens are computed once."""
+    """What sequences of one ``group`` read after equal tokens is read once."""
     uniforms: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
     """This turn's random numbers, one a token."""
     logprobs: list[float] = field(default_factory=list)
@@ -324,7 +324,11 @@ class SlotDecoder:
         return plain_attention and wrapped.accepts_positions and layers is not None
 
     def start(self, sequences: Sequence[TokenSequence]) -> None:
-        """Read what is new, shared prompts once, in batches of similar length; sample one token each."""
+        """Read what is new, in batches of similar length; sample one token each.
+
+        What the attempts of a group have in common is read once: their prompt, and an observation after
+        equal replies.
+        """
         leaders: dict[Hashable, TokenSequence] = {}
         followers: defaultdict[TokenSequence, list[TokenSequence]] = defaultdict(list)
         fresh: list[TokenSequence] = []
@@ -332,10 +336,12 @@ class SlotDecoder:
             if sequence.row < 0:
                 self._claim_row(sequence)
             self._trim_prefix(sequence)
-            prompt = (sequence.group, tuple(sequence.tokens)) if sequence.cached == 0 else id(sequence)
-            leader = leaders.setdefault(prompt, sequence)
+            kept = id(sequence.prefix), sequence.prefix_used, sequence.cached
+            leader = leaders.setdefault((sequence.group, *kept, *sequence.tokens), sequence)
             (fresh if leader is sequence else followers[leader]).append(sequence)
-        prompts = {s for s in followers if self.shares and len(s.tokens) >= _SHARE_FROM}
+        prompts = {
+            s for s in followers if s.cached == 0 and self.shares and len(s.tokens) >= _SHARE_FROM
+        }
         common = self._read_common([s for s in fresh if s.cached == 0], prompts)
         for batch in self._batches(prompts):
             self._read_prompts(batch, followers, common)
@@ -473,7 +479,7 @@ class SlotDecoder:
             sequence.cached = len(sequence.tokens)
         for leader, member in pairs:
             member.cached = leader.cached
-        width = max((leader.cached for leader, _ in pairs), default=0)
+        width = max((leader.own_cached for leader, _ in pairs), default=0)
         self._cache.copy_rows([leader.row for leader, _ in pairs], [m.row for _, m in pairs], width)
         self._sample_all(batch, followers, logits)
 

@@ -100,6 +100,25 @@ def test_a_groups_prompt_is_computed_once_and_what_prompts_begin_with_too(share_
     assert len({e.turns[0].reply for e in episodes}) > 2
 
 
+@pytest.mark.parametrize(("share_from", "common"), [(1, 1), (10**9, 0)])
+def test_what_follows_equal_replies_is_read_once(share_from, common, monkeypatch):
+    monkeypatch.setattr(slot_decoder, "_SHARE_FROM", share_from)
+    policy = make_policy(max_batch=40, stops=(), sampling={"max_new_tokens": 1, "temperature": 0.3})
+    reads = []
+    read = policy._decoder._read
+    policy._decoder._read = lambda batch, *rest, **options: (
+        reads.append(len(batch)) or read(batch, *rest, **options)
+    )
+    episodes = played(policy, seeds=2, group_size=20, turns=3)
+    contexts = {
+        (e.task_id, e.seed, sum((span.token_ids for span in e.histories[0].spans[: 2 * turn + 1]), ()))
+        for e in episodes
+        for turn in range(3)
+    }
+    assert sum(reads) == len(contexts) + common < 50
+    assert largest_error(policy.model, episodes, 0.3) < 1e-5
+
+
 def test_greedy_is_what_generate_gives():
     policy = make_policy(stops=(), sampling={"temperature": 0.0, "max_new_tokens": 12})
     (episode,) = rollout_episodes(policy, lambda: EchoEnv(1, words=9), [EpisodeSpec(4)])
