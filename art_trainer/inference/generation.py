@@ -339,9 +339,7 @@ class SlotDecoder:
             kept = id(sequence.prefix), sequence.prefix_used, sequence.cached
             leader = leaders.setdefault((sequence.group, *kept, *sequence.tokens), sequence)
             (fresh if leader is sequence else followers[leader]).append(sequence)
-        prompts = {
-            s for s in followers if s.cached == 0 and self.shares and len(s.tokens) >= _SHARE_FROM
-        }
+        prompts = {s for s in followers if s.cached == 0 and self.shares and len(s.tokens) >= _SHARE_FROM}
         common = self._read_common([s for s in fresh if s.cached == 0], prompts)
         for batch in self._batches(prompts):
             self._read_prompts(batch, followers, common)
