@@ -10,7 +10,6 @@ starts a new token history from :meth:`ChatFormat.prompt`.
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -113,10 +112,10 @@ class ChatFormat:
         self._lists_tools = False
         self._lists_tools = self._writes_tools()
         self.end_of_turn, self._end_text = self._find_end_of_turn()
+        self._last_prompt: tuple[list[Message], Tools, list[int]] | None = None
         self._separator = lru_cache(maxsize=4)(self._find_separator)
         self._keeps_reply = lru_cache(maxsize=4096)(self._writes_reply_verbatim)
-        # The attempts of a group start with the same prompt, and often see the same observation.
-        self._encoded_prompt = lru_cache(maxsize=512)(self._encode_prompt)
+        # The attempts of a group often see the same observation.
         self._shown = lru_cache(maxsize=4096)(self._rendered_observation)
         self._cached_encode = lru_cache(maxsize=4096)(self.encode)
 
@@ -129,11 +128,13 @@ class ChatFormat:
             variables: Further variables of the template.
         """
         messages = apply_history_window(messages, self.history_window)
-        return list(self._encoded_prompt(json.dumps([messages, tools, variables], default=dict)))
-
-    def _encode_prompt(self, conversation: str) -> list[int]:
-        messages, tools, variables = json.loads(conversation)
-        return self.encode(self.render(messages, tools, add_generation_prompt=True, **variables))
+        if variables:
+            return self.encode(self.render(messages, tools, add_generation_prompt=True, **variables))
+        if self._last_prompt is not None and self._last_prompt[:2] == (list(messages), tools):
+            return list(self._last_prompt[2])
+        token_ids = self.encode(self.render(messages, tools, add_generation_prompt=True))
+        self._last_prompt = [dict(message) for message in messages], tools, token_ids
+        return list(token_ids)
 
     def continuation(
         self, messages: Sequence[Message], tools: Tools = (), *, appended_only: bool = False

@@ -321,8 +321,8 @@ def env_texts(settings: Settings, make_env: MakeEnv) -> list[str]:
     return [text for episode in env_episodes(settings, make_env) for text in episode_texts(episode)]
 
 
-# What an episode costs, in tokens that are read: sampling one takes as long as reading five, and a turn has
-# nine of its own. If the longest costs more than ``_LONG``, a step has fewer groups, half of them at least.
+# What an episode costs, in tokens that are read: sampling one takes as long as reading five, and a turn has nine
+# of its own. If the longest costs more than ``_LONG``, a step has fewer groups, down to half of the default.
 _SAMPLED, _TURN, _LONG = 5, 9, 240
 
 
