@@ -63,7 +63,7 @@ CLAIMS = {
         "art/Email-v0", "success", "bm25", rise=0.35, rise_low=0.25, mean_rise_low=0.25, above=1.0,
         seconds=300,
     ),
-    # Its imitation begins where the scripted searcher is. A seed takes an hour on one core.
+    # Imitation alone comes to the scripted searcher. A seed takes an hour on one core.
     "email-smollm2": Claim(
         "art/Email-v0", "success", "scripted", rise=0.1, rise_low=0.05, mean_rise_low=0.1, above=1.1,
         seconds=3600, invalid=0.04,

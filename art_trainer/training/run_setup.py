@@ -321,8 +321,8 @@ def env_texts(settings: Settings, make_env: MakeEnv) -> list[str]:
     return [text for episode in env_episodes(settings, make_env) for text in episode_texts(episode)]
 
 
-# What an episode costs, in tokens that are read: sampling one takes as long as reading five, and a turn has nine
-# of its own. If the longest costs more than ``_LONG``, a step has fewer groups, down to half of the default.
+# A rough measure of what an episode costs, in tokens read: a sampled token counts as five, and a turn as nine
+# more. If the longest costs more than ``_LONG``, a step has fewer groups, half of them at least.
 _SAMPLED, _TURN, _LONG = 5, 9, 240
 
 

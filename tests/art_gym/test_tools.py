@@ -8,7 +8,7 @@ import pytest
 from art_gym.errors import ToolDeclarationError
 from art_gym.parameters import Code
 from art_gym.parsing.parser import Call, parse
-from art_gym.random_calls import random_calls
+from art_gym.random_calls import described_words, random_calls
 from art_gym.tools import Tool, collect_tools, tool
 
 
@@ -195,6 +195,19 @@ def test_declared_examples_are_in_the_schema_the_usage_and_the_random_calls() ->
     calls = [parse(act("Somewhere."), {"look": look}) for _ in range(20)]
     assert all(isinstance(call, Call) for call in calls)
     assert {call.arguments["city"] for call in calls if isinstance(call, Call)} == {"Paris", "Lima"}
+
+
+@pytest.mark.parametrize(
+    ("description", "values"),
+    [
+        ("A day from Monday to Friday.", ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday"]),
+        ("Nov to Dec", ["Nov", "Dec"]),
+        ("One letter from x to z.", ["x", "y", "z"]),
+        ("From m1 to m5.", []),
+    ],
+)
+def test_ranges_of_days_months_and_letters_are_read(description: str, values: list[str]) -> None:
+    assert described_words(description) == values
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from art_gym.random_calls import described_words
 from art_gym.testing import check_text_env
 from art_trainer.cli.run_config import gather_settings
 from art_trainer.rollout.envs import MakeEnv, env_maker
@@ -59,19 +58,6 @@ def test_replies_history_and_groups_are_chosen_from_the_environment(tmp_path: Pa
     kept = fit_to_env(settings("maze", output_dir=str(tmp_path / "own"), **own))
     assert kept.run.history_window == 3
     assert (kept.config.max_completion_length, kept.config.groups_per_step) == (50, 28)
-
-
-@pytest.mark.parametrize(
-    ("description", "values"),
-    [
-        ("A day from Monday to Friday.", ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday"]),
-        ("Nov to Dec", ["Nov", "Dec"]),
-        ("One letter from x to z.", ["x", "y", "z"]),
-        ("From m1 to m5.", []),
-    ],
-)
-def test_ranges_of_days_months_and_letters_are_read(description: str, values: list[str]) -> None:
-    assert described_words(description) == values
 
 
 @pytest.mark.e2e
