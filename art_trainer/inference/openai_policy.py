@@ -37,8 +37,8 @@ class OpenAIPolicy:
         max_new_tokens: Most tokens of a reply.
         timeout: Seconds one attempt may take.
         max_retries: Attempts after the first, with growing pauses, if the server is busy or broken.
-        send_tools: Whether to send the tools' schemas, for servers that accept them; the instructions
-            describe the tools too.
+        send_tools: Whether to send the tools' schemas, for servers that accept them. The instructions keep
+            their own list, since many a server drops schemas that its chat template has no place for.
         send_seed: Whether each request carries a seed drawn from the conversation's randomness.
         extra_body: Further fields of the request that the server knows.
         history_window: How many turns the model sees, the present one included; ``None`` for all.

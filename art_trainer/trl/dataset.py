@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from art_gym.base import without_tool_list
 from art_trainer.errors import ConfigError
 from art_trainer.rollout.envs import find_env
 from art_trainer.rollout.episodes import first_messages
@@ -25,6 +26,7 @@ def task_dataset(
     size: int | None = None,
     seed: int = 0,
     env_args: Mapping[str, Any] | None = None,
+    free_text: bool = False,
 ) -> Any:
     """Return a ``datasets.Dataset`` with a row for each start of an episode.
 
@@ -40,6 +42,8 @@ def task_dataset(
             other seeds.
         seed: The seed of the rows' seeds.
         env_args: Arguments of the environment, JSON-serialisable.
+        free_text: Keep the environment's own list of its tools in the system message, for
+            ``environment_factory(free_text=True)``; otherwise TRL shows the tools in the chat template's form.
 
     Raises:
         ModuleNotFoundError: If the package ``datasets`` (extra ``art-gym[trl]``) is missing.
@@ -65,6 +69,8 @@ def task_dataset(
             row_seed, task = int(state), tasks[place % len(tasks)] if tasks else None
             observation, info = made.reset(seed=row_seed, options=reset_options(task))
             messages = first_messages(observation, info.get("system") or "")
+            if messages[0]["role"] == "system" and not free_text:
+                messages[0]["content"] = without_tool_list(messages[0]["content"])
             messages[-1]["start"] = json.dumps({"seed": row_seed, "task": task})
             rows.append({"prompt": messages, "seed": row_seed, "task": task, "env": env_spec})
     return Dataset.from_list(rows)
@@ -93,7 +99,8 @@ def reset_options(task: str | None) -> dict[str, Any] | None:
 
 def check_start(env: str, seed: object, task: object, observation: str, prompt: Messages) -> None:
     """Raise a ConfigError if an episode does not begin with what its row's prompt says."""
-    if observation != "\n\n".join(message["content"] for message in prompt):
+    # The list of tools may be left out between the two.
+    if not (observation.startswith(prompt[0]["content"]) and observation.endswith(prompt[-1]["content"])):
         raise ConfigError(
             f"{env} with seed {seed} and task {task!r} does not begin with what the dataset's prompt says: "
             "leave the prompts as task_dataset made them, and check that the environment draws all its "

@@ -16,7 +16,7 @@ from tests.art_trainer.trl.trl_runs import SAY_ID, WORDS
 
 
 def test_every_row_has_all_columns_and_says_its_start_in_the_prompt_too() -> None:
-    rows = task_dataset("art/2048-v0", size=3, env_args={"max_turns": 7})
+    rows = task_dataset("art/2048-v0", size=3, env_args={"max_turns": 7}, free_text=True)
     assert rows.column_names == ["prompt", "seed", "task", "env"]
     for row in rows:
         assert json.loads(row["env"]) == {"id": "art/2048-v0", "args": {"max_turns": 7}}
@@ -25,6 +25,14 @@ def test_every_row_has_all_columns_and_says_its_start_in_the_prompt_too() -> Non
         assert [message["role"] for message in row["prompt"]] == ["system", "user"]
         assert "\n\n".join(message["content"] for message in row["prompt"]) == observation
     assert len(set(rows["seed"])) == 3
+
+
+def test_the_list_of_tools_is_left_to_the_chat_template() -> None:
+    system = task_dataset("art/Email-v0", size=1)[0]["prompt"][0]["content"]
+    listed = task_dataset("art/Email-v0", size=1, free_text=True)[0]["prompt"][0]["content"]
+    assert listed.startswith(system)
+    assert "- search(" not in system
+    assert "- search(" in listed.removeprefix(system)
 
 
 def test_tasks_come_once_each_and_then_again_with_other_seeds() -> None:

@@ -24,7 +24,7 @@ def _right_first(group: Sequence[Attempt], rubric: Rubric | None = None) -> Mapp
 
 @pytest.mark.parametrize(("hook", "reward"), [("rollout_func", "env"), ("environment_factory", "ruler")])
 def test_the_reward_rises(hook: str, reward: str, tmp_path: Path) -> None:
-    rows, tokenizer = task_dataset(SAY_ID, size=64), word_tokenizer()
+    rows, tokenizer = task_dataset(SAY_ID, size=64, free_text=True), word_tokenizer()
     if hook == "rollout_func":
         steps, metric = 40, "reward"
         how: dict[str, Any] = {"rollout_func": GymRollout(rows), "reward_funcs": env_reward}
