@@ -22,6 +22,21 @@ def players(env: gym.Env[Any, Any]) -> dict[str, Baseline]:
     return {**getattr(bare, "baselines", {}), **getattr(bare, "teachers", {})}
 
 
+def noisy(player: Act, random: Act, share: float, rng: np.random.Generator) -> Act:
+    """A player with a share of its replies replaced by random ones, so that it fails in various ways."""
+
+    def act(observation: str) -> str:
+        # A random reply takes up a turn, but no line of the player's script.
+        if rng.random() < share:
+            return random(observation)
+        try:
+            return player(observation)
+        except (LookupError, StopIteration):  # the script has no action for this state
+            return random(observation)
+
+    return act
+
+
 @dataclass(frozen=True, slots=True)
 class PlayerScore:
     """The average result of a scripted player's episodes."""

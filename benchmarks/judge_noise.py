@@ -26,7 +26,8 @@ from noisy_judge import NoisyJudge
 from trainings import BEFORE, Cell, Row, Task, row_of, run_cells
 
 from art_gym.wrappers.judging import Judge, RubricJudge
-from art_trainer.analysis.judge_evaluation import blind_judge, kendall_tau_b
+from art_gym.wrappers.judging.agreement import kendall_tau_b
+from art_trainer.analysis.judge_evaluation import blind_judge
 
 NOISE = (0.0, 0.1, 0.2, 0.3, 0.5, 1.0)
 NOISY = "noisy:"

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from art_gym.wrappers.judging import Attempt, JudgingError, Step, judge_group
-from art_trainer.analysis.judge_evaluation import judged_tau
+from art_gym.wrappers.judging.agreement import judged_tau
 from benchmarks.noisy_judge import NoisyJudge
 
 

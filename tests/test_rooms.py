@@ -24,7 +24,9 @@ ROOMS = {
         "judging reward_terms rubric_reward group_scorer ruler_reward group_env "
         "adapters"
     ).split(),
-    "art_gym.wrappers.judging": ("base cache budget prompt http_client llm_judge rubric_judge").split(),
+    "art_gym.wrappers.judging": (
+        "base agreement cache budget prompt http_client llm_judge rubric_judge"
+    ).split(),
     "art_gym.envs.mail": (
         "message words values grading store synthetic questions importers collection rewards baselines env"
     ).split(),

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from art_gym.baselines import noisy
 from art_trainer.errors import ConfigError
 from art_trainer.inference.policy import Conversation, Policy
-from art_trainer.inference.scripted_policy import Player, ScriptedPolicy, make_player
+from art_trainer.inference.scripted_policy import ScriptedPolicy, make_player
 from art_trainer.rollout.envs import EnvPool, MakeEnv
 from art_trainer.rollout.episodes import rollout_episodes
 from art_trainer.rollout.evaluate import evaluation_starts
@@ -58,21 +59,8 @@ class NoisyScriptedPolicy(ScriptedPolicy):
         if conversation.state is None:
             rng = conversation.rng
             player, random = make_player(conversation, self.baseline), make_player(conversation, RANDOM)
-            conversation.state = _noisy(player, random, rng.uniform(0, self._noise), rng)
+            conversation.state = noisy(player, random, rng.uniform(0, self._noise), rng)
         super().submit(conversation)
-
-
-def _noisy(player: Player, random: Player, share: float, rng: np.random.Generator) -> Player:
-    def act(observation: str) -> str:
-        # A random reply takes up a turn, but no line of the player's script.
-        if rng.random() < share:
-            return random(observation)
-        try:
-            return player(observation)
-        except (LookupError, StopIteration):  # the script has no action for this state
-            return random(observation)
-
-    return act
 
 
 def mixed_starts(

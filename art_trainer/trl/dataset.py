@@ -43,7 +43,7 @@ def task_dataset(
         seed: The seed of the rows' seeds.
         env_args: Arguments of the environment, JSON-serialisable.
         free_text: Keep the environment's own list of its tools in the system message, for
-            ``environment_factory(free_text=True)``; otherwise TRL shows the tools in the chat template's form.
+            ``environment_factory(free_text=True)``; otherwise the chat template lists them.
 
     Raises:
         ModuleNotFoundError: If the package ``datasets`` (extra ``art-gym[trl]``) is missing.

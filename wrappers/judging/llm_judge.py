@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from art_gym.base import without_tool_list
 from art_gym.errors import did_you_mean
 from art_gym.wrappers.judging.base import (
     Attempt,
@@ -380,7 +381,8 @@ def plan_batches(digest: GroupDigest, room: int, most: int) -> Batches:
 
 def _shared(digest: GroupDigest, room: int) -> tuple[tuple[str, str], ...]:
     parts: list[tuple[str, tuple[Section, ...]]] = [("task", (digest.task,))]
-    if digest.tools.text:
+    lists_tools = without_tool_list(digest.task.text) != digest.task.text
+    if digest.tools.text and not lists_tools:
         parts.append(("tools", (digest.tools,)))
     if digest.shared:
         parts.append(("beginning, the same in all attempts", digest.shared))
