@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import secrets
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,11 +19,15 @@ from art_trainer.cli.run_config import default_env
 from art_trainer.errors import ConfigError, EvaluationFailedError
 
 if TYPE_CHECKING:
+    from art_gym.wrappers.judging import LLMJudge
     from art_trainer.analysis.judge_evaluation import JudgeEvaluation, RatedJudge
     from art_trainer.inference.policy import Policy
     from art_trainer.rollout.envs import MakeEnv
 
 RUBRIC, OPENAI = "rubric", "openai:"
+_LOOPBACK, _MAX_BODY = "127.0.0.1", 16 * 2**20
+_TIMEOUT = 3600.0
+"""Seconds that a model on this machine may take for an answer; it may wait for those of other groups."""
 
 judge_app = typer.Typer(help="Judges: how well do they order attempts?", no_args_is_help=True)
 # A callback keeps `eval` a sub-command although it is the only one.
@@ -34,6 +39,7 @@ flags.app.add_typer(judge_app, name="judge")
     "eval",
     "`art-trainer judge eval --without-facts` rates the rubric on the generated mailbox.",
     "`art-trainer judge eval --judge openai:qwen3@http://localhost:8000/v1 --env art/Coding-v0`.",
+    "`art-trainer judge eval --judge smollm2 --judge runs/Judge-v0-smollm2-0`: models on this machine.",
     "`art-trainer judge eval --env art/2048-v0 --policies random --policies greedy --policies snake`: chosen "
     "players, since some players of a game are slow.",
     "`art-trainer judge eval --episodes runs/Email-v0-art-tiny-1`: the groups of a recorded run.",
@@ -63,7 +69,8 @@ def judge_eval(
     shown and when asked again, and the cost of a group.
 
     Flags:
-        judge: rubric, or openai:MODEL@URL (its key from OPENAI_API_KEY).
+        judge: rubric, openai:MODEL@URL (its key from OPENAI_API_KEY), or a model on this machine: a name of
+            art-trainer models, a folder, a run, or a Hugging Face name.
         groups: Number of groups; of recorded ones the first.
         size: Attempts in a group.
         policies: Scripted players of the environment, in turn. [default: all]
@@ -151,10 +158,33 @@ def _judges(
             again = stack.enter_context(llm_judge(name, **uncached)) if "cache" in arguments else None
             yield RatedJudge(name, judge, again)
         else:
-            known = (RUBRIC, f"{OPENAI}MODEL@URL")
-            raise ConfigError(f"no judge {name!r}{did_you_mean(name, known)}; there are {', '.join(known)}")
+            yield RatedJudge(name, stack.enter_context(_served_judge(name, arguments)))
     except (JudgingError, TypeError) as error:
         raise ConfigError(f"--judge {name}: {error}") from error
+
+
+@contextlib.contextmanager
+def _served_judge(name: str, arguments: Mapping[str, Any]) -> Iterator[LLMJudge]:
+    """A model on this machine, served over HTTP and asked as any other judge model."""
+    from art_trainer.inference.sampling import SamplingParams
+    from art_trainer.models.loading import ModelOptions
+    from art_trainer.serving.http.middleware import AccessPolicy, HostNames
+    from art_trainer.serving.http.server import ServerThread, create_app
+    from art_trainer.serving.openai import ServedPolicy, openai_router
+    from art_trainer.training.run_setup import llm_judge, local_policy
+
+    policy = local_policy(name, ModelOptions(), sampling=SamplingParams(), baselines=(RUBRIC,))
+    token = secrets.token_urlsafe()
+    app = create_app(AccessPolicy(HostNames(_LOOPBACK), _MAX_BODY, token=token), "OpenAI's API below /v1")
+    with ServedPolicy(policy) as served:
+        app.include_router(openai_router(served))
+        server = ServerThread(app, _LOOPBACK, 0, name="judge")
+        options = {"api_key": token, "timeout": _TIMEOUT, **arguments}
+        try:
+            with llm_judge(f"{OPENAI}{served.name}@{server.url}/v1", **options) as judge:
+                yield judge
+        finally:
+            server.stop()
 
 
 def _players(env: str, make_env: MakeEnv, names: Sequence[str], noise: float) -> list[Policy]:

@@ -100,6 +100,13 @@ def test_a_judge_model_over_http_with_its_cost_and_its_bias(judge_eval, tmp_path
     assert [group["scores"] for group in again["groups"]] == [group["scores"] for group in judge["groups"]]
 
 
+def test_a_model_on_this_machine_is_served_and_asked(judge_eval):
+    options = ["--groups", 2, "--size", 2, "--checks", 0]
+    options += ["--judge-args", "max_answer_tokens=8", "--judge-args", "max_repairs=0"]
+    with pytest.raises(EvaluationFailedError, match=r"`art-tiny` at http.*it was cut off at the most tokens"):
+        judge_eval("--judge", "art-tiny", *options)
+
+
 def test_a_judge_model_that_fails_is_counted_and_one_that_only_fails_is_given_up(judge_eval, serve, invoke):
     def answer(number, request):
         return says("no idea" if number % 2 else answer_json(dict.fromkeys(shown(request), 0.5)))

@@ -57,7 +57,7 @@ JUDGE = f"judge eval {ENV}"
         ("self-play --env art/Email-v0", "is an environment with one seat: use art-trainer train"),
         (f"{SELF_PLAY} --env toy/Rice-v0", "no game `toy/Rice-v0`; did you mean `toy/Race-v0`"),
         (f"{SELF_PLAY} --env-args goal=low", "`goal` must be a whole number"),
-        (f"{JUDGE} --judge rubrik", "no judge 'rubrik'; did you mean `rubric`"),
+        (f"{JUDGE} --judge rubrik", "no policy 'rubrik'; did you mean `rubric`"),
         (f"{JUDGE} --judge rubric --judge rubric", "--judge rubric is given twice"),
         (f"{JUDGE} --policies scriptd", "scriptd"),
         (f"{JUDGE} --policies random --policies random", "--policies random is given twice"),
