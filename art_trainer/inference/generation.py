@@ -1,8 +1,9 @@
 """Batched token generation: sequences are started together, then extended token by token.
 
 There are two decoders. :class:`SlotDecoder` keeps keys and values from turn to turn; it serves every model
-whose cache is one entry a token. :class:`RecomputeDecoder` serves every other causal language model: it reads
-the whole context again each turn, contexts of equal length together and so without padding.
+whose cache is one entry a token, sliding windows included. :class:`RecomputeDecoder` serves every other
+causal language model: it reads the whole context again each turn, contexts of equal length together and so
+without padding.
 
 Shape letters: B rows, Q query tokens, V the vocabulary.
 """
@@ -309,10 +310,12 @@ class SlotDecoder:
         layers = SlotCache.layer_count_for(self._model.config)
         assert layers is not None, "ask SlotDecoder.serves first"
         self._cache = SlotCache(layers)
+        self._window = SlotCache.window_for(self._model.config)
+        self._mask_types = frozenset() if self._window is None else _mask_types(self._model.base)
         self._read_tokens = read_tokens
         self._owners: list[TokenSequence | None] = []
         self._prompts: list[SharedPrompt | None] = []
-        self.shares = can_share(model, self._model.base, layers)
+        self.shares = self._window is None and can_share(model, self._model.base, layers)
 
     @staticmethod
     def serves(model: torch.nn.Module) -> bool:
@@ -321,7 +324,9 @@ class SlotDecoder:
         # Other attention kernels (flash, flex) do not take a mask of four dimensions.
         plain_attention = wrapped.config._attn_implementation in ("sdpa", "eager")
         layers = SlotCache.layer_count_for(wrapped.config)
-        return plain_attention and wrapped.accepts_positions and layers is not None
+        if not (plain_attention and wrapped.accepts_positions and layers is not None):
+            return False
+        return SlotCache.window_for(wrapped.config) is None or _windows_agree(wrapped)
 
     def start(self, sequences: Sequence[TokenSequence]) -> None:
         """Read what is new, in batches of similar length; sample one token each.
@@ -532,13 +537,16 @@ class SlotDecoder:
         """Run one forward pass: a query sees its row's shared prompt, and the row up to itself."""
         dtype = self._model.dtype
         # [B, 1, Q, width]: a query sees the positions of its row up to its own.
-        hidden = torch.arange(window.width, device=tokens.device) > window.positions[:, None, :, None]
-        mask = torch.zeros(hidden.shape, dtype=dtype, device=tokens.device)
-        mask.masked_fill_(hidden, torch.finfo(dtype).min)
+        ahead = torch.arange(window.width, device=tokens.device) - window.positions[:, None, :, None]
+        hidden = ahead > 0
+        full = sliding = _additive(hidden, dtype)
+        if self._window is not None:
+            sliding = _additive(hidden | (ahead <= -self._window), dtype)
+        by_type = {"full_attention": full, "sliding_attention": sliding}
         self._cache.window = window
         inputs = {
             "input_ids": tokens,
-            "attention_mask": mask,
+            "attention_mask": {kind: by_type[kind] for kind in self._mask_types} or sliding,
             "position_ids": positions,
             "past_key_values": self._cache,
             "use_cache": True,
@@ -574,6 +582,46 @@ class SlotDecoder:
                 owner.row = sequence.row
             self._owners[row] = sequence
             sequence.row = row
+
+
+def _additive(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    """What is added to the scores to hide keys."""
+    mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
+    return mask.masked_fill_(hidden, torch.finfo(dtype).min)
+
+
+def _mask_types(base: PreTrainedModel) -> frozenset[str]:
+    """The types of layers for which the decoder takes a mask each; empty if it takes one for all."""
+    decoder = base.get_decoder()  # type: ignore[no-untyped-call]
+    takes_several = "causal_mask_mapping := attention_mask" in inspect.getsource(type(decoder))
+    types = getattr(decoder.config, "layer_types", None)
+    return frozenset(types) if takes_several and types else frozenset()
+
+
+_PROBE_WINDOW, _PROBE_LENGTH = 3, 9
+
+
+def _windows_agree(model: SamplingModel) -> bool:
+    """Whether the masks for sliding windows lead to the logits of the model's own forward.
+
+    Found out with a window of a few tokens, so that it takes few tokens to leave it.
+    """
+    text: Any = model.config.get_text_config(decoder=True)
+    window, text.sliding_window = text.sliding_window, _PROBE_WINDOW
+    try:
+        decoder = SlotDecoder(model.model, SamplingParams(temperature=0.0), read_tokens=_PROBE_LENGTH)
+        sequence = TokenSequence([token % text.vocab_size for token in range(_PROBE_LENGTH)])
+        with sampling_mode(model.model), full_precision():
+            wanted, _ = model(input_ids=torch.tensor([sequence.tokens], device=model.device), use_cache=False)
+            sequence.tokens, last = sequence.tokens[:-1], sequence.tokens[-1]
+            decoder._claim_row(sequence)
+            decoder._read([sequence], [0], shared=False)
+            sequence.cached, sequence.tokens = _PROBE_LENGTH - 1, [*sequence.tokens, last]
+            found = decoder._read([sequence], [0], shared=False)
+    finally:
+        text.sliding_window = window
+    tolerance = 1e-4 if wanted.dtype in (torch.float32, torch.float64) else 0.1
+    return bool((found - wanted).abs().max() < tolerance)
 
 
 def _send(table: NDArray[np.int32], device: torch.device) -> Tensor:

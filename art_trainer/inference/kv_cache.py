@@ -24,7 +24,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
-from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer
+from transformers.cache_utils import (
+    Cache,
+    CacheLayerMixin,
+    DynamicCache,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+)
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -173,13 +179,24 @@ class SlotCache(Cache):
     def layer_count_for(config: PreTrainedConfig) -> int | None:
         """Return how many layers a model needs, or ``None`` if its cache is not plain keys and values.
 
-        Sliding windows, linear attention and indexed attention keep other things than one entry a token;
-        compressed latents (DeepSeek-V3, Kimi K2) are one entry a token and fit.
+        Linear, indexed and chunked attention keep other things than one entry a token; compressed latents
+        (DeepSeek-V3, Kimi K2) are one entry a token and fit. Layers that see a window keep all entries here,
+        and a mask hides the older ones.
         """
-        layers = DynamicCache(config=config).layers
-        if not layers or any(type(layer) is not DynamicLayer for layer in layers):
+        types = {type(layer) for layer in DynamicCache(config=config).layers}
+        plain = types == {DynamicLayer} or (
+            types <= {DynamicLayer, DynamicSlidingWindowLayer} and SlotCache.window_for(config) is not None
+        )
+        return len(DynamicCache(config=config).layers) if plain else None
+
+    @staticmethod
+    def window_for(config: PreTrainedConfig) -> int | None:
+        """How many tokens, itself included, a token sees in the layers with a window; ``None`` without."""
+        text: Any = config.get_text_config(decoder=True)
+        if not any(type(layer) is DynamicSlidingWindowLayer for layer in DynamicCache(config=config).layers):
             return None
-        return len(layers)
+        known = set(getattr(text, "layer_types", None) or ()) <= {"full_attention", "sliding_attention"}
+        return getattr(text, "sliding_window", None) if known else None
 
     def reserve(self, rows: int, positions: int, *, shared: bool = False) -> None:
         """Grow one of the tables to at least so many rows and positions."""

@@ -15,7 +15,9 @@ from transformers import (
     DeepseekV3Config,
     DogeConfig,
     Gemma2Config,
+    Gemma3TextConfig,
     GptOssConfig,
+    Lfm2Config,
     LlamaConfig,
     MistralConfig,
     NemotronConfig,
@@ -96,6 +98,7 @@ def tiny_config(family: str, vocab_size: int = 300, hidden: int = 48, **changes:
         "qk_nope_head_dim": 8,
         "v_head_dim": 12,
     }
+    mixed = ["sliding_attention", "full_attention"]
     dynamic = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
     factors = {"short_factor": [1.0] * (hidden // 8), "long_factor": [9.0] * (hidden // 8)}
     longrope = {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4, **factors}}
@@ -104,6 +107,8 @@ def tiny_config(family: str, vocab_size: int = 300, hidden: int = 48, **changes:
         "qwen3": (Qwen3Config, {"head_dim": 16}),
         "llama": (LlamaConfig, {}),
         "mistral-sliding": (MistralConfig, {"sliding_window": 8}),
+        "gemma3-sliding": (Gemma3TextConfig, {"head_dim": 16, "sliding_window": 8, "layer_types": mixed}),
+        "lfm2": (Lfm2Config, {"layer_types": ["conv", "full_attention"]}),
         "deepseek-v3": (DeepseekV3Config, deepseek),
         "gemma2": (Gemma2Config, {"head_dim": 16}),
         "gpt-oss": (GptOssConfig, {"head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2}),

@@ -99,7 +99,7 @@ def test_tokens_that_complete_nothing_are_not_decoded_again() -> None:
     assert decoded[3:] == [2, 8]  # and then a few tokens, not the reply
 
 
-@pytest.mark.parametrize("family", ["qwen2", "mistral-sliding"])
+@pytest.mark.parametrize("family", ["qwen2", "lfm2"])
 def test_replies_end_with_the_string_and_keep_their_tokens(family: str) -> None:
     strings = ("e", "\n", "x")
     policy = make_policy(family, stops=(), sampling={"max_new_tokens": 16, "stop_strings": strings})

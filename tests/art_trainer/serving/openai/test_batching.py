@@ -106,7 +106,7 @@ def test_replies_beyond_the_batch_wait_for_their_turn(monkeypatch: pytest.Monkey
 
 
 def test_models_whose_cache_is_not_kept_are_sampled_in_as_many_ways() -> None:
-    model, sampling = tiny_model("mistral-sliding"), SamplingParams(max_new_tokens=9)
+    model, sampling = tiny_model("lfm2"), SamplingParams(max_new_tokens=9)
     policy = TransformersPolicy(model, byte_tokenizer(CHATML), sampling=sampling, name="tiny")
     with served_client(policy) as (served, client), ThreadPoolExecutor(4) as pool:
         alone = [chat(client, seed=who, **WAYS[who]) for who in range(4)]
