@@ -20,7 +20,7 @@ _ENVS: dict[str, dict[str, Any]] = {
         "vector_entry_point": "art_gym.envs.game_2048.vector:make_vector_env",
     },
     "art/Coding-v0": {"entry_point": "art_gym.envs.coding.env:CodingEnv"},
-    "art/Judge-v0": {"entry_point": "art_gym.envs.judging:JudgeEnv"},
+    "art/Judge-v0": {"entry_point": f"{_ADAPTERS}.judge_env:JudgeEnv"},
     # Environments of other libraries; a missing library is reported when one of them is made.
     "toy/FrozenLake-v0": {"entry_point": f"{_ADAPTERS}.frozen_lake:FrozenLakeTextEnv"},
     "gem/Env-v0": {"entry_point": f"{_ADAPTERS}.gem_env:GemTextEnv"},

@@ -171,6 +171,11 @@ class TextAdapter(TextEnv):
         )
         return result
 
+    @property
+    def takes_free_text(self) -> bool:
+        """Whether the whole reply is the action; then the agent is told of no tools."""
+        return self._write is not None
+
     def possible_actions(self) -> list[str]:
         """The names of the actions that the environment's mask allows now: all, if there is no mask."""
         names = list(self._actions)
@@ -184,7 +189,7 @@ class TextAdapter(TextEnv):
         """Begin an episode, see :meth:`TextEnv.reset`; the environment gets the same seed."""
         self._seed = seed
         observation, info = super().reset(seed=seed, options=options)
-        if self._write is not None:
+        if self.takes_free_text:
             info["tools"] = []
             if not self.system:
                 observation = observation.removeprefix("\n\n")
@@ -202,7 +207,7 @@ class TextAdapter(TextEnv):
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take the model's whole reply as the action, see :meth:`TextEnv.step`."""
         self._reply, self._cut = action, False
-        free = self._write is not None and isinstance(action, str)
+        free = self.takes_free_text and isinstance(action, str)
         observation, reward, terminated, truncated, info = super().step("say()" if free else action)
         if free and "call" in info:
             info["call"] = {"name": "say", "arguments": {"text": action}}

@@ -71,7 +71,9 @@ def _info(subject: Subject) -> Iterator[str]:
         for turn, seen in enumerate(episode):
             if wrong := _wrong_in_info(seen.info, turn):
                 yield f"After {quoted(seen.reply)} {wrong}; info has the keys {list(seen.info)}."
-        if episode[0].info["tools"] != [item.schema() for item in subject.env.tools.values()]:
+        free_text = getattr(subject.env, "takes_free_text", False)
+        schemas = [] if free_text else [item.schema() for item in subject.env.tools.values()]
+        if episode[0].info["tools"] != schemas:
             yield "After reset `tools` is not the list of the tools' schemas."
 
 

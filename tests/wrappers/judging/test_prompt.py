@@ -36,7 +36,7 @@ def prompt_of(group: list[Attempt], rubric: Rubric = RULER_RUBRIC, seed: int = 0
 
 
 def mark_of(prompt: Prompt) -> str:
-    return re.findall(r"`\[(\w+) begin …\]`", prompt.messages[0]["content"])[0]
+    return re.match(r"MARK is (\w+)\.\n", prompt.messages[1]["content"])[1]
 
 
 def outline(prompt: Prompt) -> list[str]:

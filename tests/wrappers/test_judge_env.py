@@ -11,7 +11,7 @@ import pytest
 
 import art_gym  # noqa: F401 (registers the environments)
 from art_gym.baselines import play, players
-from art_gym.envs.judging import write_answer
+from art_gym.wrappers.adapters.judge_env import write_answer
 from art_gym.wrappers.judging import LLMJudge, Score
 from tests.wrappers.judging.judge_server import Bench, Reply, Request, says, shown
 
@@ -19,11 +19,11 @@ MAIL = {"difficulty": 1, "max_turns": 3}
 
 
 def made(**options: Any) -> gym.Env[str, str]:
-    return gym.make("art/Judge-v0", **{"env_args": MAIL, **options})
+    return gym.make("art/Judge-v0", **{"env_args": MAIL, "max_turns": 1, **options})
 
 
 def answer(env: gym.Env[str, str], values: list[float]) -> str:
-    labels = env.unwrapped.prompt.labels  # type: ignore[attr-defined]
+    labels = env.unwrapped.question.prompt.labels  # type: ignore[attr-defined]
     return write_answer({label: Score(value) for label, value in zip(labels, values, strict=True)})
 
 
@@ -39,14 +39,14 @@ def test_the_question_is_what_a_judge_asks(env: gym.Env[str, str]) -> None:
     observation, info = env.reset(seed=3)
     with closing(Bench()) as bench:
         judge: LLMJudge = bench.judge(reply)
-        judge(env.unwrapped.attempts)  # type: ignore[attr-defined]
+        judge(env.unwrapped.question.attempts)  # type: ignore[attr-defined]
     rules, material = (message["content"] for message in bench.requests[0]["messages"])
     assert (info["system"], observation) == (rules, f"{rules}\n\n{material}")
 
 
 def test_the_reward_is_the_agreement_with_the_true_rewards(env: gym.Env[str, str]) -> None:
     env.reset(seed=3)
-    rewards = env.unwrapped.rewards  # type: ignore[attr-defined]
+    rewards = env.unwrapped.question.rewards  # type: ignore[attr-defined]
     assert len(set(rewards)) > 1
     scaled = [(reward + 2) / 4 for reward in rewards]
     for values, tau, success in [
@@ -63,11 +63,11 @@ def test_the_reward_is_the_agreement_with_the_true_rewards(env: gym.Env[str, str
 def test_an_answer_that_cannot_be_read_costs_the_most(env: gym.Env[str, str], wrong: str) -> None:
     env.reset(seed=3)
     if wrong == "half":
-        entries = json.loads(answer(env, [0.5] * len(env.unwrapped.rewards)))["scores"]  # type: ignore[attr-defined]
+        entries = json.loads(answer(env, [0.5] * len(env.unwrapped.question.rewards)))["scores"]  # type: ignore[attr-defined]
         wrong = json.dumps({"scores": entries[1:]})
-    observation, reward, terminated, _, info = env.step(wrong)
-    assert (reward, terminated, info["success"], info["error"]["kind"]) == (-1, True, False, "unreadable")
-    assert observation.startswith("The answer cannot be read: ")
+    observation, reward, _, truncated, info = env.step(wrong)
+    assert (reward, truncated, info["success"], info["error"]["kind"]) == (-1, True, False, "refused")
+    assert observation.startswith("the environment refused this: ")
 
 
 def test_its_players_its_splits_and_its_seeds(env: gym.Env[str, str]) -> None:
