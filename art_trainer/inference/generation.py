@@ -27,6 +27,7 @@ from transformers import PreTrainedModel
 from art_trainer.inference.kv_cache import SharedPrefixes, SlotCache, Window, can_share, shared_attention
 from art_trainer.inference.sampling import SamplingParams, penalize_repetition, sample, sampling_logprobs
 from art_trainer.models.loading import full_precision
+from art_trainer.models.logprobs import rounding_tolerance
 from art_trainer.models.tree_attention import can_prune, pruned
 
 TopLogprobs = tuple[tuple[int, float], ...]
@@ -184,8 +185,7 @@ class SamplingModel:
             wanted = self.model(input_ids=tokens, logits_to_keep=1).logits[:, -1]
             with pruned(self._decoder, torch.tensor([3, 7], device=self.device)):
                 found = self.model(input_ids=tokens).logits[0]
-        tolerance = 1e-4 if wanted.dtype in (torch.float32, torch.float64) else 0.1
-        return bool(found.shape == wanted.shape and (found - wanted).abs().max() < tolerance)
+        return found.shape == wanted.shape and bool((found - wanted).abs().max() < rounding_tolerance(wanted))
 
     @staticmethod
     def _sample_alike(
@@ -620,8 +620,7 @@ def _windows_agree(model: SamplingModel) -> bool:
             found = decoder._read([sequence], [0], shared=False)
     finally:
         text.sliding_window = window
-    tolerance = 1e-4 if wanted.dtype in (torch.float32, torch.float64) else 0.1
-    return bool((found - wanted).abs().max() < tolerance)
+    return bool((found - wanted).abs().max() < rounding_tolerance(wanted))
 
 
 def _send(table: NDArray[np.int32], device: torch.device) -> Tensor:

@@ -54,15 +54,23 @@ def usable_memory(device: torch.device) -> int:
 
 
 def release_memory(device: torch.device) -> None:
-    """Give memory that is no longer used back to the system.
-
-    Without it the next phase of a run gets new memory on top: PyTorch keeps a GPU's freed blocks, and glibc,
-    with a threshold that it raises by itself, keeps blocks of up to 32 MiB. A small process keeps its memory:
-    for a tiny model, getting it again would be a tenth of a step.
-    """
+    """Give memory that is no longer used back to the system, so that the next phase of a run can have it."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    elif sys.platform == "linux" and psutil.Process().memory_info().rss > SMALL_PROCESS:
+    else:
+        trim_memory(device)
+
+
+def trim_memory(device: torch.device) -> None:
+    """Give back what is free between the blocks of a CPU that are in use; nothing for other devices.
+
+    With a threshold that it raises by itself, glibc keeps freed blocks of up to 32 MiB. Micro-batches of
+    different sizes leave gaps that the next does not fit into, so a process grows from one to the next. A
+    small process keeps its memory: for a tiny model, getting it again would be a tenth of a step.
+    """
+    if device.type != "cpu" or sys.platform != "linux":
+        return
+    if psutil.Process().memory_info().rss > SMALL_PROCESS:
         trim: Any = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:  # other C libraries have none
             trim(0)

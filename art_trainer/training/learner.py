@@ -35,7 +35,7 @@ from art_trainer.algorithms.losses import kl_k3, policy_loss, sampler_correction
 from art_trainer.config import GRPOConfig
 from art_trainer.inference.sampling import SamplingParams, batch_logprobs
 from art_trainer.models.logprobs import Scorer
-from art_trainer.models.memory import MicroBatchLimit, release_memory
+from art_trainer.models.memory import MicroBatchLimit, release_memory, trim_memory
 from art_trainer.models.optim import UpdateGuard, make_optimizer, schedule_factor, trained_parameters
 from art_trainer.models.packing import Batch, TokenRow, pack
 from art_trainer.training.critic import Critic, ValueEstimates
@@ -318,6 +318,8 @@ class Learner:
             for batch, counts in self._batches(rows, self._scorer, tokens):
                 part, found = self._run(self._scorer, partial(self._loss, batch, step_tokens, turns))
                 (part if counts else 0 * part).backward()  # type: ignore[no-untyped-call]
+                del part
+                trim_memory(self._scorer.device)
                 if counts:
                     sums.append(found)
             return sums

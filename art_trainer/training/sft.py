@@ -17,7 +17,7 @@ from art_trainer.inference.policy import Conversation, Reply, TrainablePolicy
 from art_trainer.inference.scripted_policy import Player, ScriptedPolicy, full_observation, make_player
 from art_trainer.models.chat_template import ChatFormat
 from art_trainer.models.logprobs import Scorer
-from art_trainer.models.memory import MicroBatchLimit, release_memory
+from art_trainer.models.memory import MicroBatchLimit, release_memory, trim_memory
 from art_trainer.models.optim import UpdateGuard, make_optimizer, schedule_factor
 from art_trainer.models.packing import TokenRow, pack
 from art_trainer.rollout.envs import EnvPool, MakeEnv
@@ -148,6 +148,8 @@ def _backward(scorer: Scorer, guard: UpdateGuard, rows: Sequence[TokenRow], limi
             part = -(scorer.score(batch)[0] * batch.advantages_N).sum() / tokens
             part.backward()  # type: ignore[no-untyped-call]
             loss += float(part.detach())
+            del part
+            trim_memory(scorer.device)
         return loss
 
     return limit.run(compute, max(len(row.token_ids) for row in rows))

@@ -102,6 +102,14 @@ def test_fast_paths_are_chosen_by_structure_also_where_weights_are_small(
         assert logprobs.numpy() == pytest.approx(wanted, rel=1e-4, abs=1e-3)
 
 
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama", "deepseek-v3"])
+def test_the_large_logits_of_trained_weights_switch_no_fast_path_off(family: str) -> None:
+    model = tiny_model(family).bfloat16()
+    model.get_output_embeddings().weight.data *= 20
+    scorer = Scorer(model)
+    assert (scorer._splits_head, scorer.prunes, scorer.shares_prefixes) == (True, True, True)
+
+
 def test_logits_in_chunks_give_the_same_and_remember_none(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model()
     rows = rows_of(made_groups(model))
