@@ -65,8 +65,8 @@ CLAIMS = {
     ),
     # Imitation alone comes to the scripted searcher. A seed takes an hour on one core.
     "email-smollm2": Claim(
-        "art/Email-v0", "success", "scripted", rise=0.1, rise_low=0.05, mean_rise_low=0.1, above=1.1,
-        seconds=3600, invalid=0.04,
+        "art/Email-v0", "success", "scripted", rise=0.15, rise_low=0.1, mean_rise_low=0.15, above=1.3,
+        seconds=3600, invalid=0.03,
     ),
     # What GRPO adds to an imitated player is about as large as what 192 games leave uncertain.
     "2048": Claim(
