@@ -296,7 +296,7 @@ def _reread(found: CachedAnswer, prompt: Prompt, criteria: Sequence[str]) -> dic
 
 def _with_ids(score: Score, ids: Mapping[str, str]) -> Score:
     """A score whose explanation calls the attempts by the ids that the caller knows."""
-    explanation = re.sub(rf"\b({'|'.join(ids)})\b", lambda found: ids[found[0]], score.explanation)
+    explanation = re.sub("|".join(ids), lambda found: ids[found[0]], score.explanation)
     return Score(score.value, explanation, score.parts)
 
 

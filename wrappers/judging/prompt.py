@@ -179,19 +179,8 @@ PROMPT_VERSION = 2
 Message = dict[str, str]
 
 _LETTERS = str.maketrans("0123456789abcdef", "bcdfghjkmnpqrtvw")  # no vowels: labels are not words
-_WORD_LENGTH, _MARK_LENGTH = 6, 16
-# Words that tokenizers know: a model of 135M weights that was trained to answer misspelled random letters in
-# half of its answers.
-_LABELS = (
-    "acorn anchor anvil apron badger bamboo barrel basket beaver bishop blanket bonnet bottle bucket "
-    "button cactus camel candle canyon carrot castle cherry cobra compass copper coral cradle cricket "
-    "crystal dagger dragon eagle falcon feather fiddle flute fossil fountain galaxy garlic ginger "
-    "goblet granite hammer harbor hazel helmet heron honey hornet island ivory jacket jaguar jungle "
-    "kettle kitten ladder lagoon lantern lemon lizard lobster magnet mango maple marble meadow mirror "
-    "monkey mustard needle nickel nutmeg oyster paddle panther parrot pebble pepper pigeon pillow "
-    "pirate planet pony puzzle rabbit raven ribbon rocket saddle salmon scarf shovel silver spider "
-    "sponge squirrel tiger tomato tulip tunnel turtle velvet violin walnut whistle window zebra"
-).split()
+_LABEL_LENGTH = 6
+_MARK_LENGTH = 16
 
 _RULES = """\
 You are a judge. You are shown one task and some attempts of AI agents at it. Compare the attempts with each \
@@ -253,7 +242,7 @@ def build_prompt(
     digest = _hash(canonical_json(content))
     used = "\n".join([rubric_text(rubric), *(text for _, text in shared), *attempts]).casefold()
     (mark,) = _fresh_words(f"{digest} mark", _MARK_LENGTH, 1, used)
-    labels = _fresh_labels(f"{digest} label", len(attempts), used)
+    labels = _fresh_words(f"{digest} label", _LABEL_LENGTH, len(attempts), used)
     order = list(range(len(attempts)))
     if not keep_order:
         order.sort(key=lambda place: _hash(f"{digest} order {place}"))
@@ -334,13 +323,6 @@ def _object(fields: dict[str, Any]) -> dict[str, Any]:
         "required": list(fields),
         "additionalProperties": False,
     }
-
-
-def _fresh_labels(stem: str, count: int, text: str) -> list[str]:
-    """Words that are found nowhere in ``text``, so that no attempt knows its own; else letters."""
-    order = sorted(_LABELS, key=lambda word: _hash(f"{stem} {word}"))
-    found = [word for word in order if word not in text][:count]
-    return [*found, *_fresh_words(stem, _WORD_LENGTH, count - len(found), text)]
 
 
 def _fresh_words(stem: str, length: int, count: int, text: str) -> list[str]:
