@@ -537,11 +537,11 @@ class SlotDecoder:
         """Run one forward pass: a query sees its row's shared prompt, and the row up to itself."""
         dtype = self._model.dtype
         # [B, 1, Q, width]: a query sees the positions of its row up to its own.
-        ahead = torch.arange(window.width, device=tokens.device) - window.positions[:, None, :, None]
-        hidden = ahead > 0
+        places, queries = torch.arange(window.width, device=tokens.device), window.positions[:, None, :, None]
+        hidden = places > queries
         full = sliding = _additive(hidden, dtype)
         if self._window is not None:
-            sliding = _additive(hidden | (ahead <= -self._window), dtype)
+            sliding = _additive(hidden | (places <= queries - self._window), dtype)
         by_type = {"full_attention": full, "sliding_attention": sliding}
         self._cache.window = window
         inputs = {
