@@ -19,7 +19,6 @@ from art_trainer.cli.run_config import default_env
 from art_trainer.errors import ConfigError, EvaluationFailedError
 
 if TYPE_CHECKING:
-    from art_gym.wrappers.judging import LLMJudge
     from art_trainer.analysis.judge_evaluation import JudgeEvaluation, RatedJudge
     from art_trainer.inference.policy import Policy
     from art_trainer.rollout.envs import MakeEnv
@@ -152,26 +151,29 @@ def _judges(
             yield RatedJudge(name, RubricJudge())
             if without_facts:
                 yield RatedJudge(f"{name} without facts", blind_judge(RubricJudge()))
-        elif name.startswith(OPENAI):
-            judge = stack.enter_context(llm_judge(name, **arguments))
-            uncached = {key: value for key, value in arguments.items() if key != "cache"}
-            again = stack.enter_context(llm_judge(name, **uncached)) if "cache" in arguments else None
-            yield RatedJudge(name, judge, again)
-        else:
-            yield RatedJudge(name, stack.enter_context(_served_judge(name, arguments)))
+            return
+        own: dict[str, Any] = {}
+        address = name
+        if not name.startswith(OPENAI):
+            address, own = stack.enter_context(_served(name))
+        arguments = {**own, **arguments}
+        judge = stack.enter_context(llm_judge(address, **arguments))
+        uncached = {key: value for key, value in arguments.items() if key != "cache"}
+        again = stack.enter_context(llm_judge(address, **uncached)) if "cache" in arguments else None
+        yield RatedJudge(name, judge, again)
     except (JudgingError, TypeError) as error:
         raise ConfigError(f"--judge {name}: {error}") from error
 
 
 @contextlib.contextmanager
-def _served_judge(name: str, arguments: Mapping[str, Any]) -> Iterator[LLMJudge]:
-    """A model on this machine, served over HTTP and asked as any other judge model."""
+def _served(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Serve a model of this machine over HTTP; yields what names it, and arguments for its judge."""
     from art_trainer.inference.sampling import SamplingParams
     from art_trainer.models.loading import ModelOptions
     from art_trainer.serving.http.middleware import AccessPolicy, HostNames
     from art_trainer.serving.http.server import ServerThread, create_app
     from art_trainer.serving.openai import ServedPolicy, openai_router
-    from art_trainer.training.run_setup import llm_judge, local_policy
+    from art_trainer.training.run_setup import local_policy
 
     policy = local_policy(name, ModelOptions(), sampling=SamplingParams(), baselines=(RUBRIC,))
     token = secrets.token_urlsafe()
@@ -179,10 +181,8 @@ def _served_judge(name: str, arguments: Mapping[str, Any]) -> Iterator[LLMJudge]
     with ServedPolicy(policy) as served:
         app.include_router(openai_router(served))
         server = ServerThread(app, _LOOPBACK, 0, name="judge")
-        options = {"api_key": token, "timeout": _TIMEOUT, **arguments}
         try:
-            with llm_judge(f"{OPENAI}{served.name}@{server.url}/v1", **options) as judge:
-                yield judge
+            yield f"{OPENAI}{served.name}@{server.url}/v1", {"api_key": token, "timeout": _TIMEOUT}
         finally:
             server.stop()
 

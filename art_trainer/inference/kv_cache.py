@@ -183,11 +183,12 @@ class SlotCache(Cache):
         (DeepSeek-V3, Kimi K2) are one entry a token and fit. Layers that see a window keep all entries here,
         and a mask hides the older ones.
         """
-        types = {type(layer) for layer in DynamicCache(config=config).layers}
+        layers = DynamicCache(config=config).layers
+        types = {type(layer) for layer in layers}
         plain = types == {DynamicLayer} or (
             types <= {DynamicLayer, DynamicSlidingWindowLayer} and SlotCache.window_for(config) is not None
         )
-        return len(DynamicCache(config=config).layers) if plain else None
+        return len(layers) if plain else None
 
     @staticmethod
     def window_for(config: PreTrainedConfig) -> int | None:

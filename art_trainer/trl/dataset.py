@@ -99,8 +99,12 @@ def reset_options(task: str | None) -> dict[str, Any] | None:
 
 def check_start(env: str, seed: object, task: object, observation: str, prompt: Messages) -> None:
     """Raise a ConfigError if an episode does not begin with what its row's prompt says."""
-    # The list of tools may be left out between the two.
-    if not (observation.startswith(prompt[0]["content"]) and observation.endswith(prompt[-1]["content"])):
+    first, last = prompt[0]["content"], prompt[-1]["content"]
+    begins = observation == last
+    if len(prompt) > 1:
+        instructions = observation.removesuffix(f"\n\n{last}")
+        begins = instructions != observation and first in (instructions, without_tool_list(instructions))
+    if not begins:
         raise ConfigError(
             f"{env} with seed {seed} and task {task!r} does not begin with what the dataset's prompt says: "
             "leave the prompts as task_dataset made them, and check that the environment draws all its "

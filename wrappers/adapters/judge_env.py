@@ -120,8 +120,7 @@ class JudgeEnv(TextAdapter):
 
     ## Description
     Scripted players of another environment, half of them with some random replies, play a group of attempts
-    at one task. The agent is asked about them as an ``LLMJudge`` asks a model, and
-    scores each attempt.
+    at one task. The agent is asked about them as an ``LLMJudge`` asks a model, and scores each attempt.
 
     ## Action Space
     Text: the judge's whole answer, a JSON object with a score from 0 to 1 for each attempt's id.

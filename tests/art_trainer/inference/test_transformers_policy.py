@@ -7,6 +7,7 @@ from peft import LoraConfig
 
 from art_trainer.inference import generation as slot_decoder
 from art_trainer.inference.generation import RecomputeDecoder, SlotDecoder, common_prefix_length
+from art_trainer.inference.kv_cache import SlotCache
 from art_trainer.inference.policy import Conversation
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.inference.transformers_policy import BATCH_LIMITS, TransformersPolicy
@@ -59,6 +60,14 @@ def test_logprobs_are_those_of_a_plain_forward_pass(family, max_batch, temperatu
         assert policy._decoder.shares
         assert (0 < max(shared) <= 8) == (share_from == 1)
         assert all(prompt is None for prompt in policy._decoder._prompts)
+
+
+@pytest.mark.parametrize("family", WINDOWED)
+def test_a_mask_that_is_not_the_models_own_is_found_out(family, monkeypatch):
+    model = tiny_model(family)
+    assert SlotDecoder.serves(model)
+    monkeypatch.setattr(SlotCache, "window_for", lambda config: 5)
+    assert not SlotDecoder.serves(model)
 
 
 ALWAYS = DEEPSEEK.replace("<｜Assistant｜>{% endif %}", "<｜Assistant｜><think>\n{% endif %}")
