@@ -53,15 +53,20 @@ def usable_memory(device: torch.device) -> int:
     return free_memory(device) * 9 // 10 // sharing
 
 
-def release_memory(device: torch.device) -> None:
-    """Give memory that is no longer used back to the system, so that the next phase of a run can have it."""
+def release_memory(device: torch.device, *, above: int = SMALL_PROCESS) -> None:
+    """Give memory that is no longer used back to the system, so that the next phase of a run can have it.
+
+    Args:
+        device: Whose memory.
+        above: Resident bytes up to which a process on a CPU keeps its memory.
+    """
     if device.type == "cuda":
         torch.cuda.empty_cache()
     else:
-        trim_memory(device)
+        trim_memory(device, above=above)
 
 
-def trim_memory(device: torch.device) -> None:
+def trim_memory(device: torch.device, *, above: int = SMALL_PROCESS) -> None:
     """Give back what is free between the blocks of a CPU that are in use; nothing for other devices.
 
     With a threshold that it raises by itself, glibc keeps freed blocks of up to 32 MiB. Micro-batches of
@@ -70,7 +75,7 @@ def trim_memory(device: torch.device) -> None:
     """
     if device.type != "cpu" or sys.platform != "linux":
         return
-    if psutil.Process().memory_info().rss > SMALL_PROCESS:
+    if psutil.Process().memory_info().rss > above:
         trim: Any = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:  # other C libraries have none
             trim(0)
