@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from art_trainer.models.prefix_tree import TokenTree, build_tree, common_length
-from art_trainer.models.tree_attention import TreePlan, plan_attention
+from art_trainer.models.tree_attention import TreePlan
 from art_trainer.types import TokenHistory
 
 MAX_PADDING = 1024
@@ -250,8 +250,8 @@ def _batch(
     return Batch(
         ids_BQ=tensor(ids_BQ),
         positions_Q=None if tree is None else tensor(tree.positions),
-        tree=None if tree is None else plan_attention(tree.nodes, device),
-        last_tree=None if tree is None else plan_attention(tree.nodes, device, positions_U),
+        tree=None if tree is None else TreePlan(tree.nodes, device),
+        last_tree=None if tree is None else TreePlan(tree.nodes, device, positions_U),
         positions_U=tensor(positions_U),
         predictors_N=tensor(predictors_N),
         some_N_U=tensor(some_N_U),

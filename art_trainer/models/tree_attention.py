@@ -12,8 +12,10 @@ and in the backward pass each part gets the merged :math:`o` and :math:`\ell`, w
 pass of flash attention (arXiv:2307.08691, algorithm 2) gives that part's share of the gradient. This is
 exact, and nothing has to be differentiated through the merging.
 
-That is how a CPU computes it. Other devices use PyTorch's own attention with a mask of [T, T], the plain
-method that the other one is tested against.
+A CPU computes it node by node. On a GPU, where each call of a kernel costs, one call computes all nodes'
+own attention and one more each level of the tree (:mod:`art_trainer.models.flash_attention`). Its kernels
+take 16 bits only: for other weights a GPU uses PyTorch's own attention with a mask of [T, T], the plain
+method that the others are tested against.
 
 Hugging Face models look their attention up by name, so this is registered as one more name. Without a tree
 among its arguments it is PyTorch's attention.
@@ -29,18 +31,20 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.nn import functional
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
 from art_trainer.errors import UnsupportedModelError
+from art_trainer.models.flash_attention import Runs, attend_runs, attend_runs_backward, has_kernels
 from art_trainer.models.prefix_tree import Node
 
 NAME = "token_tree"
@@ -70,44 +74,101 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TreePlan:
-    """Which token attends to which.
+class Level:
+    """Queries of all nodes that attend to the keys of their ancestors at one depth of the tree.
 
     Attributes:
-        queries: Sorted places of the tokens that attend, [U]; ``None`` for all.
-        parts: First the nodes' own parts, which hold each query once, then those of the nodes above; ``None``
-            if a mask is used.
-        mask: Which query sees which token, bool [U, T]; ``None`` for parts or a plain causal row.
-        users: The modules (their ids) that have computed their attention by this plan.
+        queries: Their places.
+        keys: The places of the keys.
+        runs: Which of the queries attend to which of the keys.
     """
 
-    queries: Tensor | None
-    parts: tuple[Part, ...] | None
-    mask: Tensor | None = None
-    users: set[int] = field(default_factory=set)
+    queries: Tensor
+    keys: Tensor
+    runs: Runs
 
 
-def plan_attention(
-    nodes: Sequence[Node],
-    device: torch.device,
-    queries: NDArray[np.int64] | None = None,
-    *,
-    by_parts: bool | None = None,
-) -> TreePlan:
-    """Plan the attention over a tree's nodes.
+class TreePlan:
+    """Which token attends to which, for each way to compute it as soon as that is asked for.
+
+    Attributes:
+        queries: Sorted places of the tokens whose result is wanted, [U]; ``None`` for all.
+        users: The modules (their ids) that have computed their attention by this plan.
 
     Args:
-        nodes: The nodes.
+        nodes: The tree's nodes.
         device: The model's device.
         queries: Sorted places of the tokens whose result is wanted; by default all.
-        by_parts: Whether to compute it part by part or with a mask; by default the device decides.
     """
-    places = None if queries is None else torch.from_numpy(queries).to(device)
-    if device.type == "cpu" if by_parts is None else by_parts:
-        return TreePlan(places, _parts_for_all(nodes) if queries is None else _parts_for(nodes, queries))
-    if places is None:
-        return TreePlan(None, None, None if len(nodes) == 1 else tree_mask(nodes, device))
-    return TreePlan(places, None, tree_mask(nodes, device)[places])
+
+    def __init__(
+        self, nodes: Sequence[Node], device: torch.device, queries: NDArray[np.int64] | None = None
+    ) -> None:
+        self._nodes, self._device, self._chosen = nodes, device, queries
+        self._mask: Tensor | None = None
+        self.users: set[int] = set()
+
+    @cached_property
+    def queries(self) -> Tensor | None:
+        """See the class."""
+        return None if self._chosen is None else self._sent(self._chosen)
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """First the nodes' own parts, which hold each query once, then those of the nodes above."""
+        chosen = self._chosen
+        return _parts_for_all(self._nodes) if chosen is None else _parts_for(self._nodes, chosen)
+
+    @cached_property
+    def own(self) -> Runs:
+        """Each node's tokens as queries and as keys."""
+        firsts = [node.first for node in self._nodes]
+        return self._runs(firsts, firsts, self._nodes[-1].last, self._nodes[-1].last)
+
+    @cached_property
+    def levels(self) -> tuple[Level, ...]:
+        """The nodes above, by their depth."""
+        deep: list[list[Node]] = []
+        above: list[Node] = []
+        for node in self._nodes:
+            while above and above[-1].end <= node.first:
+                above.pop()
+            if node.end > node.last:
+                if len(above) == len(deep):
+                    deep.append([])
+                deep[len(above)].append(node)
+                above.append(node)
+        return tuple(map(self._level, deep))
+
+    def mask(self, dtype: torch.dtype) -> Tensor | None:
+        """Return what is added to the scores [U, T] to hide keys; ``None`` for a plain causal row."""
+        if self._chosen is None and len(self._nodes) == 1:
+            return None
+        if self._mask is None or self._mask.dtype != dtype:
+            visible = tree_mask(self._nodes, self._device)
+            visible = visible if self.queries is None else visible[self.queries]
+            # Rows of a multiple of 16 bytes: a kernel would pad others again in every layer.
+            rows, tokens = visible.shape
+            padded = torch.zeros(rows, -(-tokens // 8) * 8, dtype=dtype, device=self._device)
+            self._mask = padded[:, :tokens].masked_fill_(~visible, -torch.inf)
+        return self._mask
+
+    def _level(self, nodes: Sequence[Node]) -> Level:
+        keys = np.concatenate([np.arange(node.first, node.last) for node in nodes])
+        queries = np.concatenate([np.arange(node.last, node.end) for node in nodes])
+        key_starts = np.cumsum([0] + [node.last - node.first for node in nodes])
+        query_starts = np.cumsum([0] + [node.end - node.last for node in nodes])
+        runs = self._runs(query_starts[:-1], key_starts[:-1], len(queries), len(keys))
+        return Level(self._sent(queries), self._sent(keys), runs)
+
+    def _runs(self, queries: ArrayLike, keys: ArrayLike, last_query: int, last_key: int) -> Runs:
+        starts = [np.append(queries, last_query), np.append(keys, last_key)]
+        sent = self._sent(np.stack(starts).astype(np.int32))
+        most_queries, most_keys = (int(np.diff(one).max()) for one in starts)
+        return Runs(sent[0], sent[1], most_queries, most_keys)
+
+    def _sent(self, array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array).to(self._device)
 
 
 def _parts_for_all(nodes: Sequence[Node]) -> tuple[Part, ...]:
@@ -166,6 +227,49 @@ def attend(query: Tensor, key: Tensor, value: Tensor, parts: Sequence[Part], sca
         value = functional.pad(value, (0, key.shape[-1] - channels))
     result: Tensor = _TreeAttention.apply(query, key, value, parts, scale)  # type: ignore[no-untyped-call]
     return result[..., :channels]
+
+
+class _FlashTreeAttention(torch.autograd.Function):
+    """The same over a whole row: [T, H, D] queries, [T, K, D] keys and values of 16 bits."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, own: Runs, levels: Sequence[Level], scale: float
+    ) -> Tensor:
+        out, sums = attend_runs(query, key, value, own, causal=True, scale=scale)
+        total = out.float() if levels else out
+        for level in levels:
+            queries, keys = level.queries, level.keys
+            partial, lse = attend_runs(
+                query[queries], key[keys], value[keys], level.runs, causal=False, scale=scale
+            )
+            mine = sums[:, queries]
+            both = torch.logaddexp(mine, lse)
+            kept, added = ((one - both).exp_().T[..., None] for one in (mine, lse))
+            total[queries] = total[queries].mul_(kept).addcmul_(partial, added)
+            sums[:, queries] = both
+        out = total.to(query.dtype)
+        ctx.save_for_backward(query, key, value, out, sums)
+        ctx.own, ctx.levels, ctx.scale = own, levels, scale
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        query, key, value, out, sums = ctx.saved_tensors
+        gradient = gradient.contiguous()
+        grads = attend_runs_backward(
+            gradient, query, key, value, out, sums, ctx.own, causal=True, scale=ctx.scale
+        )
+        totals = [grad.float() for grad in grads] if ctx.levels else grads
+        for level in ctx.levels:
+            queries, keys = level.queries, level.keys
+            shares = attend_runs_backward(
+                gradient[queries], query[queries], key[keys], value[keys], out[queries], sums[:, queries],
+                level.runs, causal=False, scale=ctx.scale,
+            )  # fmt: skip
+            for total, share, where in zip(totals, shares, (queries, keys, keys), strict=True):
+                total.index_put_((where,), total[where] + share)
+        return *(total.to(query.dtype) for total in totals), None, None, None
 
 
 class _TreeAttention(torch.autograd.Function):
@@ -234,6 +338,14 @@ class _TreeAttention(torch.autograd.Function):
         return *grads, None, None
 
 
+def attend_with_mask(query: Tensor, key: Tensor, value: Tensor, tree: TreePlan, scale: float) -> Tensor:
+    """Compute attention with a mask of all pairs of tokens; see :func:`attend`."""
+    mask = tree.mask(query.dtype)
+    return functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, is_causal=mask is None, scale=scale
+    )
+
+
 def unusual_arguments(arguments: Mapping[str, Any]) -> set[str]:
     """Return which arguments of a layer's attention change its result, beside query, key, value and scale."""
     given = {name for name, said in arguments.items() if said is not None and said is not False}
@@ -253,25 +365,27 @@ def _tree_attention_forward(
 ) -> tuple[Tensor, None]:
     """Attention as Hugging Face models call it; ``tree`` is passed through the decoder's arguments."""
     if tree is None:
-        found: tuple[Tensor, None] = sdpa_attention_forward(
+        usual: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, **arguments
         )
-        return found
+        return usual
     unusual = unusual_arguments(arguments) | ({"a mask"} if attention_mask is not None else set[str]())
     if unusual:
         names = ", ".join(sorted(unusual))
         raise UnsupportedModelError(f"attention with {names} cannot be computed over a tree of tokens")
     tree.users.add(id(module))
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if has_kernels(query) and value.shape[-1] == query.shape[-1]:
+        row = (x[0].transpose(0, 1) for x in (query, key, value))
+        found: Tensor = _FlashTreeAttention.apply(*row, tree.own, tree.levels, scale)  # type: ignore[no-untyped-call]
+        return found[None], None
     groups = query.shape[1] // key.shape[1]
     key, value = repeat_kv(key, groups), repeat_kv(value, groups)
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     asking = query if tree.queries is None else query.index_select(2, tree.queries)
-    if tree.parts is not None:
+    if query.device.type == "cpu":
         result = attend(asking, key, value, tree.parts, scale)
     else:
-        result = functional.scaled_dot_product_attention(
-            asking, key, value, attn_mask=tree.mask, is_causal=tree.mask is None, scale=scale
-        )
+        result = attend_with_mask(asking, key, value, tree, scale)
     result = result.transpose(1, 2)
     if tree.queries is not None:
         # The model needs as many tokens as it came with; the results of the others are not used.

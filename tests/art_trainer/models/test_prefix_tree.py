@@ -9,14 +9,21 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.nn import functional
 
 from art_trainer.errors import UnsupportedModelError
 from art_trainer.models import prefix_tree
 from art_trainer.models.logprobs import Scorer
 from art_trainer.models.packing import Batch, TokenRow, pack
 from art_trainer.models.prefix_tree import build_tree
-from art_trainer.models.tree_attention import NAME, attend, plan_attention, tree_attention, tree_mask
+from art_trainer.models.tree_attention import (
+    NAME,
+    TreePlan,
+    attend,
+    attend_with_mask,
+    tree_attention,
+    tree_mask,
+)
+from tests.art_trainer.flash_kernels import stand_in
 from tests.art_trainer.tiny_models import lora_model, tiny_model
 
 CPU = torch.device("cpu")
@@ -128,12 +135,10 @@ def test_attention_by_parts_is_attention_with_a_mask(
         places = np.sort(rng.permutation(count)[: 1 + count // 3]) if chosen else np.arange(count)
         shapes = ((len(places), 16), (count, 16), (count, channels), (len(places), channels))
         q, k, v, g = (torch.randn(1, 3, *shape, generator=generator, dtype=dtype) for shape in shapes)
-        plan = plan_attention(tree.nodes, CPU, places if chosen else None)
-        assert plan.parts is not None
-        plain = plan_attention(tree.nodes, CPU, places, by_parts=False)
+        plan = TreePlan(tree.nodes, CPU, places if chosen else None)
         inputs = [x.requires_grad_() for x in (q, k, v)]
         result = attend(q, k, v, plan.parts, 0.3)
-        wanted = functional.scaled_dot_product_attention(q, k, v, attn_mask=plain.mask, scale=0.3)
+        wanted = attend_with_mask(q, k, v, plan, 0.3)
         tolerance = 1e-5 if dtype == torch.float32 else 1e-12
         assert (result - wanted).abs().max() < tolerance
         found = torch.autograd.grad(result, inputs, g)
@@ -180,20 +185,26 @@ def test_a_tree_gives_the_padded_rows_logprobs_and_gradients(family: str, lora: 
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_way_with_a_mask_gives_the_same(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("way", ["a mask", "flash attention"])
+def test_the_ways_of_a_gpu_give_the_same(
+    family: str, way: str, costs: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = tiny_model(family)
     rows = random_rows(np.random.default_rng(5))
-    wanted = numbers_of(model, rows, share=True)
-
-    def with_mask(nodes: Any, device: torch.device, queries: Any = None) -> Any:
-        return plan_attention(nodes, device, queries, by_parts=False)
-
-    monkeypatch.setattr("art_trainer.models.packing.plan_attention", with_mask)
-    assert next(pack(rows, 10_000, share=True, device=CPU)).tree.parts is None
-    same(numbers_of(model, rows, share=True), wanted)
     alone = [row for row in rows if row.group == 0][:1]
-    assert next(pack(alone, 10_000, share=True, device=CPU)).tree.mask is None
-    same(numbers_of(model, alone, share=True), numbers_of(model, alone, share=False))
+    wanted = [numbers_of(model, rows, share=share) for rows in (rows, alone) for share in (True, False)]
+    if way == "a mask":
+
+        def attend(q: Any, k: Any, v: Any, tree: TreePlan, scale: float) -> torch.Tensor:
+            return attend_with_mask(q, k, v, tree, scale)
+
+        monkeypatch.setattr(TreePlan, "parts", property(lambda plan: plan))
+        monkeypatch.setattr("art_trainer.models.tree_attention.attend", attend)
+    else:
+        stand_in(monkeypatch)
+    found = [numbers_of(model, rows, share=share) for rows in (rows, alone) for share in (True, False)]
+    for mine, theirs in zip(found, wanted, strict=True):
+        same(mine, theirs)
 
 
 def test_half_precision_stays_within_its_rounding(costs: None) -> None:
