@@ -24,7 +24,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from art_trainer.inference.kv_cache import SharedPrefixes, SlotCache, Window, can_share, shared_attention
+from art_trainer.inference.cache_attention import (
+    FlashRows,
+    Prefix,
+    SharedPrefixes,
+    prompt_runs,
+    shared_attention,
+    sharing_attention,
+)
+from art_trainer.inference.cuda_graphs import StepGraphs, padded_height
+from art_trainer.inference.kv_cache import SlotCache, Window
 from art_trainer.inference.sampling import SamplingParams, penalize_repetition, sample, sampling_logprobs
 from art_trainer.models.loading import full_precision
 from art_trainer.models.logprobs import rounding_tolerance
@@ -194,9 +203,10 @@ class SamplingModel:
         if params.repetition_penalty != 1:
             contexts = [s.tokens for s in sequences]
             logits_B_V = penalize_repetition(logits_B_V, contexts, params.repetition_penalty)
-        tokens, logprobs = sample(logits_B_V, uniforms_B, params)
         # One fetch, for which a GPU waits once; float32 holds every token's number.
-        sampled = torch.stack([tokens.to(logprobs.dtype), logprobs]).tolist()
+        sampled = torch.stack(sample(logits_B_V, uniforms_B, params, check=False)).tolist()
+        if -math.inf in sampled[1]:
+            sampled = torch.stack(sample(logits_B_V, uniforms_B, params)).tolist()
         for row, (sequence, token, logprob) in enumerate(zip(sequences, *sampled, strict=True)):
             sequence.tokens.append(int(token))
             sequence.logprobs.append(logprob)
@@ -309,13 +319,16 @@ class SlotDecoder:
         self._model = SamplingModel(model, params)
         layers = SlotCache.layer_count_for(self._model.config)
         assert layers is not None, "ask SlotDecoder.serves first"
-        self._cache = SlotCache(layers)
         self._window = SlotCache.window_for(self._model.config)
         self._mask_types = frozenset() if self._window is None else _mask_types(self._model.base)
         self._read_tokens = read_tokens
         self._owners: list[TokenSequence | None] = []
         self._prompts: list[SharedPrompt | None] = []
-        self.shares = self._window is None and can_share(model, self._model.base, layers)
+        self._attention = sharing_attention(model, self._model.base, layers) if self._window is None else None
+        self.shares = self._attention is not None
+        records = self._attention is FlashRows and self._model.device.type == "cuda"
+        self._graphs = StepGraphs(model) if records else None
+        self._cache = SlotCache(layers, lasting=records)
 
     @staticmethod
     def serves(model: torch.nn.Module) -> bool:
@@ -362,27 +375,41 @@ class SlotDecoder:
         if height > _COMPACT_AT * len(sequences):
             self._compact(sequences)
             height = len(sequences)
-        owners = self._owners[:height]
+        if self._graphs is not None:
+            height = padded_height(height)
+        owners = self._owners[:height] + [None] * (height - len(self._owners))
         places = [0 if owner is None else owner.own_cached for owner in owners]
-        table = np.zeros((5, height), np.int32)
-        table[0] = [0 if owner is None else owner.tokens[-1] for owner in owners]
-        table[1] = places
-        table[2] = [0 if owner is None else owner.cached for owner in owners]
+        # An idle row's dummy entry is written behind its last valid one and overwritten by a real one.
+        self._cache.reserve(max(height, len(self._owners)), 1 + max(places))
+        running = set(sequences)
+        prefixes = [_prefix(owner) if owner in running else None for owner in owners]
+        prompts = prompt_runs(prefixes) if self._attention is FlashRows and any(prefixes) else None
+        table = np.zeros((5, height + 1), np.int32)
+        table[0, :height] = [0 if owner is None else owner.tokens[-1] for owner in owners]
+        table[1, :height] = places
+        table[2, :height] = [0 if owner is None else owner.cached for owner in owners]
         table[3, : len(sequences)] = [s.row for s in sequences]
         table[4, : len(sequences)] = np.array([s.uniform for s in sequences], np.float32).view(np.int32)
+        sent = _send(table if prompts is None else np.concatenate([table, prompts]), self._model.device)
         width = 1 + max(s.own_cached for s in sequences)
-        # An idle row's dummy entry is written behind its last valid one and overwritten by a real one.
-        self._cache.reserve(len(self._owners), 1 + max(places))
-        sent = _send(table, self._model.device)
-        tokens, positions, cached, rows = sent[:4].long()
-        window = Window(torch.arange(height, device=sent.device), slice(0, height), positions[:, None], width)
-        running = set(sequences)
-        readers = [owner if owner in running else None for owner in owners]
-        logits = self._run(tokens[:, None], window, cached[:, None], readers)
+
+        def compute(sent: Tensor) -> Tensor:
+            tokens, positions, cached = sent[:3, :height].long()
+            rows = torch.arange(height, device=sent.device)
+            window = Window(rows, slice(0, height), positions[:, None], width)
+            given = prefixes if prompts is None else sent[5:]
+            return self._run(tokens[:, None], window, cached[:, None], given)
+
+        if self._graphs is None:
+            logits = compute(sent)
+        else:
+            logits = self._graphs.run(self._cache.version, sent, compute)
         for sequence in sequences:
             sequence.cached += 1
         count = len(sequences)
-        self._model.sample_into(sequences, logits[rows[:count]], sent[4, :count].view(torch.float32))
+        self._model.sample_into(
+            sequences, logits[sent[3, :count].long()], sent[4, :count].view(torch.float32)
+        )
 
     def free(self, sequence: TokenSequence) -> None:
         """Free the row, the shared prompt if no other sequence uses it, and with the last row the tables."""
@@ -523,43 +550,46 @@ class SlotDecoder:
             shared,
         )
         before = torch.tensor([s.prefix_used for s in batch], device=device)[:, None]
-        return self._run(
-            torch.tensor(tokens, device=device), window, (real + before).clamp(min=0), [] if shared else batch
-        )
+        prefixes = [] if shared else list(map(_prefix, batch))
+        flash = self._attention is FlashRows and any(prefixes)
+        given = _send(prompt_runs(prefixes), device) if flash else prefixes
+        return self._run(torch.tensor(tokens, device=device), window, (real + before).clamp(min=0), given)
 
     def _run(
-        self,
-        tokens: Tensor,
-        window: Window,
-        positions: Tensor,
-        owners: Sequence[TokenSequence | None],
+        self, tokens: Tensor, window: Window, positions: Tensor, prefixes: Sequence[Prefix] | Tensor
     ) -> Tensor:
-        """Run one forward pass: a query sees its row's shared prompt, and the row up to itself."""
+        """Run one forward pass: a query sees its row's shared prompt, and the row up to itself.
+
+        The prompts are given by row, or as :class:`FlashRows` takes them.
+        """
+        self._cache.window = window
+        inputs = {
+            "input_ids": tokens, "position_ids": positions, "past_key_values": self._cache, "use_cache": True
+        }  # fmt: skip
+        if self._attention is FlashRows:
+            prompts = prefixes if isinstance(prefixes, Tensor) else None
+            inputs["shared_prefixes"] = FlashRows(self._cache, window, prompts).attend
+        else:
+            assert not isinstance(prefixes, Tensor)
+            inputs["attention_mask"] = self._mask(window)
+            if not any(prefixes):
+                return self._model(**inputs)[0]
+            inputs["shared_prefixes"] = SharedPrefixes(self._cache, prefixes, tokens.device).attend
+        with shared_attention(self._model.base):
+            return self._model(**inputs)[0]
+
+    def _mask(self, window: Window) -> Tensor | dict[str, Tensor]:
+        """Return what hides from a query what its row holds after it, for each type of layers that asks."""
         dtype = self._model.dtype
         # [B, 1, Q, width]: a query sees the positions of its row up to its own.
-        places, queries = torch.arange(window.width, device=tokens.device), window.positions[:, None, :, None]
+        places = torch.arange(window.width, device=window.rows.device)
+        queries = window.positions[:, None, :, None]
         hidden = places > queries
         full = sliding = _additive(hidden, dtype)
         if self._window is not None:
             sliding = _additive(hidden | (places <= queries - self._window), dtype)
         by_type = {"full_attention": full, "sliding_attention": sliding}
-        self._cache.window = window
-        inputs = {
-            "input_ids": tokens,
-            "attention_mask": {kind: by_type[kind] for kind in self._mask_types} or sliding,
-            "position_ids": positions,
-            "past_key_values": self._cache,
-            "use_cache": True,
-        }
-        prefixes = [
-            None if owner is None or owner.prefix is None else (owner.prefix.row, owner.prefix_used)
-            for owner in owners
-        ]
-        if not any(prefixes):
-            return self._model(**inputs)[0]
-        prompts = SharedPrefixes(self._cache, prefixes, tokens.device)
-        with shared_attention(self._model.base):
-            return self._model(**inputs, shared_prefixes=prompts.attend)[0]
+        return {kind: by_type[kind] for kind in self._mask_types} or sliding
 
     def _compact(self, running: Sequence[TokenSequence]) -> None:
         """Swap rows so that the running sequences have the first ones."""
@@ -582,6 +612,12 @@ class SlotDecoder:
                 owner.row = sequence.row
             self._owners[row] = sequence
             sequence.row = row
+
+
+def _prefix(sequence: TokenSequence | None) -> Prefix:
+    if sequence is None or sequence.prefix is None:
+        return None
+    return sequence.prefix.row, sequence.prefix_used
 
 
 def _additive(hidden: Tensor, dtype: torch.dtype) -> Tensor:

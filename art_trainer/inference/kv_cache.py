@@ -1,29 +1,21 @@
-"""Key-value cache with one row a conversation, and attention to a prompt that many rows share.
+"""Key-value cache with one row a conversation, and a second table for prompts that many rows share.
 
 Each conversation owns one row of preallocated tensors, and each forward pass writes its new keys and values
 at every row's own position. So rows of unequal length have no holes, a row can wait while others run, and a
 freed row is used again at once.
 
-A prompt that several conversations begin with is stored once, in a second table of shared rows; their own
-rows then hold only what follows. A softmax over two sets of keys is a weighted mean of the softmax over each,
-and the weights follow from the two sums of exponentials (arXiv:2205.14135, section 3.1). So the queries of
-all rows meet the keys of their shared prompt in one matrix product, the keys that follow it row by row, and
-the two results are mixed. That reads a group's prompt once a step instead of once an attempt.
+A prompt that several conversations begin with is stored once, in a table of shared rows; their own rows then
+hold only what follows (:mod:`art_trainer.inference.cache_attention`).
 """
 
 from __future__ import annotations
 
-import inspect
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface, PreTrainedModel
 from transformers.cache_utils import (
     Cache,
     CacheLayerMixin,
@@ -32,12 +24,11 @@ from transformers.cache_utils import (
     DynamicSlidingWindowLayer,
 )
 from transformers.configuration_utils import PreTrainedConfig
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-from art_trainer.models.tree_attention import unusual_arguments
 
 SMALL_TABLES = 2**29
 """Bytes of all tables below which they are kept from one rollout to the next."""
+SMALL_LASTING_TABLES = 2**32
+"""The same for tables that should stay where they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +56,17 @@ class Capacity:
 
     rows: int = 0
     positions: int = 0
+    growth: float = 1 / 8
+    """By which part of what there is it grows at least, so that copies are rare."""
 
     def fit(self, rows: int, positions: int) -> bool:
-        """Grow, by at least an eighth, so that copies are rare; return whether anything changed."""
+        """Grow if there is need; return whether anything changed."""
         if rows <= self.rows and positions <= self.positions:
             return False
         if rows > self.rows:
-            self.rows = max(rows, self.rows * 9 // 8)
+            self.rows = max(rows, int(self.rows * (1 + self.growth)))
         if positions > self.positions:
-            self.positions = -(-max(positions, self.positions * 9 // 8) // 64) * 64
+            self.positions = -(-max(positions, int(self.positions * (1 + self.growth))) // 64) * 64
         return True
 
 
@@ -165,13 +158,25 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
 
 class SlotCache(Cache):
-    """All layers' rows. Set :attr:`window` before each forward pass."""
+    """All layers' rows. Set :attr:`window` before each forward pass.
+
+    Attributes:
+        version: How often the tables have moved.
+
+    Args:
+        layer_count: How many layers the model has.
+        lasting: Whether the tables should stay where they are: they grow by half, not by an eighth, and are
+            kept if they have less than 4 GiB.
+    """
 
     window: Window
 
-    def __init__(self, layer_count: int) -> None:
-        self.capacity = Capacity()
-        self.shared_capacity = Capacity()
+    def __init__(self, layer_count: int, *, lasting: bool = False) -> None:
+        growth = 1 / 2 if lasting else 1 / 8
+        self.capacity = Capacity(growth=growth)
+        self.shared_capacity = Capacity(growth=growth)
+        self.version = 0
+        self._small = SMALL_LASTING_TABLES if lasting else SMALL_TABLES
         self.slots = [SlotLayer(self) for _ in range(layer_count)]
         super().__init__(layers=list(self.slots))
 
@@ -203,18 +208,20 @@ class SlotCache(Cache):
         """Grow one of the tables to at least so many rows and positions."""
         capacity = self.shared_capacity if shared else self.capacity
         if capacity.fit(rows, positions):
+            self.version += 1
             for layer in self.slots:
                 (layer.shared if shared else layer.own).grow()
 
     def clear(self) -> None:
         """Free both tables of every layer, unless they are small: new ones cost a tiny model time."""
-        if sum(table.nbytes for layer in self.slots for table in (layer.own, layer.shared)) < SMALL_TABLES:
+        tables = [table for layer in self.slots for table in (layer.own, layer.shared)]
+        if sum(table.nbytes for table in tables) < self._small:
             return
+        self.version += 1
         for capacity in (self.capacity, self.shared_capacity):
             capacity.rows = capacity.positions = 0
-        for layer in self.slots:
-            for table in (layer.own, layer.shared):
-                table.keys = table.values = None
+        for table in tables:
+            table.keys = table.values = None
 
     def copy_rows(
         self, sources: Sequence[int], targets: Sequence[int], length: int, *, shared: bool = False
@@ -228,232 +235,3 @@ class SlotCache(Cache):
         target = torch.tensor(targets, device=keys.device)
         for table in tables:
             table.move(source, target, length)
-
-
-_NAME = "art_shared_prefixes"
-# PyTorch's attention that also returns the logarithm of the sum of exponentials; on a CPU only this one does.
-_flash: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
-
-Attention = Callable[..., tuple[Tensor, None]]
-"""One layer's attention as Transformers calls it: (module, query, key, value, mask, ...) to [B, Q, H, D]."""
-
-
-class SharedPrefixes:
-    """Attention of a batch whose rows share prompts.
-
-    Shape letters: B rows, G shared prompts, M rows of the prompt that has most, L keys of the longest part of
-    a prompt that a row sees, K key heads, R query heads a key head, Q queries, D channels.
-
-    Args:
-        cache: Holds the shared prompts.
-        prefixes_B: For each row its prompt's row in the shared table and how many of its tokens the row sees;
-            ``None`` for a row without a prompt.
-        device: The batch's device.
-    """
-
-    def __init__(
-        self, cache: SlotCache, prefixes_B: Sequence[tuple[int, int] | None], device: torch.device
-    ) -> None:
-        members: dict[int, list[tuple[int, int]]] = {}
-        for row, prefix in enumerate(prefixes_B):
-            if prefix is not None:
-                members.setdefault(prefix[0], []).append((row, prefix[1]))
-        used = sorted(members)
-        # Prompts of no row are read along if that spares copying those of the others.
-        self._span = slice(used[0], used[-1] + 1) if used[-1] - used[0] < 2 * len(used) else None
-        prompts = used if self._span is None else list(range(self._span.start, self._span.stop))
-        most = max(map(len, members.values()))
-        self._width = max(length for found in members.values() for _, length in found)
-        # Unused places of [G, M] hold row 0 and see all keys; nobody reads their result.
-        members_GM = [[0] * most for _ in prompts]
-        lengths_GM = [[self._width] * most for _ in prompts]
-        places_B = [0] * len(prefixes_B)
-        for g, prompt in enumerate(prompts):
-            for m, (row, length) in enumerate(members.get(prompt, ())):
-                members_GM[g][m], lengths_GM[g][m], places_B[row] = row, length, g * most + m
-
-        def tensor(values: Any) -> Tensor:
-            return torch.tensor(values, device=device)
-
-        self._cache = cache
-        self._rows_G, self._members_GM, self._places_B = tensor(prompts), tensor(members_GM), tensor(places_B)
-        self._members = members
-        self._lengths_GM = tensor(lengths_GM)
-        self._shares_B = tensor([prefix is not None for prefix in prefixes_B])
-        self._all_share = None not in prefixes_B
-        self._masked = any(length != self._width for lengths in lengths_GM for length in lengths)
-        self._mask: Tensor | None = None
-
-    def attend(
-        self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, **arguments: Any
-    ) -> tuple[Tensor, None]:
-        """Attend to the row's own keys and to the shared ones, and mix the two results."""
-        rows, heads, queries, dim = query.shape
-        key_heads, scale = key.shape[1], arguments.get("scaling")
-        # Query heads of one key head become further queries, [B, K, R * Q, D], so keys are never repeated.
-        asked = query.reshape(rows, key_heads, -1, dim)
-        each = asked.shape[2]
-        own, own_sum = _flash(asked, key, value, attn_mask=_repeated(mask, each // queries), scale=scale)
-        table = self._cache.slots[module.layer_idx].shared
-        if queries > 1:
-            shared, shared_sum = self._attend_by_parts(table, asked, scale)
-        else:
-            shared, shared_sum = self._attend_together(table, asked, scale)
-        # The softmax's weight of the shared part: e^s / (e^s + e^o) of the two log-sum-exps.
-        weight = (shared_sum - own_sum).sigmoid()
-        if not self._all_share:
-            weight = weight * self._shares_B[:, None, None]
-        mixed = torch.lerp(own, shared, weight[..., None].to(own.dtype))
-        return mixed.reshape(rows, heads, queries, dim).transpose(1, 2).contiguous(), None
-
-    @cached_property
-    def _parts(self) -> list[tuple[int, int, Tensor]]:
-        """The prompts, how many of their tokens are seen, and the rows that see these."""
-        rows_of: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-        for prompt, found in self._members.items():
-            for row, length in found:
-                rows_of[prompt, length].append(row)
-        device = self._places_B.device
-        return [(*part, torch.tensor(rows, device=device)) for part, rows in rows_of.items()]
-
-    def _attend_by_parts(self, table: Table, asked: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
-        """Attend to one prompt after the other: exact sizes, which many queries a row are worth."""
-        assert table.keys is not None
-        assert table.values is not None
-        sums_dtype = torch.promote_types(asked.dtype, torch.float32)
-        found, sums = torch.zeros_like(asked), asked.new_zeros(asked.shape[:3], dtype=sums_dtype)
-        for prompt, length, rows in self._parts:
-            queries = asked.index_select(0, rows).transpose(0, 1)
-            heads, members, each, dim = queries.shape
-            part, part_sum = _flash(
-                queries.reshape(1, heads, members * each, dim),
-                table.keys[prompt : prompt + 1, :, :length],
-                table.values[prompt : prompt + 1, :, :length],
-                scale=scale,
-            )
-            found[rows] = part.view(queries.shape).transpose(0, 1)
-            sums[rows] = part_sum.view(heads, members, each).transpose(0, 1)
-        return found, sums
-
-    def _attend_together(self, table: Table, asked: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
-        """Attend to all prompts in one call, which spares many small ones when a row asks a single query."""
-        _, key_heads, each, dim = asked.shape
-        prompts, places = self._members_GM.shape
-        # All queries to one prompt side by side: [G, K, M * R * Q, D].
-        gathered = asked.index_select(0, self._members_GM.flatten()).view(
-            prompts, places, key_heads, each, dim
-        )
-        gathered = gathered.transpose(1, 2).reshape(prompts, key_heads, places * each, dim)
-        keys, values = table.read(self._rows_G, self._span, self._width)
-        found, found_sum = _flash(
-            gathered, keys, values, attn_mask=self._visible(each, asked.dtype), scale=scale
-        )
-        shared = self._to_rows(found.reshape(prompts, key_heads, places, each, dim))
-        return shared, self._to_rows(found_sum.reshape(prompts, key_heads, places, each))
-
-    def _to_rows(self, states: Tensor) -> Tensor:
-        """Rearrange [G, K, M, …] to [B, K, …]."""
-        return states.transpose(1, 2).flatten(0, 1).index_select(0, self._places_B)
-
-    def _visible(self, each: int, dtype: torch.dtype) -> Tensor | None:
-        """Return the additive mask [G, 1, M * each, L] that hides keys from rows; equal in all layers."""
-        if self._masked and self._mask is None:
-            keys = torch.arange(self._width, device=self._lengths_GM.device)
-            hidden = (keys >= self._lengths_GM[..., None]).repeat_interleave(each, dim=1)
-            mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
-            self._mask = mask.masked_fill_(hidden, torch.finfo(dtype).min)[:, None]
-        return self._mask
-
-
-def _repeated(mask: Tensor, times: int) -> Tensor:
-    return mask if times == 1 else mask.repeat(1, 1, times, 1)
-
-
-def _dispatch(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor,
-    shared_prefixes: Attention | None = None,
-    **arguments: Any,
-) -> tuple[Tensor, None]:
-    if shared_prefixes is None:
-        result: tuple[Tensor, None] = _sdpa(module, query, key, value, attention_mask, **arguments)
-        return result
-    return shared_prefixes(module, query, key, value, attention_mask, **arguments)
-
-
-_sdpa: Any = ALL_ATTENTION_FUNCTIONS["sdpa"]
-AttentionInterface.register(_NAME, _dispatch)
-
-
-@contextmanager
-def shared_attention(base: PreTrainedModel) -> Iterator[None]:
-    """Within, the model's layers call the ``shared_prefixes`` passed to its forward as their attention."""
-    config: Any = base.config.get_text_config(decoder=True)
-    usual = config._attn_implementation
-    config._attn_implementation = _NAME
-    try:
-        yield
-    finally:
-        config._attn_implementation = usual
-
-
-@dataclass
-class _AttentionProbe:
-    """Checks what the layers pass to their attention, and computes it as usual."""
-
-    cache: SlotCache
-    mask: Tensor
-    layers: set[int] = field(default_factory=set)
-    plain: bool = True
-
-    def attend(
-        self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, **arguments: Any
-    ) -> tuple[Tensor, None]:
-        """Note whether keys, values and arguments are those of plain attention over the cache."""
-        index = getattr(module, "layer_idx", None)
-        self.plain &= unusual_arguments(arguments) <= {"scaling"} and mask.data_ptr() == self.mask.data_ptr()
-        if isinstance(index, int) and index < len(self.cache.slots):
-            self.layers.add(index)
-            window = self.cache.window
-            kept = self.cache.slots[index].own.read(window.rows, window.span, window.width)
-            for given, wanted in zip((key, value), kept, strict=True):
-                self.plain &= given.shape == wanted.shape and given.data_ptr() == wanted.data_ptr()
-        result: tuple[Tensor, None] = _sdpa(module, query, key, value, mask, **arguments)
-        return result
-
-
-def can_share(model: torch.nn.Module, base: PreTrainedModel, layer_count: int) -> bool:
-    """Whether every layer's attention is plain, over exactly what its cache returns.
-
-    Found out with a forward pass of one token: models may compute their keys from what is cached, bound the
-    logits, add sinks, or not pass arguments on to their layers.
-
-    Args:
-        model: The model that is called, maybe an adapter's around ``base``.
-        base: The Transformers model.
-        layer_count: How many layers the cache has.
-    """
-    device = next(model.parameters()).device
-    accepted = inspect.signature(base.forward).parameters.values()
-    passes_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted)
-    if _flash is None or device.type != "cpu" or base.config._attn_implementation != "sdpa" or not passes_on:
-        return False
-    cache = SlotCache(layer_count)
-    cache.reserve(1, 1)
-    zero = torch.zeros(1, 1, dtype=torch.long, device=device)
-    cache.window = Window(zero[0], slice(0, 1), zero, 1)
-    dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
-    mask = torch.zeros(1, 1, 1, 1, dtype=dtype, device=device)
-    probe = _AttentionProbe(cache, mask)
-    training = model.training
-    model.eval()
-    with torch.inference_mode(), shared_attention(base):
-        model(
-            input_ids=zero, attention_mask=mask, position_ids=zero, past_key_values=cache, use_cache=True,
-            shared_prefixes=probe.attend,
-        )  # fmt: skip
-    model.train(training)
-    return probe.plain and probe.layers == set(range(layer_count))
