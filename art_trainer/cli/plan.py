@@ -22,14 +22,15 @@ from art_trainer.training.memory_plan import (
     plan_training,
 )
 from art_trainer.training.run_settings import Settings
-from art_trainer.training.run_setup import empty_run_model, model_options
+from art_trainer.training.run_setup import empty_run_model, model_options, sized_for
 
 
 def print_plan(settings: Settings, console: Console) -> None:
     """Print the plan of a run."""
+    options = model_options(settings.run)
+    settings = sized_for(settings, options.torch_device)
     run, config = settings.run, settings.config
     make_env = env_maker(run.env, run.all_env_args)
-    options = model_options(run)
     model, tokenizer = empty_run_model(settings, options, make_env)
     form = ChatFormat(tokenizer, history_window=run.history_window)
     shape = episode_shape(form, make_env, split=train_split(make_env, config.train_split), seed=config.seed)

@@ -28,7 +28,7 @@ from art_trainer.inference.sampling import SamplingParams
 from art_trainer.models.chat_template import TokenHistoryBuilder, context_limit
 from art_trainer.models.known_models import known_model_path
 from art_trainer.models.loading import add_adapter, load_tokenizer
-from art_trainer.models.memory import is_out_of_memory, reclaim_memory, release_memory
+from art_trainer.models.memory import WorkSizes, is_out_of_memory, reclaim_memory, release_memory
 from art_trainer.types import TokenHistory
 
 BATCH_LIMITS = {torch.float32: 1e-5, torch.bfloat16: 0.05}
@@ -40,8 +40,6 @@ BATCH_LIMITS = {torch.float32: 1e-5, torch.bfloat16: 0.05}
 # CPU-second): 0.1: 2363, 0.25: 2332, 0.5: 2382, 0.75: 2814, 1.0: 2627.
 _FINISHED_SHARE = 0.75
 
-READ_TOKENS = 4096
-"""Most tokens one forward pass reads, padding included."""
 _log = logging.getLogger(__name__)
 
 
@@ -69,7 +67,7 @@ class TransformersPolicy(TrainablePolicy):
         max_context: Most tokens of prompt and reply together; by default the model's own limit.
         max_batch: Most conversations that have a row of the cache at one time; others wait. It is halved
             when memory runs out.
-        read_tokens: Most tokens one forward pass reads, padding included; bounds memory.
+        read_tokens: Most tokens one forward pass reads, padding included; by default what suits the device.
         history_window: How many turns the model sees, the present one included; ``None`` for what the
             tokenizer was saved with, or else all. With a window each turn is a token history of its own: a
             game of 500 moves is 500 short prompts.
@@ -84,14 +82,15 @@ class TransformersPolicy(TrainablePolicy):
         sampling: SamplingParams | None = None,
         max_context: int | None = None,
         max_batch: int = 256,
-        read_tokens: int = READ_TOKENS,
+        read_tokens: int | None = None,
         history_window: int | None = None,
         name: str = "transformers",
     ) -> None:
         if max_batch < 1:
             raise ValueError(f"max_batch must be at least 1, got {max_batch}")
         self.max_batch = max_batch
-        self._read_tokens = read_tokens
+        device = next(model.parameters()).device
+        self._read_tokens = WorkSizes.of(device).read_tokens if read_tokens is None else read_tokens
         self._waiting: deque[Conversation] = deque()
         self._seated: set[Conversation] = set()
         self._pending: list[Conversation] = []

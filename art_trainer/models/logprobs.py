@@ -25,6 +25,7 @@ from transformers.cache_utils import DynamicLayer
 
 from art_trainer.errors import UnsupportedModelError
 from art_trainer.models.loading import full_precision
+from art_trainer.models.memory import WorkSizes
 from art_trainer.models.packing import Batch, TokenRow, pack
 from art_trainer.models.rotary import check_context
 from art_trainer.models.tree_attention import can_prune, pruned, tree_attention
@@ -35,9 +36,6 @@ _HALF = (torch.float16, torch.bfloat16)
 
 _LARGE_LOGIT = 300.0
 """Logits are tried at this size, which no model that caps them lets through."""
-
-LOGITS_PER_CHUNK = 2**24
-"""Most logits held at a time; beyond it, the backward pass computes each chunk's logits again."""
 
 
 def token_logprobs_and_entropies(
@@ -78,7 +76,7 @@ class _TokenScores(torch.autograd.Function):
         probabilities, entropies, predictors, targets = ctx.saved_tensors
         weights = probabilities.new_zeros(len(probabilities))
         if picked is not None:
-            weights.index_add_(0, predictors, picked, alpha=-1)
+            weights.index_put_((predictors,), -picked, accumulate=True)  # in a fixed order, on a GPU too
         if spread is not None:
             weights -= spread * entropies
         gradient = probabilities * weights[:, None]
@@ -130,6 +128,7 @@ class Scorer:
         self._has_decoder = self._decoder is not base
         self._temperature = temperature
         self.device = next(model.parameters()).device
+        self._most_logits = WorkSizes.of(self.device).logits
         config = base.config.get_text_config(decoder=True)
         self.hidden_size = int(config.hidden_size)
         self._layers = int(config.num_hidden_layers)
@@ -237,7 +236,7 @@ class Scorer:
                 logits[batch.positions_U], batch.predictors_N, batch.targets_N, entropy_gradient
             )
         hidden = self._hidden(batch) if hidden is None else hidden.index_select(0, batch.some_N_U)
-        size = max(LOGITS_PER_CHUNK // self._head.weight.shape[0], 1)
+        size = max(self._most_logits // self._head.weight.shape[0], 1)
         if len(hidden) <= size:
             return self._pick(self._head(hidden), batch.predictors_N, batch.targets_N, entropy_gradient)
         return self._score_in_chunks(hidden, batch, size, entropy_gradient)
@@ -258,27 +257,39 @@ class Scorer:
                 nn.Identity(),
             )
         tokens = torch.arange(len(batch.targets_N), device=source.device)
-        size = max(LOGITS_PER_CHUNK // head(source[:1]).shape[-1], 1)
+        size = max(self._most_logits // head(source[:1]).shape[-1], 1)
         parts = [compute(head(source[batch.predictors_N[part]]), part) for part in torch.split(tokens, size)]
         return torch.cat(parts)
 
     def _score_in_chunks(
         self, hidden: Tensor, batch: Batch, size: int, entropy_gradient: bool
     ) -> tuple[Tensor, Tensor]:
-        """Score with the logits of ``size`` positions at a time."""
+        """Score with the logits of ``size`` positions at a time.
+
+        Each chunk scores all tokens, those of other chunks at any of its positions: which are its own only
+        the device knows, and asking would wait for it.
+        """
 
         def score_chunk(part: Tensor, predictors: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
             return self._pick(self._head(part), predictors, targets, entropy_gradient)
 
-        parts, order = [], []
+        logprobs, entropies = None, None
         for start in range(0, len(hidden), size):
+            part = hidden[start : start + size]
             predictors = batch.predictors_N - start
-            inside = ((predictors >= 0) & (predictors < size)).nonzero().squeeze(-1)
-            chunk = hidden[start : start + size], predictors[inside], batch.targets_N[inside]
-            parts.append(_recomputed(score_chunk, *chunk))
-            order.append(inside)
-        back = torch.cat(order).argsort()
-        return torch.cat([one for one, _ in parts])[back], torch.cat([one for _, one in parts])[back]
+            places = predictors.clamp(0, len(part) - 1)
+            found = _recomputed(score_chunk, part, places, batch.targets_N)
+            if logprobs is None or entropies is None:
+                logprobs, entropies = found
+                continue
+            own = predictors >= 0
+            logprobs, entropies = (
+                torch.where(own, mine, before)
+                for mine, before in zip(found, (logprobs, entropies), strict=True)
+            )
+        assert logprobs is not None
+        assert entropies is not None
+        return logprobs, entropies
 
     def _pick(
         self, logits_UV: Tensor, predictors: Tensor, targets: Tensor, entropy_gradient: bool

@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +20,24 @@ from art_trainer.errors import DeviceMemoryError
 T = TypeVar("T")
 _CGROUP = Path("/sys/fs/cgroup")
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkSizes:
+    """How much a device computes at a time: enough to be busy, and no more memory than that takes."""
+
+    read_tokens: int
+    """Most tokens that a forward pass of a rollout reads, padding included."""
+    logits: int
+    """Most logits that an update holds; the backward pass computes them again."""
+    microbatch_tokens: int
+    """Most tokens of a micro-batch, if nobody sets them and memory allows."""
+
+    @classmethod
+    def of(cls, device: torch.device) -> WorkSizes:
+        """Return a device's sizes."""
+        return cls(2**14, 2**27, 2**14) if device.type == "cuda" else cls(2**12, 2**24, 2**12)
+
 
 SMALL_PROCESS = 2**31
 """Resident bytes up to which freed memory is not given back."""

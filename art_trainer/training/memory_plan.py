@@ -20,10 +20,9 @@ from art_trainer.config import GRPOConfig
 from art_trainer.inference.kv_cache import SlotCache
 from art_trainer.inference.policy import Conversation
 from art_trainer.inference.scripted_policy import ScriptedPolicy
-from art_trainer.inference.transformers_policy import READ_TOKENS
 from art_trainer.models.chat_template import ChatFormat
 from art_trainer.models.loading import DTYPES, ModelOptions, add_lora_adapter
-from art_trainer.models.logprobs import LOGITS_PER_CHUNK
+from art_trainer.models.memory import WorkSizes
 from art_trainer.models.optim import needs_master, optimizer_bytes, trained_parameters
 from art_trainer.rollout.envs import MakeEnv, baseline_names
 from art_trainer.rollout.episodes import rollout_episodes
@@ -181,7 +180,7 @@ def plan_training(
     - activations: what the backward pass keeps of a micro-batch's tokens; see
       :func:`activation_bytes_per_token`.
     - logits: three float32 numbers (logits, log-probs, their gradient) for each entry of the vocabulary at
-      each position that predicts a sampled token, at most 2^24 of them at a time.
+      each position that predicts a sampled token, so many at a time as :class:`.WorkSizes` says.
 
     Args:
         model: From :func:`empty_model`.
@@ -198,7 +197,8 @@ def plan_training(
     keeps_cache = _keeps_cache(base)
     rows = min(max(min(episodes, config.max_concurrent or episodes), config.eval_episodes), max_batch)
     tokens = max(config.tokens_per_microbatch, context)
-    predicted = min(tokens, LOGITS_PER_CHUNK // int(text.vocab_size) + 1)
+    sizes = WorkSizes.of(options.torch_device)
+    predicted = min(tokens, sizes.logits // int(text.vocab_size) + 1)
     trained = trained_parameters(model).values()
     dtype = next(base.parameters()).dtype
     copies = ", float32 copies" if any(map(needs_master, trained)) else ""
@@ -217,7 +217,7 @@ def plan_training(
         size = rows * positions * cache_bytes_per_token(model)
         parts.append(MemoryPart("KV cache", size, f"{rows} rows of {positions:,} tokens", False, "rollout"))
     layer = activation_bytes_per_token(model) / int(text.num_hidden_layers)
-    read = min(READ_TOKENS, rows * context)
+    read = min(sizes.read_tokens, rows * context)
     kept = activation_bytes_per_token(model, recompute=options.gradient_checkpointing)
     logits = 12 * predicted * int(text.vocab_size)
     parts += [

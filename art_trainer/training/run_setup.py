@@ -43,7 +43,7 @@ from art_trainer.models.loading import (
     load_tokenizer,
     refuse_untrainable,
 )
-from art_trainer.models.memory import usable_memory
+from art_trainer.models.memory import WorkSizes, usable_memory
 from art_trainer.rollout.envs import MakeEnv, env_maker, player_names, train_split
 from art_trainer.rollout.judge_rewards import ENV, JudgeRewards, RewardMix
 from art_trainer.tracking.env_vars import env_var, load_env_vars
@@ -206,7 +206,7 @@ def prepare_policy(
 def fit_to_device(
     settings: Settings, model: torch.nn.Module, form: ChatFormat, make_env: MakeEnv
 ) -> Settings:
-    """Lower ``max_batch`` and ``tokens_per_microbatch``, where nobody set them, to what memory is free for.
+    """Set ``max_batch`` and ``tokens_per_microbatch``, where nobody has, to what the device has memory for.
 
     Args:
         settings: All settings.
@@ -214,7 +214,9 @@ def fit_to_device(
         form: Its chat format, which tells how long contexts get.
         make_env: Makes the environment, in which a few episodes are played if memory is not plenty.
     """
-    run, config, device = settings.run, settings.config, next(model.parameters()).device
+    device = next(model.parameters()).device
+    settings = sized_for(settings, device)
+    run, config = settings.run, settings.config
     base: Any = getattr(model, "get_base_model", lambda: model)()
     options = replace(model_options(run), dtype=str(base.dtype).removeprefix("torch."))
     empty = empty_model(base.config, options)
@@ -240,6 +242,14 @@ def fit_to_device(
         sizes = plan.smallest / 2**30, device, free / 2**30
         _log.warning("A run of at least %.1f GiB on %s, which has %.1f: it may run out of memory", *sizes)
     return replace(settings, run=run, config=config)
+
+
+def sized_for(settings: Settings, device: torch.device) -> Settings:
+    """Return the settings with the micro-batches that suit a device, unless somebody has set them."""
+    if settings.sources["tokens_per_microbatch"] != DEFAULT:
+        return settings
+    tokens = WorkSizes.of(device).microbatch_tokens
+    return replace(settings, config=replace(settings.config, tokens_per_microbatch=tokens))
 
 
 def imitation_config(settings: Settings) -> ImitationConfig:

@@ -168,10 +168,11 @@ class EchoEnv(gym.Env[str, str]):
 
 def full_logprobs(model: torch.nn.Module, tokens: tuple[int, ...], temperature: float = 1.0) -> np.ndarray:
     """Log-probability of each token after the first, by one plain forward pass over the whole context."""
+    ids = torch.tensor(tokens, device=next(model.parameters()).device)
     with torch.inference_mode():
-        logits = model(input_ids=torch.tensor([tokens])).logits[0, :-1].float() / temperature
-        logprobs = logits.log_softmax(-1).gather(-1, torch.tensor(tokens[1:])[:, None])[:, 0]
-    return logprobs.numpy()
+        logits = model(input_ids=ids[None]).logits[0, :-1].float() / temperature
+        logprobs = logits.log_softmax(-1).gather(-1, ids[1:, None])[:, 0]
+    return logprobs.cpu().numpy()
 
 
 def largest_error(model: torch.nn.Module, episodes: Iterable[Episode], temperature: float = 1.0) -> float:

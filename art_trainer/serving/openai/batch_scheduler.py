@@ -29,9 +29,9 @@ from art_trainer.inference.generation import (
 )
 from art_trainer.inference.sampling import SamplingParams, StopStrings
 from art_trainer.inference.transformers_policy import TransformersPolicy
+from art_trainer.models.memory import WorkSizes
 from art_trainer.serving.http.middleware import ApiError
 
-_READ_TOKENS = 4096
 _MIN_SHARED_TOKENS = 16
 """Contexts that share fewer tokens have only the chat template in common."""
 
@@ -271,7 +271,8 @@ class BatchScheduler:
         key = (self.policy.version, sampling)
         if self._decoder is None or (self._decoder_key != key and not self._running):
             if SlotDecoder.serves(model):
-                self._decoder = SlotDecoder(model, sampling, read_tokens=_READ_TOKENS)
+                sizes = WorkSizes.of(next(model.parameters()).device)
+                self._decoder = SlotDecoder(model, sampling, read_tokens=sizes.read_tokens)
             else:
                 self._decoder = RecomputeDecoder(model, sampling, max_rows=self.policy.max_batch)
             self._decoder_key, self._idle = key, {}

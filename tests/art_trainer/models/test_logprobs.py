@@ -8,6 +8,7 @@ from peft import PromptTuningConfig, get_peft_model
 from art_trainer.errors import UnsupportedModelError
 from art_trainer.models import logprobs as scoring
 from art_trainer.models.logprobs import Scorer, token_logprobs_and_entropies
+from art_trainer.models.memory import WorkSizes
 from art_trainer.models.packing import TokenRow, pack
 from art_trainer.types import Group
 from tests.art_trainer.made_episodes import made_groups
@@ -114,7 +115,7 @@ def test_logits_in_chunks_give_the_same_and_remember_none(monkeypatch: pytest.Mo
     model = tiny_model()
     rows = rows_of(made_groups(model))
     whole = numbers_of(model, rows, share=False)
-    monkeypatch.setattr(scoring, "LOGITS_PER_CHUNK", 300 * 7)
+    monkeypatch.setattr(scoring.WorkSizes, "of", lambda device: WorkSizes(4096, 300 * 7, 4096))
     kept: list[int] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
         same(numbers_of(model, rows, share=False), whole)

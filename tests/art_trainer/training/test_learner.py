@@ -8,6 +8,7 @@ import torch
 from art_trainer.errors import DivergedError, UnsupportedModelError
 from art_trainer.inference.sampling import SamplingParams, sampled_logprobs
 from art_trainer.models import logprobs as scoring
+from art_trainer.models.memory import WorkSizes
 from art_trainer.models.optim import schedule_factor
 from art_trainer.rollout.episodes import group_specs, rollout_groups
 from art_trainer.training.learner import Learner, build_training_samples
@@ -115,7 +116,7 @@ EACH = [{"top_p": 0.5}, {"top_k": 3}, {"min_p": 0.2}, {"repetition_penalty": 1.5
 def test_the_models_own_sampler_needs_no_correction_under_any_filter(
     filters: dict[str, Any], family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scoring, "LOGITS_PER_CHUNK", 300 * 7)
+    monkeypatch.setattr(scoring.WorkSizes, "of", lambda device: WorkSizes(4096, 300 * 7, 4096))
     settings = config(temperature=1.3, max_completion_length=8, max_grad_norm=0.0, **filters)
     policy = make_policy(family, sampling=asdict(SamplingParams.for_training(settings, STOPS)))
     groups = rollout_groups(policy, lambda: EchoEnv(3), group_specs(range(3), 4))
