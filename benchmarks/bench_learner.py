@@ -4,11 +4,12 @@ The same model, group and number of tokens (``learner_workload.py``) through fou
 a process of its own: this project's ``GRPOTrainer``; TRL's with its ``environment_factory``; TRL's with this
 project's ``GymRollout`` as its ``rollout_func``, which keeps the cache from turn to turn; and the plain loop,
 which calls ``model.generate`` on the whole conversation at every turn and pads one sequence an attempt.
-Times are CPU-seconds of the process, medians over the steps after the first.
+Times are CPU-seconds of the process, on a GPU seconds, medians over the steps after the first.
 
     python benchmarks/bench_learner.py                        # the workloads W, W-long, single and smollm2
     python benchmarks/bench_learner.py --workloads W --steps 9
     python benchmarks/bench_learner.py --curves --steps 3 --plot FILE.svg   # cost by turns and group size
+    python benchmarks/bench_learner.py --workloads 0.5b-4k 7b-lora --ways ours trl    # on a GPU
     python benchmarks/bench_learner.py --check                # exits 1 if a claim does not hold
     python benchmarks/bench_learner.py --quick                # two steps of W, once each: it works
 """
@@ -24,7 +25,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -42,6 +43,7 @@ import learner_workload as work
 from charts import COLORS, Panel, page
 from learner_workload import WORKLOADS, Workload
 
+CPU = [name for name, workload in WORKLOADS.items() if not workload.gpu]
 WAYS = ("ours", "trl", "trl+kv", "plain")
 CLAIMS = {
     "W": {"step": 3.0, "generation": 4.0, "update": 2.2, "memory": 2.0, "rollout": 1.6},
@@ -53,21 +55,28 @@ CLAIMS = {
 TRL's trainer."""
 MOST_PER_CALL = 100.0
 """Claim: a tool call through ``environment_factory`` takes at most so many microseconds more than a step."""
-_ROUNDS = 2
 
 
 @dataclass
 class Clock:
-    """CPU-seconds by phase, one list entry a step."""
+    """CPU-seconds by phase, on a GPU seconds; one list entry a step."""
 
+    gpu: bool = False
     phases: dict[str, list[float]] = field(default_factory=dict)
     _now: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        start = time.process_time()
+        start = self.now()
         yield
-        self._now[name] = self._now.get(name, 0.0) + time.process_time() - start
+        self._now[name] = self._now.get(name, 0.0) + self.now() - start
+
+    def now(self) -> float:
+        """The time, when a GPU has done what it was asked."""
+        if not self.gpu:
+            return time.process_time()
+        torch.cuda.synchronize()
+        return time.perf_counter()
 
     def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, its time counted to a phase."""
@@ -97,9 +106,9 @@ def run_ours(workload: Workload, steps: int, clock: Clock) -> None:
         sampling=SamplingParams(max_new_tokens=workload.action),
     )
     config = GRPOConfig(
-        output_dir=tempfile.mkdtemp(), max_steps=steps, groups_per_step=1, num_generations=workload.group,
-        max_completion_length=workload.action, learning_rate=1e-6, scale_rewards="group",
-        tokens_per_microbatch=1 << 20, log_episodes=0,
+        output_dir=tempfile.mkdtemp(), max_steps=steps, groups_per_step=workload.groups,
+        num_generations=workload.group, max_completion_length=workload.action, learning_rate=1e-6,
+        scale_rewards="group", tokens_per_microbatch=workload.tokens, log_episodes=0,
     )  # fmt: skip
     trainer = GRPOTrainer(policy, lambda: work.WordsEnv(workload), config)
     learner = trainer.learner
@@ -173,19 +182,22 @@ def run_trl(workload: Workload, steps: int, clock: Clock, *, keep_cache: bool = 
     tokenizer = work.make_tokenizer(workload)
     if keep_cache:
         gym.register("bench/Words-v0", lambda: work.WordsEnv(workload), disable_env_checker=True)
-        rows = task_dataset("bench/Words-v0", size=steps)
+        rows = task_dataset("bench/Words-v0", size=steps * workload.groups)
         how = {"rollout_func": GymRollout(rows), "reward_funcs": env_reward}
     else:
         tokenizer.response_template = RESPONSE_TEMPLATE
         _Tool.workload = workload
-        prompts = [[{"role": "user", "content": work.first_prompt(workload, seed)}] for seed in range(steps)]
+        seeds = range(steps * workload.groups)
+        prompts = [[{"role": "user", "content": work.first_prompt(workload, seed)}] for seed in seeds]
         rows = Dataset.from_list([{"prompt": prompt, "seed": i} for i, prompt in enumerate(prompts)])
         how = {"environment_factory": _Tool}
+    at_once = workload.microbatch or workload.attempts
     config = GRPOConfig(
-        output_dir=tempfile.mkdtemp(), per_device_train_batch_size=workload.group, max_steps=steps,
-        num_generations=workload.group, max_completion_length=workload.completion, learning_rate=1e-6,
+        output_dir=tempfile.mkdtemp(), per_device_train_batch_size=at_once, max_steps=steps,
+        gradient_accumulation_steps=workload.attempts // at_once, num_generations=workload.group,
+        max_completion_length=workload.completion, learning_rate=1e-6,
         generation_kwargs={"max_new_tokens": workload.action}, max_tool_calling_iterations=workload.turns - 1,
-        bf16=False, use_cpu=not torch.cuda.is_available(), gradient_checkpointing=False, report_to="none",
+        bf16=workload.gpu, use_cpu=not workload.gpu, gradient_checkpointing=False, report_to="none",
         logging_steps=10**6, save_strategy="no", disable_tqdm=True,
     )  # fmt: skip
 
@@ -193,10 +205,10 @@ def run_trl(workload: Workload, steps: int, clock: Clock, *, keep_cache: bool = 
         start = 0.0
 
         def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
-            EndOfStep.start = time.process_time()
+            EndOfStep.start = clock.now()
 
         def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-            clock._now["step"] = time.process_time() - EndOfStep.start
+            clock._now["step"] = clock.now() - EndOfStep.start
             clock.end_step()
 
     trainer = GRPOTrainer(
@@ -299,11 +311,13 @@ def child(way: str, workload: Workload, steps: int, threads: int) -> dict[str, A
     work.make_model(workload)
     _import_all()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    clock = Clock()
+    clock = Clock(workload.gpu)
     RUN[way](workload, steps, clock)
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    if workload.gpu:
+        grown = torch.cuda.max_memory_allocated() / 2**20
     # The first step warms up caches, allocator and thread pools.
-    return {"phases": {name: values[1:] for name, values in clock.phases.items()}, "memory_mb": grown / 1024}
+    return {"phases": {name: values[1:] for name, values in clock.phases.items()}, "memory_mb": grown}
 
 
 def _import_all() -> None:
@@ -314,9 +328,7 @@ def _import_all() -> None:
     import art_trainer.training.trainer  # noqa: F401
 
 
-def measure(
-    workload: Workload, steps: int, threads: int, ways: tuple[str, ...], rounds: int = _ROUNDS
-) -> list[Result]:
+def measure(workload: Workload, steps: int, threads: int, ways: Sequence[str], rounds: int) -> list[Result]:
     """All ways, taking turns, each time in a process of its own."""
     found: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
     for _ in range(rounds):
@@ -347,24 +359,25 @@ def gflop_floor(workload: Workload) -> tuple[float, float]:
     attention = 2 * 2 * d * keys * workload.layers
     weights = 2 * tokens * layer * workload.layers + 2 * sampled * d * workload.vocabulary
     update = (2 if workload.lora else 3) * weights + 3 * attention
-    return (weights + attention) / 1e9, update / 1e9
+    return workload.groups * (weights + attention) / 1e9, workload.groups * update / 1e9
 
 
 def matrix_gflops(workload: Workload, threads: int) -> float:
     """What this machine's matrix product does a CPU-second, at the size of the update's largest one."""
     torch.set_num_threads(threads)
     d, inner = workload.hidden, workload.inner
-    dtype = torch.bfloat16 if workload.lora else torch.float32
+    dtype = torch.bfloat16 if workload.lora or workload.gpu else torch.float32
+    device = "cuda" if workload.gpu else "cpu"
     left, right = (
-        torch.randn(workload.group * workload.completion, d).to(dtype),
-        torch.randn(d, inner).to(dtype),
+        torch.randn(size, device=device).to(dtype)
+        for size in ((workload.group * workload.completion, d), (d, inner))
     )
-    rates = []
+    clock, rates = Clock(workload.gpu), []
     for _ in range(20):
-        start = time.process_time()
+        start = clock.now()
         for _ in range(5):
             left @ right
-        rates.append(5 * 2 * left.shape[0] * d * inner / (time.process_time() - start) / 1e9)
+        rates.append(5 * 2 * left.shape[0] * d * inner / (clock.now() - start) / 1e9)
     return statistics.median(rates)
 
 
@@ -402,8 +415,9 @@ def ratios(results: list[Result]) -> dict[str, dict[str, float]]:
                 "generation": theirs.seconds["generation"] / ours.seconds["generation"],
                 "update": theirs.update / ours.update,
                 "memory": theirs.memory_mb / ours.memory_mb,
-                "rollout": theirs.seconds["step"] / by_key[name, "trl+kv"].seconds["step"],
             }
+            if kept := by_key.get((name, "trl+kv")):
+                found[name]["rollout"] = theirs.seconds["step"] / kept.seconds["step"]
     return found
 
 
@@ -487,7 +501,9 @@ def plot(found: dict[str, dict[str, list[tuple[int, float]]]]) -> str:
 
 def main() -> int:
     parser = harness.parser(__doc__, quick="two steps of W each")
-    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=CPU)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
+    parser.add_argument("--rounds", type=int, default=2, help="how often each way gets its turn")
     parser.add_argument("--steps", type=int, default=5, help="steps of each run, the first not counted")
     parser.add_argument("--threads", type=int, default=1, help="torch's threads")
     parser.add_argument("--curves", action="store_true", help="cost against turns and group size instead")
@@ -500,7 +516,7 @@ def main() -> int:
         print(json.dumps(child(workload=workload, **order)))
         return 0
     if arguments.quick:
-        arguments.workloads, arguments.steps = ["W"], 2
+        arguments.workloads, arguments.steps, arguments.rounds = ["W"], 2, 1
     facts: dict[str, Any] = {"torch": torch.__version__, "threads": arguments.threads}
     if arguments.curves:
         found = curves(arguments.threads, arguments.steps)
@@ -510,8 +526,9 @@ def main() -> int:
     else:
         results = []
         for name in arguments.workloads:
-            rounds = 1 if arguments.quick else _ROUNDS
-            part = measure(WORKLOADS[name], arguments.steps, arguments.threads, WAYS, rounds)
+            part = measure(
+                WORKLOADS[name], arguments.steps, arguments.threads, arguments.ways, arguments.rounds
+            )
             show(part, WORKLOADS[name], arguments.threads)
             results += part
         facts |= {"results": [asdict(r) for r in results], "ratios": ratios(results)}

@@ -41,6 +41,8 @@ class Workload:
     observation: int = 64
     action: int = 8
     group: int = 8
+    groups: int = 1
+    """Prompts of a step."""
     hidden: int = 256
     layers: int = 4
     heads: int = 4
@@ -49,6 +51,17 @@ class Workload:
     vocabulary: int = 2048
     lora: int = 0
     """Rank of an adapter; then the weights below it are in bfloat16."""
+    gpu: bool = False
+    """Whether it is for a GPU; then weights are in bfloat16 with and without an adapter."""
+    microbatch: int = 0
+    """Attempts that TRL computes at a time in an update; 0 for all."""
+    tokens: int = 1 << 20
+    """Tokens that this project computes at a time in an update."""
+
+    @property
+    def attempts(self) -> int:
+        """Attempts of a step."""
+        return self.group * self.groups
 
     @property
     def completion(self) -> int:
@@ -69,7 +82,24 @@ SMOLLM2 = Workload(
     vocabulary=49_152, lora=16,
 )  # fmt: skip
 """The sizes of SmolLM2-135M and of an episode of mail, level 1: a search and an end."""
-WORKLOADS = {workload.name: workload for workload in (W, W_LONG, SINGLE, SMOLLM2)}
+_GPU = {"turns": 6, "observation": 128, "action": 64, "group": 16, "vocabulary": 151_936, "gpu": True}
+_SHAPES: dict[str, dict[str, int]] = {
+    "0.5b": {"hidden": 896, "layers": 24, "heads": 14, "key_heads": 2, "inner": 4864},
+    "1.5b": {"hidden": 1536, "layers": 28, "heads": 12, "key_heads": 2, "inner": 8960},
+    "7b": {"hidden": 3584, "layers": 28, "heads": 28, "key_heads": 4, "inner": 18_944},
+}
+"""The sizes of Qwen2.5, embeddings tied."""
+GPU = [
+    Workload(name, **_GPU, **sizes, **more)  # type: ignore[arg-type]
+    for shape, sizes in _SHAPES.items()
+    for name, more in {
+        f"{shape}-lora": {"prompt": 1024, "groups": 4, "lora": 16, "microbatch": 2, "tokens": 8192},
+        f"{shape}-full": {"prompt": 1024, "groups": 4, "microbatch": 2, "tokens": 8192},
+        f"{shape}-4k": {"prompt": 4096, "lora": 16, "microbatch": 1, "tokens": 8192},
+    }.items()
+]
+"""Four groups of 16 at a prompt of 1,024 tokens, with an adapter and without; one at a prompt of 4,096."""
+WORKLOADS = {workload.name: workload for workload in (W, W_LONG, SINGLE, SMOLLM2, *GPU)}
 
 
 def make_model(workload: Workload, seed: int = 0) -> Any:
@@ -88,10 +118,12 @@ def make_model(workload: Workload, seed: int = 0) -> Any:
         eos_token_id=SPECIAL.index("<|im_end|>"),
         pad_token_id=SPECIAL.index("<|pad|>"),
     )
-    model = Qwen2ForCausalLM(config).eval()
-    if not workload.lora:
-        return model
-    return add_lora_adapter(model.bfloat16(), workload.lora)
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16 if workload.lora or workload.gpu else torch.float32)
+    with torch.device("cuda" if workload.gpu else "cpu"):
+        model = Qwen2ForCausalLM(config).eval()
+    torch.set_default_dtype(usual)
+    return add_lora_adapter(model, workload.lora) if workload.lora else model
 
 
 def make_tokenizer(workload: Workload) -> PreTrainedTokenizerFast:
