@@ -353,7 +353,7 @@ def sharing_attention(
     probe = _AttentionProbe(cache, mask)
     training = model.training
     model.eval()
-    with torch.inference_mode(), shared_attention(base):
+    with torch.no_grad(), shared_attention(base):
         model(
             input_ids=zero, attention_mask=mask, position_ids=zero, past_key_values=cache, use_cache=True,
             shared_prefixes=probe.attend,

@@ -26,6 +26,7 @@ from art_trainer.inference.generation import (
 from art_trainer.inference.policy import Conversation, Reply, TrainablePolicy
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.models.chat_template import TokenHistoryBuilder, context_limit
+from art_trainer.models.fused_norms import use_fused_norms
 from art_trainer.models.known_models import known_model_path
 from art_trainer.models.loading import add_adapter, load_tokenizer
 from art_trainer.models.memory import WorkSizes, is_out_of_memory, reclaim_memory, release_memory
@@ -90,6 +91,8 @@ class TransformersPolicy(TrainablePolicy):
             raise ValueError(f"max_batch must be at least 1, got {max_batch}")
         self.max_batch = max_batch
         device = next(model.parameters()).device
+        if device.type == "cuda":
+            use_fused_norms(model)
         self._read_tokens = WorkSizes.of(device).read_tokens if read_tokens is None else read_tokens
         self._waiting: deque[Conversation] = deque()
         self._seated: set[Conversation] = set()

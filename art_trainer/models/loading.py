@@ -26,6 +26,7 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from art_trainer.errors import ConfigError
 from art_trainer.models.gradient_checkpointing import enable_gradient_checkpointing
+from art_trainer.models.lora import use_fast_layers
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 """Dtypes by the names of settings; ``auto`` takes what the model was saved in."""
@@ -120,6 +121,7 @@ def add_adapter(model: nn.Module, config: PeftConfig) -> nn.Module:
         # Between two libraries: PEFT reads a property that Transformers has renamed.
         warnings.filterwarnings("ignore", ".is_gradient_checkpointing", FutureWarning)
         adapted: nn.Module = get_peft_model(hugging_face, config, autocast_adapter_dtype=False)
+    use_fast_layers(adapted)
     return adapted
 
 

@@ -423,10 +423,10 @@ def can_prune(decoder: Any) -> bool:
     layers = getattr(decoder, "layers", None)
     if layers is None or len(layers) == 0 or "forward" in vars(layers[-1]):
         return False
-    return _LAYER.fullmatch(_statements(type(layers[-1]).forward)) is not None
+    return _LAYER.fullmatch(statements(type(layers[-1]).forward)) is not None
 
 
-def _statements(function: Any) -> str:
+def statements(function: Any) -> str:
     """Return a function's statements without docstring and comments; empty if it has no source of its own."""
     try:
         (parsed,) = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function)))).body

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from art_trainer.config import GRPOConfig
 from art_trainer.inference import generation
 from art_trainer.inference.cache_attention import FlashRows
 from art_trainer.inference.transformers_policy import BATCH_LIMITS, TransformersPolicy
+from art_trainer.models.fused_norms import use_fused_norms
 from art_trainer.models.loading import add_lora_adapter
 from art_trainer.models.logprobs import Scorer
 from art_trainer.models.packing import pack
@@ -80,6 +82,24 @@ def test_the_sampler_and_the_learner_agree(
     graphs._works = False
     one_by_one = played(policy)
     assert [e.histories for e in one_by_one] == [e.histories for e in recorded]
+
+
+def test_fused_norms_differ_by_their_rounding() -> None:
+    for dtype, tolerance in ((F32, 1e-6), (BF16, 0.01)):
+        found = []
+        for fuse in (False, True):
+            norm = LlamaRMSNorm(896).to("cuda", dtype)
+            norm.weight.data.uniform_(0.5, 2, generator=torch.Generator("cuda").manual_seed(0))
+            if fuse:
+                use_fused_norms(norm)
+                assert type(norm).__name__ == "FusedLlamaRMSNorm"
+            generator = torch.Generator("cuda").manual_seed(1)
+            hidden = torch.randn(64, 896, device="cuda", dtype=dtype, generator=generator, requires_grad=True)
+            result = norm(hidden)
+            result.float().square().sum().backward()
+            found.append([result.float(), hidden.grad.float(), norm.weight.grad.float()])
+        for mine, theirs in zip(*found, strict=True):
+            assert (mine - theirs).norm() < tolerance * theirs.norm()
 
 
 def trained(folder: Path, dtype: torch.dtype) -> tuple[torch.Tensor, list[dict[str, Any]]]:

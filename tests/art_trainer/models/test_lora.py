@@ -1,0 +1,54 @@
+"""The LoRA layers compute what PEFT's compute."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from peft import LoraConfig
+from peft.tuners import lora
+
+from art_trainer.models.loading import add_adapter
+from art_trainer.models.lora import LoraLinear
+from tests.art_trainer.tiny_models import tiny_model
+
+PLAIN = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}
+
+
+def numbers(model: torch.nn.Module) -> torch.Tensor:
+    """Logits and gradients."""
+    model.zero_grad()
+    logits = model(input_ids=torch.arange(12).view(2, 6)).logits
+    logits.square().mean().backward()
+    return torch.cat(
+        [logits.flatten(), *(p.grad.flatten() for p in model.parameters() if p.grad is not None)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "fast"),
+    [({}, True), ({"use_rslora": True}, True), ({"lora_dropout": 0.3}, False), ({"use_dora": True}, False)],
+    ids=str,
+)
+def test_logits_and_gradients_are_those_of_peft(changes, fast, monkeypatch):
+    torch.manual_seed(0)
+    model = add_adapter(tiny_model("qwen2"), LoraConfig(**PLAIN | changes)).eval()
+    layers = [module for module in model.modules() if isinstance(module, LoraLinear)]
+    assert len(layers) == 14
+    for layer in layers:
+        layer.lora_B["default"].weight.data.normal_(std=0.1)
+    calls = []
+    usual = LoraLinear._as_peft
+    monkeypatch.setattr(LoraLinear, "_as_peft", lambda self, x: calls.append(1) or usual(self, x))
+    found, copied = numbers(model), numbers(copy.deepcopy(model))
+    assert bool(calls) != fast
+    with model.disable_adapter():
+        off = model(input_ids=torch.arange(12).view(2, 6)).logits
+    for layer in layers:
+        layer.__class__ = lora.Linear
+    wanted = numbers(model)
+    assert torch.equal(found, copied)
+    assert (found - wanted).norm() < 1e-6 * wanted.norm()
+    with model.disable_adapter():
+        assert torch.equal(off, model(input_ids=torch.arange(12).view(2, 6)).logits)
