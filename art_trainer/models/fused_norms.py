@@ -22,8 +22,9 @@ def use_fused_norms(model: nn.Module) -> None:
     They round once, at the end, where the model's own round twice.
     """
     for module in model.modules():
-        if "forward" not in vars(module) and _is_plain(type(module)):
-            module.__class__ = _fused(type(module))
+        kind: Any = type(module)
+        if "forward" not in vars(module) and _is_plain(kind):
+            module.__class__ = _fused(kind)
 
 
 @functools.cache
