@@ -93,8 +93,13 @@ GPU = [
     Workload(name, **_GPU, **sizes, **more)  # type: ignore[arg-type]
     for shape, sizes in _SHAPES.items()
     for name, more in {
-        f"{shape}-lora": {"prompt": 1024, "groups": 4, "lora": 16, "microbatch": 2, "tokens": 8192},
-        f"{shape}-full": {"prompt": 1024, "groups": 4, "microbatch": 2, "tokens": 8192},
+        f"{shape}-lora": {
+            "prompt": 1024,
+            "groups": 4,
+            "lora": 16,
+            "tokens": 8192 if shape == "7b" else 16_384,
+        },
+        f"{shape}-full": {"prompt": 1024, "groups": 4, "tokens": 16_384},
         f"{shape}-4k": {"prompt": 4096, "lora": 16, "microbatch": 1, "tokens": 8192},
     }.items()
 ]
