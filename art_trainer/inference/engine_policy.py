@@ -111,6 +111,7 @@ class EnginePolicy(TrainablePolicy):
         )
         # The weights here may differ from those the engine was started with.
         self._stale = model is not None
+        self._asleep = False
         self._comparison: EngineComparison | None = None
 
     def submit(self, conversation: Conversation) -> None:
@@ -124,7 +125,7 @@ class EnginePolicy(TrainablePolicy):
         seed = int(conversation.rng.integers(_SEED_LIMIT))
         stops = tuple(sorted(self.stop_token_ids))
         request = CompletionRequest(history.context, self._sampling, stops, seed)
-        if self._stale or self._unchecked:
+        if self._stale or self._unchecked or self._asleep:
             self._waiting[conversation] = request
         else:
             self._send(conversation, request)
@@ -157,6 +158,8 @@ class EnginePolicy(TrainablePolicy):
             future.cancel()
         history: TokenHistoryBuilder | None = conversation.state
         self._forget(conversation)
+        if not self._live and self._model is not None:  # an update may follow, on the same GPU
+            self._asleep = self._loop.run(self.engine.sleep())
         return () if history is None else history.finish()
 
     def close(self) -> None:
@@ -193,10 +196,15 @@ class EnginePolicy(TrainablePolicy):
         return conversation, reply
 
     def _prepare(self, request: CompletionRequest) -> None:
-        """Load the present weights into the engine, and check that it samples from them and says so."""
+        """Wake the engine, load the present weights, and check that it samples from them and says so."""
+        if self._asleep:
+            self._loop.run(self.engine.wake())
+            self._asleep = False
         if self._stale:
             self._push_weights()
             self._stale, self._unchecked = False, True
+        if not self._unchecked:
+            return
         if (refusal := self.engine.cannot_report(self._sampling)) is not None:
             raise EngineError(f"{self.name}: {refusal}")
         if self._comparison is None:

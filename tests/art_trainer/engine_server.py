@@ -44,6 +44,7 @@ class EngineServer(JudgeServer):
     Attributes:
         failures: By path, what the next requests are answered with instead.
         edit: Changes answers on their way out.
+        asleep: Whether the server sleeps; ``None`` if it cannot, which is a server's default.
         fault: What the server does wrong, in the words of the error that should say so.
     """
 
@@ -59,6 +60,7 @@ class EngineServer(JudgeServer):
         self.adapters: dict[str, torch.nn.Module] = {}
         self.weight_version = "default"
         self.fault = ""
+        self.asleep: bool | None = None
         self.caches: dict[tuple[int, ...], Any] = {}
         self.failures: dict[str, list[Reply]] = {}
         self.edit: Callable[[str, Any], Any] = lambda path, answer: answer
@@ -90,6 +92,10 @@ class EngineServer(JudgeServer):
             "/unload_lora_adapter": self._unload,
             "/update_weights_from_disk": self._update,
         }
+        if self.asleep is not None:
+            routes |= {"/sleep?level=1": self._sleep, "/wake_up": self._wake}
+        if self.asleep and path != "/wake_up":
+            raise Refusal(500, {"error": {"message": "the engine is asleep"}})
         if path not in routes:
             raise Refusal(404, {"detail": "Not Found"})
         with self._computing:
@@ -131,6 +137,14 @@ class EngineServer(JudgeServer):
         if self.adapters.pop(body["lora_name"], None) is None:
             raise Refusal(404, {"error": {"message": "cannot be found"}})
         return {"success": True}
+
+    def _sleep(self, body: Any) -> str:
+        self.asleep = True
+        return ""
+
+    def _wake(self, body: Any) -> str:
+        self.asleep = False
+        return ""
 
     def _update(self, body: Any) -> Any:
         self.base = AutoModelForCausalLM.from_pretrained(body["model_path"]).eval()

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,8 @@ from art_trainer.errors import EngineError, EngineRequestError
 from art_trainer.inference.engines.http import HttpClient
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.models.weights_io import SavedWeights
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,18 @@ class Engine(ABC):
         Raises:
             EngineError: If the server does not take them; it keeps those it had.
         """
+
+    async def sleep(self) -> bool:
+        """Have the server free its GPU's memory, for an update there, until :meth:`wake`; return if it does."""
+        return False
+
+    async def wake(self) -> None:
+        """Have the server take its memory again.
+
+        Raises:
+            EngineError: If it does not.
+        """
+        return
 
     @abstractmethod
     def cannot_report(self, sampling: SamplingParams) -> str | None:
@@ -222,6 +237,7 @@ class VLLMEngine(Engine):
     def __init__(self, url: str, model: str | None = None, **transport: Any) -> None:
         super().__init__(url, model, **transport)
         self._name_lock = asyncio.Lock()
+        self._can_sleep, self._asleep = True, False
 
     async def complete(self, request: CompletionRequest) -> Completion:
         """Sample one completion."""
@@ -251,6 +267,35 @@ class VLLMEngine(Engine):
                 "vLLM takes LoRA adapters over HTTP, not whole models: train an adapter (lora), or use SGLang"
             )
         await self._load_adapter(weights)
+
+    async def sleep(self) -> bool:
+        """Free memory, if vLLM was started with ``VLLM_SERVER_DEV_MODE=1`` and ``--enable-sleep-mode``."""
+        if not self._can_sleep or self._asleep:
+            return self._asleep
+        try:
+            await self._http.send("/sleep?level=1", {})  # weights wait in the machine's memory
+        except EngineRequestError as fault:
+            self._can_sleep = False
+            if fault.status != 404:
+                _log.warning("%s does not free its GPU's memory for updates: %s", self.name, fault)
+        else:
+            self._asleep = True
+        return self._asleep
+
+    async def wake(self) -> None:
+        """Have vLLM take its memory again."""
+        if self._asleep:
+            try:
+                await self._http.send("/wake_up", {})
+            except EngineRequestError as fault:
+                raise EngineError(f"{self.name} does not wake up: {fault}") from fault
+            self._asleep = False
+
+    async def aclose(self) -> None:
+        """Wake the server, for others, and close the connections."""
+        with contextlib.suppress(EngineError):
+            await self.wake()
+        await super().aclose()
 
     def cannot_report(self, sampling: SamplingParams) -> str | None:
         """Return why the server's log-probs are never the learner's for this sampling."""

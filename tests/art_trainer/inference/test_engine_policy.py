@@ -209,6 +209,21 @@ def test_training_over_an_engine_is_training_in_this_process(serve, tmp_path, ki
     assert torch.equal(weights_of(ours), weights_of(theirs))
 
 
+def test_a_vllm_that_can_sleep_does_so_while_nobody_plays(serve, caplog):
+    server, model = serve(), lora()
+    with policy_on(server, model) as policy:
+        rollout_episodes(policy, EchoEnv, STARTS[:2])
+        assert server.paths.count("/sleep?level=1") == 1  # a server that cannot is asked once
+    server.asleep = False
+    with policy_on(server, model) as policy:
+        for _ in range(2):
+            assert largest_error(model, rollout_episodes(policy, EchoEnv, STARTS[:2])) < 1e-4
+            assert server.asleep
+            policy.version += 1
+    assert server.asleep is False
+    assert not caplog.records
+
+
 # Faults.
 
 
