@@ -121,7 +121,7 @@ class Engine(ABC):
         """
 
     async def sleep(self) -> bool:
-        """Have the server free its GPU's memory, for an update there, until :meth:`wake`; return if it does."""
+        """Have the server free its GPU's memory until :meth:`wake`, if it can; return whether it does."""
         return False
 
     async def wake(self) -> None:

@@ -1,20 +1,17 @@
 """A training server and workers that play, break off, come again, lie, or talk nonsense, on real sockets."""
 
-import asyncio
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from starlette.websockets import WebSocket
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from art_trainer.distributed import worker_connections
-from art_trainer.distributed.protocol import Lease, Limits, Shutdown, TrainEpisodes
+from art_trainer.distributed.protocol import Lease, Limits, TrainEpisodes
 from art_trainer.distributed.result_log import ResultLog, ResultLogError
 from art_trainer.distributed.server import RunProgress
-from art_trainer.distributed.worker_connections import WorkerConnection
 from tests.art_trainer.distributed.played import task
 from tests.art_trainer.distributed.server_helpers import Served, Wire, played, served
 from tests.art_trainer.waiting import until
@@ -239,17 +236,6 @@ def test_a_worker_that_does_not_read_is_dropped_and_delays_nobody(tmp_path: Path
             assert reads.hear()["policy_version"] == 5
         assert outbox._closed
         assert outbox._queue.qsize() == 1  # why it is closed; what waited is given up
-
-
-def test_sending_to_a_client_that_does_not_read_times_out() -> None:
-    class Deaf:
-        async def send_text(self, text: str) -> None:
-            await asyncio.Event().wait()
-
-    outbox = WorkerConnection(cast(WebSocket, Deaf()), Limits(send_seconds=0.05))
-    outbox.put(Shutdown(reason="x"))
-    with pytest.raises(TimeoutError):
-        asyncio.run(outbox.send_queued())
 
 
 def test_a_worker_that_has_stopped_is_noticed_by_its_silence(tmp_path: Path) -> None:

@@ -86,36 +86,6 @@ def test_old_batches_go_first_and_groups_stay_together(queue: TaskQueue) -> None
     assert leased(9) == [(1, 0, 1), (1, 0, 2)]
 
 
-def test_leasing_looks_at_each_attempt_a_few_times_however_many_clients_ask(
-    queue: TaskQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    free, looks = task_queue._Attempt.free, []
-    queue.submit([task(place, size=4) for place in range(100)])
-    monkeypatch.setattr(
-        task_queue._Attempt, "free", property(lambda self: looks.append(self) or free.fget(self))
-    )
-    assert sum(len(queue.lease(f"client {number}", 1)) for number in range(400)) == 400
-    assert len(looks) < 10 * 400
-
-
-def test_the_status_counts_results_and_shows_leases(queue: TaskQueue, clock: Any) -> None:
-    queue.submit([task(size=4)])
-    first, second, third, fourth = queue.lease("ann", 4)
-    clock.now += 1
-    for token in ("", first.token[:-1], second.token, "\ud800"):
-        assert queue.result("ann", first.lease, token, episode(first, version=5)).outcome == "bad_token"
-    outcomes = [send(queue, first), send(queue, second, version=[5, 3]), send(queue, third, version=6)]
-    assert [*outcomes, send(queue, fourth, version=7)] == ["accepted", "stale", "invalid", "invalid"]
-    again = queue.lease("bob", 2)
-    status = queue.status()
-    assert status.results == {"leased": 6, "accepted": 1, "bad_token": 4, "stale": 1, "invalid": 2}
-    assert status.queue.model_dump() == {"waiting": 1, "leased": 2, "finished": 1, "groups_waiting": 1}
-    assert status.held == {"bob": 2}
-    assert status.leases[0].model_dump() == {
-        "lease": again[0].lease, "client": "bob", "group": task().id, "attempt": 2, "seconds_left": 10.0,
-    }  # fmt: skip
-
-
 def test_a_lease_ends_after_its_longest_time_even_if_renewed(log: ResultLog, clock: SimpleNamespace) -> None:
     queue = TaskQueue(log, options=LeaseOptions(10, max_lease_seconds=25), clock=lambda: clock.now)
     queue.publish(5)
@@ -202,23 +172,6 @@ def test_a_log_with_another_group_of_the_same_name_is_refused(log: ResultLog, ot
     log.append([Entry(task(), 0, 0, episode(task()))])
     with pytest.raises(ResultLogError, match=r"has seed 0 and 2 attempts, in this run seed \d and"):
         TaskQueue(log).submit([other])
-
-
-def test_on_work_is_called_if_there_is_more_to_lease(
-    queue: TaskQueue, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waiting: list[int] = []
-    monkeypatch.setattr(queue, "_on_work", lambda: waiting.append(queue.waiting))
-    queue.submit([task()])
-    one, two = queue.lease("ann", 2)
-    assert send(queue, one) == "accepted"
-    queue.release("ann", [two.lease], "stopping", failed=False)
-    (two,) = queue.lease("ann", 2)
-    assert send(queue, two, version=6) == "invalid"
-    queue.lease("ann", 2)
-    clock.now += 10
-    queue.expire()
-    assert waiting == [2, 1, 1, 1]
 
 
 def test_memory_stays_bounded(queue: TaskQueue, monkeypatch: pytest.MonkeyPatch, log: ResultLog) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -421,19 +420,6 @@ WELCOME = Welcome(
 def test_a_server_that_refuses_the_worker_ends_it(answer, words):
     with pytest.raises(RefusedError, match=words):
         asyncio.run(_handshake(Socket(answer), Hello(protocol=1)))
-
-
-def test_a_name_that_was_given_can_be_used_by_another_process(scene):
-    scene.options["client_id"] = "ann"
-    for _ in range(2):
-        scene.start().play()
-        scene.worker.stop()
-        scene.running.result(60)
-    assert scene.client.id == "ann"
-    (secret,) = (scene.here.folder / "cache" / "secrets").iterdir()
-    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
-    with scene.here.worker("ann") as stranger:
-        assert stranger.welcome["code"] == "id_taken"
 
 
 @pytest.mark.parametrize(("what", "words"), [("odd", "turns.0.reward"), ("large", "more than 100")])

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from art_trainer.cli.dash import dash, serving
 from art_trainer.distributed.protocol import QueueStatus, ServerStatus
 from art_trainer.errors import ConfigError
-from art_trainer.serving.dashboard import RunsSource, dashboard_router, episode_index, page
+from art_trainer.serving.dashboard import RunsSource, dashboard_router, page
 from art_trainer.serving.dashboard import router as router_module
 from art_trainer.serving.dashboard import run_reader as reader_module
 from art_trainer.serving.dashboard.episode_index import EpisodeIndex, EpisodeQuery
@@ -445,19 +445,6 @@ def test_a_damaged_step_is_reported_and_the_rest_is_shown(tmp_path):
     page = whole(EpisodeIndex(tmp_path))
     assert {row["step"] for row in page["rows"]} == {1}
     assert page["fault"]
-
-
-def test_the_index_works_in_portions(tmp_path, monkeypatch):
-    monkeypatch.setattr(episode_index, "_WORK_SECONDS", 0.0)
-    run_of(tmp_path, 4)
-    index = EpisodeIndex(tmp_path)
-    first = index.page(EpisodeQuery())
-    assert (first["known"], first["recorded"], first["complete"]) == (4, 16, False)
-    page = whole(index, limit=1)
-    assert (page["known"], page["matches"], page["rows"][0]["step"]) == (16, 16, 4)
-    parts = [index.page(EpisodeQuery(text="tea", limit=1)) for _ in range(4)]
-    assert [part["searched"] for part in parts] == [0.25, 0.5, 0.75, 1.0]
-    assert {part["rows"][0]["step"] for part in parts} == {4}, "the newest are searched first"
 
 
 def test_tokens_that_the_tokenizer_does_not_know_have_no_texts():

@@ -200,30 +200,6 @@ def test_dragging_zooms_all_curves_and_a_key_zooms_out(open_page, url):
     expect(out).to_be_hidden()
 
 
-def test_fingers_zoom_the_curves(open_page, url):
-    page = open_page(url, viewport={"width": 390, "height": 844}, has_touch=True)
-    plot, box, out = curves(page)
-    devtools = page.context.new_cdp_session(page)
-
-    def drag(*path: tuple[float, ...]) -> None:
-        for kind, shares in zip(["touchStart", *["touchMove"] * 3, "touchEnd"], [*path, ()], strict=True):
-            places = [
-                {"x": box["x"] + share * box["width"], "y": box["y"] + box["height"] / 2, "id": number}
-                for number, share in enumerate(shares)
-            ]
-            devtools.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": places})
-
-    drag((0.3,), (0.4,), (0.6,), (0.8,))
-    expect(out).to_be_visible()
-    assert plot.bounding_box()["y"] == box["y"], "nothing may move under the finger"
-    page.keyboard.press("r")
-    expect(out).to_be_hidden()
-    drag((0.4, 0.6), (0.3, 0.7), (0.2, 0.8), (0.1, 0.9))
-    expect(out).to_be_visible()
-    drag((0.1, 0.9), (0.2, 0.8), (0.3, 0.7), (0.4, 0.6))
-    expect(out).to_be_hidden()
-
-
 def test_an_episode_is_a_conversation_of_tokens_and_its_markup_is_inert(open_page, url):
     page = open_page(f"{url}#/episodes/0/6/0")
     expect(page.locator(".said.agent")).to_have_count(2)
@@ -300,28 +276,6 @@ _FAINT_TEXTS = Path(__file__).with_name("faint_texts.js").read_text(encoding="ut
 """Gives the number of texts in sight, and those of a contrast under WCAG's 4.5 (level AA)."""
 
 
-def test_colours_follow_the_system_and_the_switch(open_page, url):
-    def paper(page: Page) -> str:
-        return page.evaluate("getComputedStyle(document.body).backgroundColor")
-
-    dark = open_page(url, color_scheme="dark")
-    light = open_page(url, color_scheme="light")
-    assert (paper(dark), paper(light)) == ("rgb(18, 21, 24)", "rgb(247, 246, 242)")
-    for page in (dark, light):
-        for view in ("", "episodes", "episodes/0/6/0"):
-            page.evaluate("(hash) => { location.hash = hash; }", f"#/{view}")
-            expect(
-                page.locator("main :is(.warnings li, .row .chip, .reply .s6):visible").first
-            ).to_be_visible()
-            texts, *faint = page.evaluate(_FAINT_TEXTS)
-            assert (texts > 20, faint) == (True, []), view
-    light.keyboard.press("t")
-    light.keyboard.press("t")
-    assert paper(light) == "rgb(18, 21, 24)"
-    light.reload()
-    assert paper(light) == "rgb(18, 21, 24)", "the choice is kept"
-
-
 def test_a_phone_needs_no_sideways_scrolling(open_page, url):
     page = open_page(url, viewport={"width": 390, "height": 844})
     for view in ("", "episodes", "episodes/0/6/0", "episodes/0/1/0/vs/1", "workers"):
@@ -387,25 +341,6 @@ def test_the_page_asks_for_the_token_and_keeps_it_in_the_tab(open_page, serve, r
     page.reload()
     expect(page.locator("table.runs tbody tr")).to_have_count(2)
     expect(dialog).to_be_hidden()
-
-
-def test_only_the_rows_in_sight_are_drawn(open_page, serve, tmp_path):
-    run = DashRun(tmp_path / "long")
-    for step in range(1, 11):
-        run.step(step, [group(10 * step + k, [0.1 * place for place in range(20)]) for k in range(10)])
-    page = open_page(f"{serve(tmp_path)}#/episodes")
-    expect(page.locator(".found")).to_have_text("2,000 episodes")
-    grid = page.locator(".grid")
-    for share in (0.5, 0.25, 0.9):
-        grid.evaluate("(grid, share) => { grid.scrollTop = share * grid.scrollHeight; }", share)
-        step = round(10 * (1 - share))
-        first = page.locator(".rows .row .step").first
-        expect(first).to_have_text(re.compile(f"^({step}|{step + 1})$"))
-    assert page.locator(".rows .row").count() < 40
-    page.keyboard.press("End")
-    expect(page.locator(".row.selected .step")).to_have_text("1")
-    page.get_by_label("Task").fill("task-77")
-    expect(page.locator(".found")).to_have_text("20 of 2,000 episodes")
 
 
 @contextmanager

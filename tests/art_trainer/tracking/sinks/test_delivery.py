@@ -26,7 +26,6 @@ from art_trainer.tracking.sinks.base import (
     START,
     CheckpointSaved,
     Cursor,
-    EpisodesPlayed,
     EventRefusedError,
     RunInfo,
     Sink,
@@ -153,52 +152,6 @@ def test_a_new_run_another_destination_and_a_damaged_file_mean_everything_again(
     assert synced(run, MemorySink(destination="there")).cursors == all_cursors(6)
     (run.folder / "sinks" / "memory.json").write_text('{"cursor": [1')
     assert synced(run).cursors == all_cursors(6)
-
-
-def test_a_new_run_whose_sink_never_opened_is_sent_whole_later(tmp_path: Path) -> None:
-    MadeRun(tmp_path / "run").deliver(MemorySink())
-    run = MadeRun(tmp_path / "run", seed=1)
-    run.deliver(MemorySink(open_faults=itertools.repeat(ConnectionError("nobody there"))))
-    assert synced(run).cursors == all_cursors(6)
-
-
-def test_pruned_checkpoints_are_passed_over(tmp_path: Path) -> None:
-    run, sink = MadeRun(tmp_path / "run"), MemorySink(refused={Cursor(3, 2): FileNotFoundError()})
-    sink.gate.clear()
-    dispatcher = dispatched(run, sink)
-    run.play(dispatcher)
-    shutil.rmtree(run.folder / "checkpoints" / "step-000003")
-    sink.gate.set()
-    dispatcher.on_end("finished")
-    assert sink.cursors == [cursor for cursor in all_cursors(6) if cursor != (3, 2)]
-    assert dispatcher.statuses[0].complete
-
-
-def test_a_full_disk_for_the_cursor_is_a_failure_of_the_sink_alone(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    run = MadeRun(tmp_path / "run")
-    run.begin()
-    (tmp_path / "run" / "sinks").write_text("a file where the folder should be")
-    assert not run.deliver(MemorySink()).complete
-    assert caplog.messages[0].startswith("sinks/run.json could not be written")
-    assert len(run.metrics()) == 6
-
-
-def test_a_sink_that_fails_to_close_is_reported(tmp_path: Path) -> None:
-    status = MadeRun(tmp_path / "run").deliver(MemorySink(close_fault=TimeoutError("still uploading")))
-    assert (status.complete, status.failures, status.problem) == (False, 1, "still uploading")
-
-
-def test_a_trained_run_without_sinks_can_be_sent_whole(
-    trained_run_copy: Callable[[Path], Path], tmp_path: Path
-) -> None:
-    sink = MemorySink()
-    status, outcome = sync_run(trained_run_copy(tmp_path), sink)
-    assert (status.complete, outcome) == (True, "finished")
-    played = [event for event in sink.events if isinstance(event, EpisodesPlayed)]
-    assert [(event.step, len(event.episodes)) for event in played] == [(step, 32) for step in range(1, 7)]
-    assert [cursor.step for cursor in sink.cursors if cursor.kind == 2] == [3, 6]
 
 
 def test_sync_needs_a_run_and_sinks_never_see_its_secrets(tmp_path: Path) -> None:

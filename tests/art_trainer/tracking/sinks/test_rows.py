@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from art_trainer.tracking.sinks.base import EpisodesPlayed, RunInfo
 from art_trainer.tracking.sinks.rows import action_rows, dashboard_metrics, describe, episode_rows
-from art_trainer.types import Ending, Turn
+from art_trainer.types import Turn
 from tests.art_trainer.tracking.sinks.sink_runs import played_episode
 
 _RUN = RunInfo(Path("run"), max_turns=4)
@@ -49,16 +49,6 @@ def test_rows_show_what_an_episode_was() -> None:
     assert rows[0].state.startswith("You search a mailbox. ")
     assert rows[0].state.endswith("Who wrote about tea?")
     assert [row.state for row in rows[1:]] == ["Two mails.", "Say what to do."]
-
-
-def test_an_episode_without_a_reply_has_a_row_too() -> None:
-    episode = replace(
-        played_episode(0, np.random.default_rng(0)), turns=(), success=None, ending=Ending.ENV_ERROR
-    )
-    event = EpisodesPlayed(1, (episode,))
-    (row,) = episode_rows(event, replace(_RUN, max_turns=None))
-    assert row[2:] == (0, 0, None, None, None)
-    assert list(action_rows(event)) == []
 
 
 @given(st.text(max_size=4000))

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from art_trainer.tracking.sinks.backfill import events_after
-from art_trainer.tracking.sinks.base import EpisodesPlayed
 from art_trainer.tracking.sinks.delivery import sync_run
 from tests.art_trainer.tracking.full_disk import full_disk
 from tests.art_trainer.tracking.sinks.sink_runs import MadeRun
@@ -44,18 +43,6 @@ def test_trackio_stores_once_what_comes_twice(make_service: MakeService, tmp_pat
     assert len(SQLiteStorage.get_logs("art-gym", "run")) == 4
     config: Any = SQLiteStorage.get_run_config("art-gym", "run")
     assert (config["learning_rate"], config["tags"]) == (0.001, ["ART", "GRPO", "art-tiny"])
-
-
-def test_tensorboard_shows_settings_and_first_episodes_as_text(
-    make_service: MakeService, tmp_path: Path
-) -> None:
-    service, run = make_service("tensorboard"), MadeRun(tmp_path / "run", steps=2)
-    run.deliver(service.sink())
-    (settings,) = service.texts(run, "settings")
-    assert '"learning_rate": 0.001' in settings
-    played = [event for event in events_after(run.folder) if isinstance(event, EpisodesPlayed)]
-    for text, event in zip(service.texts(run, "episode"), played, strict=True):
-        assert event.episodes[0].turns[-1].reply in text
 
 
 def test_a_full_disk_loses_nothing(make_service: MakeService, tmp_path: Path) -> None:

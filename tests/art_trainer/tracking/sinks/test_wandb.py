@@ -169,38 +169,6 @@ def test_more_rows_than_a_log_takes_are_logged_in_parts(
     assert not any(row for table in sink._tables.values() for row in table.data)  # freed
 
 
-def test_the_tables_show_the_first_episodes_of_each_step(tmp_path: Path) -> None:
-    run = MadeRun(tmp_path / "run", steps=2).played()
-    tables = delivered(run, WandbSink({"ART_LOG_TABLE_EPISODES": "1"})).tables
-    shown = ["000001-0000", "000002-0000"]
-    assert sorted(row[1] for row in tables["episodes"]) == shown
-    assert sorted({row[1] for row in tables["actions"]}) == shown
-
-
-def test_tables_that_failed_to_be_logged_are_not_doubled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, sink = MadeRun(tmp_path / "run", steps=2).played(), WandbSink({})
-    sink.open(run.info, resume=None)
-    log, failed = sink._wandb.log, []
-
-    def log_badly(row: dict[str, object]) -> None:
-        if "episodes" in row and not failed:
-            failed.append(row)
-            raise OSError("no space left on device")
-        log(row)
-
-    monkeypatch.setattr(sink._wandb, "log", log_badly)
-    for event in events_after(run.folder):
-        try:
-            sink.deliver(event)
-        except OSError:
-            sink.deliver(event)
-    sink.close("finished")
-    assert failed
-    assert_same_as_folder(run, read_wandb(run.folder))
-
-
 @pytest.mark.parametrize("resumed", [False, True], ids=["sync", "resumed run"])
 def test_rows_that_a_killed_process_held_back_are_logged_by_the_next(tmp_path: Path, resumed: bool) -> None:
     run = MadeRun(tmp_path / "run", steps=5)
