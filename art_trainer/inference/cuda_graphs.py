@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from art_trainer.models.memory import is_out_of_memory
+
 _log = logging.getLogger(__name__)
 
 
@@ -71,6 +73,8 @@ class StepGraphs:
         try:
             self._recorded[given.shape] = self._record(given, compute)
         except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
             self._works = False
             self._recorded.clear()
             _log.warning("Decode steps start their kernels one by one: %s", str(error).splitlines()[0])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from art_trainer.inference import generation
 from art_trainer.inference.cache_attention import FlashRows, prompt_runs
-from art_trainer.inference.cuda_graphs import padded_height
+from art_trainer.inference.cuda_graphs import StepGraphs, padded_height
 from tests.art_trainer.flash_kernels import stand_in
 from tests.art_trainer.inference.test_transformers_policy import VOCABULARY, make_policy, played
 from tests.art_trainer.tiny_models import largest_error, lora_model, tiny_model
@@ -57,3 +58,21 @@ def test_runs_are_the_rows_that_see_the_same_part_of_a_prompt():
 def test_steps_have_few_heights():
     assert [padded_height(rows) for rows in (1, 8, 9, 13, 17, 25, 200)] == [8, 8, 12, 16, 24, 32, 256]
     assert all(rows <= padded_height(rows) <= 1.5 * rows for rows in range(8, 300))
+
+
+def test_a_step_is_recorded_once_for_its_shape_weights_and_tables(monkeypatch):
+    model, recorded = torch.nn.Linear(2, 2), []
+    graphs = StepGraphs(model)
+    monkeypatch.setattr(graphs, "_record", lambda given, compute: recorded.append(given.shape) or Mock())
+    for version, rows in [(1, 2), (1, 2), (1, 3), (2, 2)]:
+        graphs.run(version, torch.zeros(rows), torch.exp)
+    model.weight.data = model.weight.data.clone()
+    graphs.run(2, torch.zeros(2), torch.exp)
+    assert recorded == [(2,), (3,), (2,), (2,)]
+    monkeypatch.setattr(graphs, "_record", Mock(side_effect=RuntimeError("not while capturing")))
+    assert [float(graphs.run(3, torch.zeros(1), torch.exp)) for _ in range(2)] == [1, 1]
+    assert graphs._record.call_count == 1
+    graphs = StepGraphs(model)
+    monkeypatch.setattr(graphs, "_record", Mock(side_effect=torch.OutOfMemoryError()))
+    with pytest.raises(torch.OutOfMemoryError):
+        graphs.run(1, torch.zeros(1), torch.exp)

@@ -6,11 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
 
 from art_trainer.tracking.sinks.base import EpisodesPlayed, RunInfo
-from art_trainer.tracking.sinks.rows import action_rows, dashboard_metrics, describe, episode_rows
+from art_trainer.tracking.sinks.rows import action_rows, dashboard_metrics, episode_rows
 from art_trainer.types import Turn
 from tests.art_trainer.tracking.sinks.sink_runs import played_episode
 
@@ -49,12 +47,3 @@ def test_rows_show_what_an_episode_was() -> None:
     assert rows[0].state.startswith("You search a mailbox. ")
     assert rows[0].state.endswith("Who wrote about tea?")
     assert [row.state for row in rows[1:]] == ["Two mails.", "Say what to do."]
-
-
-@given(st.text(max_size=4000))
-def test_a_description_is_one_line_of_at_most_100_characters(state: str) -> None:
-    line = describe(state)
-    assert len(line) <= 100
-    assert line == " ".join(line.split()) or " … " in line
-    if len(state) <= 100:
-        assert line == " ".join(state.split())
