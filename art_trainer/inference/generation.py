@@ -378,19 +378,14 @@ class SlotDecoder:
         if self._graphs is not None:
             height = padded_height(height)
         owners = self._owners[:height] + [None] * (height - len(self._owners))
-        places = [0 if owner is None else owner.own_cached for owner in owners]
         # An idle row's dummy entry is written behind its last valid one and overwritten by a real one.
-        self._cache.reserve(max(height, len(self._owners)), 1 + max(places))
+        longest = max(owner.own_cached for owner in owners if owner is not None)
+        self._cache.reserve(max(height, len(self._owners)), 1 + longest)
         running = set(sequences)
         prefixes = [_prefix(owner) if owner in running else None for owner in owners]
         prompts = prompt_runs(prefixes) if self._attention is FlashRows and any(prefixes) else None
-        table = np.zeros((5, height + 1), np.int32)
-        table[0, :height] = [0 if owner is None else owner.tokens[-1] for owner in owners]
-        table[1, :height] = places
-        table[2, :height] = [0 if owner is None else owner.cached for owner in owners]
-        table[3, : len(sequences)] = [s.row for s in sequences]
-        table[4, : len(sequences)] = np.array([s.uniform for s in sequences], np.float32).view(np.int32)
-        sent = _send(table if prompts is None else np.concatenate([table, prompts]), self._model.device)
+        numbers = _step_numbers(sequences, owners)
+        sent = _send(numbers if prompts is None else np.concatenate([numbers, prompts]), self._model.device)
         width = 1 + max(s.own_cached for s in sequences)
 
         def compute(sent: Tensor) -> Tensor:
@@ -612,6 +607,24 @@ class SlotDecoder:
                 owner.row = sequence.row
             self._owners[row] = sequence
             sequence.row = row
+
+
+def _step_numbers(
+    sequences: Sequence[TokenSequence], owners: Sequence[TokenSequence | None]
+) -> NDArray[np.int32]:
+    """Return what a decode step reads, int32 [5, rows + 1]: one copy to the device for all.
+
+    For each row its newest token, the place of that in the row and in the context; for each sequence its row,
+    and the bits of its random number. The last column is for what may stand below, which has one more entry.
+    """
+    rows, count = len(owners), len(sequences)
+    table = np.zeros((5, rows + 1), np.int32)
+    table[0, :rows] = [0 if owner is None else owner.tokens[-1] for owner in owners]
+    table[1, :rows] = [0 if owner is None else owner.own_cached for owner in owners]
+    table[2, :rows] = [0 if owner is None else owner.cached for owner in owners]
+    table[3, :count] = [s.row for s in sequences]
+    table[4, :count] = np.array([s.uniform for s in sequences], np.float32).view(np.int32)
+    return table
 
 
 def _prefix(sequence: TokenSequence | None) -> Prefix:
