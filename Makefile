@@ -17,7 +17,7 @@ INSTALL := $(PIP) install --constraint constraints.txt
 LINTED := art_gym art_trainer envs wrappers recipes tests benchmarks docs integrations
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-system train train-llm test test-all test-integrations lint format docs clean
+.PHONY: help setup setup-system train train-llm test test-all test-integrations lint format docs release clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -58,6 +58,9 @@ format: $(VENV)/.dev ## Mend the style where that can be done without thinking.
 
 docs: $(VENV)/.dev ## Build the documentation site into build/site; any warning is an error.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
+
+release: ## Build and try what would be uploaded, and upload nothing: make release VERSION=0.1.0
+	.ci/release $(VERSION)
 
 clean: ## Remove caches and build outputs; .venv and runs/ stay.
 	rm -rf build dist *.egg-info .coverage* htmlcov .pytest_cache .mypy_cache .ruff_cache .hypothesis
