@@ -9,6 +9,7 @@ Shape letters: U queries, T keys, H query heads, K key heads, D channels of a he
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ _backward: Any = torch.ops.aten._flash_attention_backward
 _deterministic: Any = torch.utils.deterministic
 
 MOST_CHANNELS = 256
-"""Channels of a head that the kernels take at most, in eighths."""
+"""Channels of a head that the kernels take at most; a multiple of eight."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,10 +47,17 @@ class Runs:
 
 
 def has_kernels(states: Tensor) -> bool:
-    """Whether the kernels take queries like these, [..., D]: of 16 bits, on a GPU."""
+    """Whether the kernels take queries like these, [..., D]: of 16 bits, on an NVIDIA GPU from Ampere on."""
     channels = states.shape[-1]
     fits = channels <= MOST_CHANNELS and channels % 8 == 0
-    return states.device.type == "cuda" and states.dtype in (torch.bfloat16, torch.float16) and fits
+    half = states.dtype in (torch.bfloat16, torch.float16)
+    return states.device.type == "cuda" and half and fits and _supports(states.device)
+
+
+@functools.cache
+def _supports(device: torch.device) -> bool:
+    built = torch.version.cuda is not None and torch.backends.cuda.is_flash_attention_available()
+    return built and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def attend_runs(
