@@ -63,10 +63,10 @@ CLAIMS = {
         "art/Email-v0", "success", "bm25", rise=0.35, rise_low=0.25, mean_rise_low=0.25, above=1.0,
         seconds=300,
     ),
-    # Imitation alone comes to the scripted searcher. A seed takes an hour on one core.
+    # Imitation alone comes to the scripted searcher, or past it. An hour a seed on one core.
     "email-smollm2": Claim(
-        "art/Email-v0", "success", "scripted", rise=0.15, rise_low=0.1, mean_rise_low=0.15, above=1.3,
-        seconds=3600, invalid=0.03,
+        "art/Email-v0", "success", "scripted", rise=0.12, rise_low=0.05, mean_rise_low=0.15, above=1.4,
+        seconds=4000,
     ),
     # What GRPO adds to an imitated player is about as large as what 192 games leave uncertain.
     "2048": Claim(
