@@ -11,7 +11,6 @@ import torch
 
 from art_trainer.config import GRPOConfig
 from art_trainer.errors import DeviceMemoryError
-from art_trainer.inference import kv_cache
 from art_trainer.inference.generation import SamplingModel
 from art_trainer.models import memory
 from art_trainer.models.logprobs import Scorer
@@ -74,7 +73,7 @@ def test_tables_that_are_not_small_are_freed_with_the_last_conversation(
     cache = policy._decoder._cache
     assert played(policy, seeds=2)
     assert cache.capacity.rows > 0
-    monkeypatch.setattr(kv_cache, "SMALL_TABLES", 0)
+    monkeypatch.setattr(cache, "_small", 0)
     for _ in range(2):
         assert played(policy, seeds=2)
         assert cache.capacity.rows == cache.shared_capacity.positions == 0
