@@ -65,8 +65,8 @@ CLAIMS = {
     ),
     # Imitation alone comes to the scripted searcher, or past it. An hour a seed on one core.
     "email-smollm2": Claim(
-        "art/Email-v0", "success", "scripted", rise=0.12, rise_low=0.05, mean_rise_low=0.15, above=1.4,
-        seconds=4000,
+        "art/Email-v0", "success", "scripted", rise=0.14, rise_low=0.08, mean_rise_low=0.18, above=1.5,
+        seconds=3600,
     ),
     # What GRPO adds to an imitated player is about as large as what 192 games leave uncertain.
     "2048": Claim(

@@ -111,7 +111,6 @@ class EnginePolicy(TrainablePolicy):
         )
         # The weights here may differ from those the engine was started with.
         self._stale = model is not None
-        self._asleep = False
         self._comparison: EngineComparison | None = None
 
     def submit(self, conversation: Conversation) -> None:
@@ -125,7 +124,7 @@ class EnginePolicy(TrainablePolicy):
         seed = int(conversation.rng.integers(_SEED_LIMIT))
         stops = tuple(sorted(self.stop_token_ids))
         request = CompletionRequest(history.context, self._sampling, stops, seed)
-        if self._stale or self._unchecked or self._asleep:
+        if self._stale or self._unchecked or self.engine.asleep:
             self._waiting[conversation] = request
         else:
             self._send(conversation, request)
@@ -159,7 +158,7 @@ class EnginePolicy(TrainablePolicy):
         history: TokenHistoryBuilder | None = conversation.state
         self._forget(conversation)
         if not self._live and self._model is not None:  # an update may follow, on the same GPU
-            self._asleep = self._loop.run(self.engine.sleep())
+            self._loop.run(self.engine.sleep())
         return () if history is None else history.finish()
 
     def close(self) -> None:
@@ -197,9 +196,7 @@ class EnginePolicy(TrainablePolicy):
 
     def _prepare(self, request: CompletionRequest) -> None:
         """Wake the engine, load the present weights, and check that it samples from them and says so."""
-        if self._asleep:
-            self._loop.run(self.engine.wake())
-            self._asleep = False
+        self._loop.run(self.engine.wake())
         if self._stale:
             self._push_weights()
             self._stale, self._unchecked = False, True

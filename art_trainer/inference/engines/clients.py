@@ -77,6 +77,9 @@ class ServedModel:
 class Engine(ABC):
     """Base of clients of inference servers. Methods may run many times at once, in one event loop.
 
+    Attributes:
+        asleep: Whether the server has freed its GPU's memory, and must be woken before it is asked.
+
     Args:
         url: The server's address, such as ``http://localhost:8000``.
         model: The model's name on the server; ``None`` for the one it was started with.
@@ -101,6 +104,7 @@ class Engine(ABC):
         self._http = HttpClient(url, **transport)
         self._model = model
         self._adapter: str | None = None
+        self.asleep = False
         self.name = f"{self.kind.lower()}:{model or ''}@{self._http.url}"
 
     @abstractmethod
@@ -120,9 +124,9 @@ class Engine(ABC):
             EngineError: If the server does not take them; it keeps those it had.
         """
 
-    async def sleep(self) -> bool:
-        """Have the server free its GPU's memory until :meth:`wake`, if it can; return whether it does."""
-        return False
+    async def sleep(self) -> None:
+        """Have the server free its GPU's memory until :meth:`wake`, if it can; see :attr:`asleep`."""
+        self.asleep = False
 
     async def wake(self) -> None:
         """Have the server take its memory again.
@@ -130,7 +134,7 @@ class Engine(ABC):
         Raises:
             EngineError: If it does not.
         """
-        return
+        self.asleep = False
 
     @abstractmethod
     def cannot_report(self, sampling: SamplingParams) -> str | None:
@@ -237,7 +241,7 @@ class VLLMEngine(Engine):
     def __init__(self, url: str, model: str | None = None, **transport: Any) -> None:
         super().__init__(url, model, **transport)
         self._name_lock = asyncio.Lock()
-        self._can_sleep, self._asleep = True, False
+        self._can_sleep = True
 
     async def complete(self, request: CompletionRequest) -> Completion:
         """Sample one completion."""
@@ -268,10 +272,10 @@ class VLLMEngine(Engine):
             )
         await self._load_adapter(weights)
 
-    async def sleep(self) -> bool:
+    async def sleep(self) -> None:
         """Free memory, if vLLM was started with ``VLLM_SERVER_DEV_MODE=1`` and ``--enable-sleep-mode``."""
-        if not self._can_sleep or self._asleep:
-            return self._asleep
+        if not self._can_sleep or self.asleep:
+            return
         try:
             await self._http.send("/sleep?level=1", {})  # weights wait in the machine's memory
         except EngineRequestError as fault:
@@ -279,17 +283,16 @@ class VLLMEngine(Engine):
             if fault.status != 404:
                 _log.warning("%s does not free its GPU's memory for updates: %s", self.name, fault)
         else:
-            self._asleep = True
-        return self._asleep
+            self.asleep = True
 
     async def wake(self) -> None:
         """Have vLLM take its memory again."""
-        if self._asleep:
+        if self.asleep:
             try:
                 await self._http.send("/wake_up", {})
             except EngineRequestError as fault:
                 raise EngineError(f"{self.name} does not wake up: {fault}") from fault
-            self._asleep = False
+            self.asleep = False
 
     async def aclose(self) -> None:
         """Wake the server, for others, and close the connections."""
