@@ -28,8 +28,9 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 
 from art_trainer.config import GRPOConfig
 from art_trainer.distributed.weights import WeightStore, apply_weights
-from art_trainer.inference.generation import SlotDecoder, TokenSequence, sampling_mode
+from art_trainer.inference.generation import TokenSequence, sampling_mode
 from art_trainer.inference.sampling import SamplingParams
+from art_trainer.inference.slot_decoder import SlotDecoder
 from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.models import art_tiny
 from art_trainer.models.loading import add_lora_adapter, load_tokenizer

@@ -38,6 +38,8 @@ _flash: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_c
 
 Attention = Callable[..., tuple[Tensor, None]]
 """One layer's attention as Transformers calls it: (module, query, key, value, mask, ...) to [B, Q, H, D]."""
+Prefix = tuple[int, int] | None
+"""The row of a shared prompt, and how many of its tokens a conversation's row sees; ``None`` without one."""
 
 
 class SharedPrefixes:
@@ -48,14 +50,11 @@ class SharedPrefixes:
 
     Args:
         cache: Holds the shared prompts.
-        prefixes_B: For each row its prompt's row in the shared table and how many of its tokens the row sees;
-            ``None`` for a row without a prompt.
+        prefixes_B: What each row sees of a prompt.
         device: The batch's device.
     """
 
-    def __init__(
-        self, cache: SlotCache, prefixes_B: Sequence[tuple[int, int] | None], device: torch.device
-    ) -> None:
+    def __init__(self, cache: SlotCache, prefixes_B: Sequence[Prefix], device: torch.device) -> None:
         members: dict[int, list[tuple[int, int]]] = {}
         for row, prefix in enumerate(prefixes_B):
             if prefix is not None:
@@ -165,10 +164,6 @@ class SharedPrefixes:
             mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
             self._mask = mask.masked_fill_(hidden, torch.finfo(dtype).min)[:, None]
         return self._mask
-
-
-Prefix = tuple[int, int] | None
-"""The row of a shared prompt, and how many of its tokens a conversation's row sees; ``None`` without one."""
 
 
 def prompt_runs(prefixes_B: Sequence[Prefix]) -> NDArray[np.int32]:

@@ -19,12 +19,12 @@ from art_trainer.errors import DeviceMemoryError
 from art_trainer.inference.generation import (
     Decoder,
     RecomputeDecoder,
-    SlotDecoder,
     TokenSequence,
     sampling_mode,
 )
 from art_trainer.inference.policy import Conversation, Reply, TrainablePolicy
 from art_trainer.inference.sampling import SamplingParams
+from art_trainer.inference.slot_decoder import SlotDecoder
 from art_trainer.models.chat_template import TokenHistoryBuilder, context_limit
 from art_trainer.models.fused_norms import use_fused_norms
 from art_trainer.models.known_models import known_model_path

@@ -242,7 +242,7 @@ def plan_training(
 
 
 def _keeps_cache(base: Any) -> bool:
-    """Whether :class:`~art_trainer.inference.generation.SlotDecoder` will serve the model."""
+    """Whether :class:`~art_trainer.inference.slot_decoder.SlotDecoder` will serve the model."""
     return (
         base.config._attn_implementation in ("sdpa", "eager")
         and "position_ids" in inspect.signature(base.forward).parameters

@@ -11,7 +11,7 @@ import torch
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from art_trainer.config import GRPOConfig
-from art_trainer.inference import generation
+from art_trainer.inference import slot_decoder
 from art_trainer.inference.cache_attention import FlashRows
 from art_trainer.inference.transformers_policy import BATCH_LIMITS, TransformersPolicy
 from art_trainer.models.fused_norms import use_fused_norms
@@ -68,7 +68,7 @@ def test_a_tree_gives_the_gradients_of_one_row_an_attempt(family: str) -> None:
 def test_the_sampler_and_the_learner_agree(
     family: str, share_from: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(generation, "_SHARE_FROM", share_from)
+    monkeypatch.setattr(slot_decoder, "_SHARE_FROM", share_from)
     model = on_gpu("qwen2", BF16, vocab_size=VOCABULARY)
     model = add_lora_adapter(model, 4) if family == "lora" else model
     policy = make_policy(model=model)

@@ -21,13 +21,13 @@ from art_trainer.inference.generation import (
     Decoder,
     RecomputeDecoder,
     SamplingOverride,
-    SlotDecoder,
     TokenSequence,
     TopLogprobs,
     common_prefix_length,
     sampling_mode,
 )
 from art_trainer.inference.sampling import SamplingParams, StopStrings
+from art_trainer.inference.slot_decoder import SlotDecoder
 from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.models.memory import WorkSizes
 from art_trainer.serving.http.middleware import ApiError

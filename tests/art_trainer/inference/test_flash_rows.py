@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from art_trainer.inference import generation
+from art_trainer.inference import slot_decoder
 from art_trainer.inference.cache_attention import FlashRows, prompt_runs
 from art_trainer.inference.cuda_graphs import StepGraphs, padded_height
 from tests.art_trainer.flash_kernels import stand_in
@@ -35,7 +35,7 @@ class Replayed:
 @pytest.mark.parametrize("max_batch", [5, 64])
 def test_logprobs_are_those_of_a_plain_forward_pass(family, share_from, max_batch, monkeypatch):
     stand_in(monkeypatch)
-    monkeypatch.setattr(generation, "_SHARE_FROM", share_from)
+    monkeypatch.setattr(slot_decoder, "_SHARE_FROM", share_from)
     sizes = {"vocab_size": VOCABULARY}
     model = lora_model(scale=0.1, **sizes) if family == "lora" else tiny_model(family, **sizes)
     policy = make_policy(model=model, max_batch=max_batch)

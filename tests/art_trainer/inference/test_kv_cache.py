@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from art_trainer.inference import generation as slot_decoder
+from art_trainer.inference import slot_decoder
 from art_trainer.inference.cache_attention import SharedPrefixes
 from art_trainer.inference.kv_cache import SlotCache
 from tests.art_trainer.inference.test_transformers_policy import (

@@ -5,11 +5,12 @@ import pytest
 import torch
 from peft import LoraConfig
 
-from art_trainer.inference import generation as slot_decoder
-from art_trainer.inference.generation import RecomputeDecoder, SlotDecoder, common_prefix_length
+from art_trainer.inference import slot_decoder
+from art_trainer.inference.generation import RecomputeDecoder, common_prefix_length
 from art_trainer.inference.kv_cache import SlotCache
 from art_trainer.inference.policy import Conversation
 from art_trainer.inference.sampling import SamplingParams
+from art_trainer.inference.slot_decoder import SlotDecoder
 from art_trainer.inference.transformers_policy import BATCH_LIMITS, TransformersPolicy
 from art_trainer.rollout.episodes import group_specs, rollout_episodes, rollout_groups
 from art_trainer.types import Ending, EpisodeSpec

@@ -14,8 +14,9 @@ import numpy as np
 import openai
 import pytest
 
-from art_trainer.inference.generation import SlotDecoder, TokenSequence
+from art_trainer.inference.generation import TokenSequence
 from art_trainer.inference.sampling import SamplingParams
+from art_trainer.inference.slot_decoder import SlotDecoder
 from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.serving.agents import AgentServer
 from art_trainer.serving.agents.sessions import Session

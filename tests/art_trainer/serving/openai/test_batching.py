@@ -10,8 +10,9 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from art_trainer.inference.generation import RecomputeDecoder, SlotDecoder
+from art_trainer.inference.generation import RecomputeDecoder
 from art_trainer.inference.sampling import SamplingParams
+from art_trainer.inference.slot_decoder import SlotDecoder
 from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.serving.openai import ServedPolicy
 from tests.art_trainer.serving import helpers
