@@ -34,8 +34,8 @@ from art_trainer.inference.slot_decoder import SlotDecoder
 from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.models import art_tiny
 from art_trainer.models.loading import add_lora_adapter, load_tokenizer
-from art_trainer.serving.openai.batch_scheduler import BatchScheduler, GenerationJob
-from art_trainer.serving.openai.served_policy import ServedPolicy
+from art_trainer.serving.dialects.batch_scheduler import BatchScheduler, GenerationJob
+from art_trainer.serving.dialects.served_policy import ServedPolicy
 from art_trainer.training.trainer import GRPOTrainer
 
 MOST = {

@@ -170,16 +170,16 @@ def _served(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Serve a model of this machine over HTTP; yields what names it, and arguments for its judge."""
     from art_trainer.inference.sampling import SamplingParams
     from art_trainer.models.loading import ModelOptions
+    from art_trainer.serving.dialects import ServedPolicy, dialect_router
     from art_trainer.serving.http.middleware import AccessPolicy, HostNames
     from art_trainer.serving.http.server import ServerThread, create_app
-    from art_trainer.serving.openai import ServedPolicy, openai_router
     from art_trainer.training.run_setup import local_policy
 
     policy = local_policy(name, ModelOptions(), sampling=SamplingParams(), baselines=(RUBRIC,))
     token = secrets.token_urlsafe()
     app = create_app(AccessPolicy(HostNames(_LOOPBACK), _MAX_BODY, token=token), "OpenAI's API below /v1")
     with ServedPolicy(policy) as served:
-        app.include_router(openai_router(served))
+        app.include_router(dialect_router(served))
         server = ServerThread(app, _LOOPBACK, 0, name="judge")
         try:
             yield f"{OPENAI}{served.name}@{server.url}/v1", {"api_key": token, "timeout": _TIMEOUT}

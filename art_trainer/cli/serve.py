@@ -155,8 +155,8 @@ def server_setup(
     from art_trainer.distributed.server import RunProgress, shorten_garbage_collections
     from art_trainer.rollout.backend import RolloutSetup
     from art_trainer.serving.dashboard import RunsSource, dashboard_router, page
-    from art_trainer.serving.openai import ServedPolicy
-    from art_trainer.serving.openai.router import openai_router
+    from art_trainer.serving.dialects import ServedPolicy
+    from art_trainer.serving.dialects.router import dialect_router
 
     run, config, folder = settings.run, settings.config, settings.folder.path
     progress = RunProgress(folder.name, config.max_steps)
@@ -166,7 +166,7 @@ def server_setup(
     with ExitStack() as stack:
         if api:
             served = stack.enter_context(ServedPolicy(policy, past_versions=config.max_staleness))
-            routers.append(openai_router(served))
+            routers.append(dialect_router(served))
             on_publish.append(served.update)
         if dashboard:
             source = RunsSource([folder], lambda: backend.status())

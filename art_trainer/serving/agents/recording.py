@@ -19,10 +19,9 @@ from typing import Any
 import jinja2
 
 from art_trainer.models.chat_template import TokenHistoryBuilder
-from art_trainer.serving.openai.batch_scheduler import GenerationOutput
-from art_trainer.serving.openai.chat import AgentChat, ContextFullError
-from art_trainer.serving.openai.chat_completions import template_error
-from art_trainer.serving.openai.requests import ChatMessage
+from art_trainer.serving.dialects.batch_scheduler import GenerationOutput
+from art_trainer.serving.dialects.chat import AgentChat, ContextFullError
+from art_trainer.serving.dialects.conversation import ChatMessage, template_error
 from art_trainer.types import TokenHistory, Turn, TurnTiming
 
 Tools = Sequence[Mapping[str, Any]]

@@ -1,4 +1,4 @@
-"""HTTP server for agents: OpenAI's chat API with one URL and one secret token for each episode."""
+"""HTTP server for agents: OpenAI's and Anthropic's APIs, with a URL and a secret token for each episode."""
 
 from __future__ import annotations
 
@@ -10,6 +10,14 @@ from fastapi.responses import JSONResponse
 
 from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.serving.agents.sessions import Reward, Session
+from art_trainer.serving.dialects.batch_scheduler import BatchScheduler
+from art_trainer.serving.dialects.chat import AgentChat
+from art_trainer.serving.dialects.chat_completions import ChatRequest, ChatWriter
+from art_trainer.serving.dialects.conversation import ConversationRequest
+from art_trainer.serving.dialects.requests import parse, read_json_body
+from art_trainer.serving.dialects.router import CONVERSATIONS, model_list, token_count
+from art_trainer.serving.dialects.streams import respond
+from art_trainer.serving.dialects.writers import ResponseWriter
 from art_trainer.serving.http.middleware import (
     WILDCARDS,
     AccessPolicy,
@@ -18,19 +26,13 @@ from art_trainer.serving.http.middleware import (
     has_token,
 )
 from art_trainer.serving.http.server import ServerThread, create_app
-from art_trainer.serving.openai.batch_scheduler import BatchScheduler
-from art_trainer.serving.openai.chat import AgentChat
-from art_trainer.serving.openai.chat_completions import ChatRequest
-from art_trainer.serving.openai.requests import parse, read_json_body
-from art_trainer.serving.openai.responses import respond
-from art_trainer.serving.openai.router import model_list
 
 _MAX_BODY_BYTES = 16 * 2**20
 _ROUTES = APIRouter(prefix="/episodes/{episode}")
 
 
 class AgentChatRequest(ChatRequest):
-    """An agent's request.
+    """An agent's request for a chat completion.
 
     ``temperature``, ``top_p`` and the other sampling fields are checked but have no effect: an episode must
     be sampled with the training run's own parameters.
@@ -45,8 +47,14 @@ class AgentChatRequest(ChatRequest):
     }
 
 
+_DIALECTS: dict[str, tuple[type[ConversationRequest], type[ResponseWriter]]] = {
+    **CONVERSATIONS,
+    "/chat/completions": (AgentChatRequest, ChatWriter),
+}
+
+
 class AgentServer:
-    """Answers OpenAI's chat API with a policy, one URL and one token per episode; a context manager.
+    """Answers OpenAI's and Anthropic's APIs, with a URL and a token for each episode; a context manager.
 
     Args:
         policy: Answers the requests. Nobody else may sample from its model at the same time.
@@ -82,7 +90,8 @@ class AgentServer:
         self.chat = AgentChat(policy.tokenizer, policy.max_context)
         self._sessions: dict[str, Session] = {}
         access = AccessPolicy(HostNames(host, allowed_hosts), _MAX_BODY_BYTES)
-        app = create_app(access, "/v1/chat/completions, /v1/models and /reward of each episode")
+        paths = ", ".join(f"/v1{path}" for path in _DIALECTS)
+        app = create_app(access, f"{paths}, /v1/models and /reward of each episode")
         app.state.server = self
         app.include_router(_ROUTES)
         self._thread = ServerThread(app, host, port, name="agent-server")
@@ -108,15 +117,15 @@ class AgentServer:
         """The ``base_url`` of an OpenAI client."""
         return f"{self.url}/episodes/{session.id}/v1"
 
-    def find(self, episode: str, authorization: str) -> Session:
+    def find(self, episode: str, headers: Mapping[str, str]) -> Session:
         """Find an episode by its id and its token.
 
         Raises:
             ApiError: There is no such episode, or the token is another.
         """
         session = self._sessions.get(episode)
-        if not has_token(authorization, session.token if session else "") or session is None:
-            message = "no such episode, or not its token: send the episode's own token as a bearer token"
+        if not has_token(headers, session.token if session else "") or session is None:
+            message = "no such episode, or not its token: send the episode's own token as the API key"
             raise ApiError(message, "invalid_api_key")
         return session
 
@@ -136,25 +145,39 @@ class AgentServer:
 
 def _find_session(episode: str, request: Request) -> Session:
     server: AgentServer = request.app.state.server
-    return server.find(episode, request.headers.get("authorization", ""))
+    return server.find(episode, request.headers)
 
 
 Episode = Annotated[Session, Depends(_find_session)]
 
 
-@_ROUTES.post("/v1/chat/completions")
-async def chat_completions(session: Episode, request: Request) -> Response:
-    """Answer with a chat completion."""
-    body = await read_json_body(request)
-    server: AgentServer = request.app.state.server
-    exchange = await session.exchange(
-        await server.chat.in_thread(lambda: parse(AgentChatRequest, body)),
-        body=body,
-        retry=request.headers.get("x-stainless-retry-count", "0") not in ("", "0"),
-        key=request.headers.get("idempotency-key", ""),
-    )
-    exchange.clients += 1
-    return await respond(request, exchange, exchange.make_writer())
+@_ROUTES.post("/v1/messages/count_tokens")
+async def count_tokens(session: Episode, request: Request) -> Response:
+    """Answer with the number of a prompt's tokens."""
+    return await token_count(request, request.app.state.server.chat)
+
+
+def _add_conversations() -> None:
+    def add(path: str, dialect: type[ConversationRequest], writer: type[ResponseWriter]) -> None:
+        @_ROUTES.post(f"/v1{path}")
+        async def converse(session: Episode, request: Request) -> Response:
+            body = await read_json_body(request)
+            server: AgentServer = request.app.state.server
+            exchange = await session.exchange(
+                await server.chat.in_thread(lambda: parse(dialect, body, session.stored)),
+                writer,
+                body=body,
+                retry=request.headers.get("x-stainless-retry-count", "0") not in ("", "0"),
+                key=request.headers.get("idempotency-key", ""),
+            )
+            exchange.clients += 1
+            return await respond(request, exchange, exchange.make_writer())
+
+    for path, pair in _DIALECTS.items():
+        add(path, *pair)
+
+
+_add_conversations()
 
 
 @_ROUTES.get("/v1/models")

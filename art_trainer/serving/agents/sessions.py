@@ -20,12 +20,14 @@ from pydantic import ConfigDict, Field
 from art_trainer.inference.sampling import StopStrings
 from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.serving.agents.recording import OpenRequest, Recording, Reply
+from art_trainer.serving.dialects.batch_scheduler import BatchScheduler, GenerationJob, GenerationOutput
+from art_trainer.serving.dialects.chat import AgentChat, ContextFullError
+from art_trainer.serving.dialects.conversation import ConversationRequest
+from art_trainer.serving.dialects.requests import StrictModel
+from art_trainer.serving.dialects.responses import StoredResponses
+from art_trainer.serving.dialects.streams import PendingRequest
+from art_trainer.serving.dialects.writers import ResponseWriter
 from art_trainer.serving.http.middleware import ApiError
-from art_trainer.serving.openai.batch_scheduler import BatchScheduler, GenerationJob, GenerationOutput
-from art_trainer.serving.openai.chat import AgentChat, ContextFullError
-from art_trainer.serving.openai.chat_completions import ChatRequest, ChatWriter
-from art_trainer.serving.openai.requests import StrictModel
-from art_trainer.serving.openai.responses import PendingRequest
 
 
 class Outcome(enum.StrEnum):
@@ -64,7 +66,7 @@ class Exchange(PendingRequest):
         job: What is sampled.
         reply: Gives the recorded reply.
         make_writer: Creates a writer of the response; all write the same.
-        stream: As for :class:`~art_trainer.serving.openai.responses.PendingRequest`.
+        stream: As for :class:`~art_trainer.serving.dialects.streams.PendingRequest`.
 
     Attributes:
         clients: How many connections wait for it.
@@ -74,7 +76,7 @@ class Exchange(PendingRequest):
         self,
         job: GenerationJob,
         reply: Coroutine[Any, Any, Reply],
-        make_writer: Callable[[], ChatWriter],
+        make_writer: Callable[[], ResponseWriter],
         *,
         stream: bool,
     ) -> None:
@@ -121,6 +123,7 @@ class Session:
         id: Part of its URL.
         token: The bearer token of its requests.
         recording: What was read and sampled.
+        stored: Responses that a later request may continue.
         reward: The reward, once known.
         error: Outcome and message if the newest request failed for a reason that is not the request.
         ended: Set once there is a reward or the session is closed.
@@ -136,6 +139,7 @@ class Session:
         self.id = secrets.token_hex(8)
         self.token = secrets.token_urlsafe(24)
         self.recording = Recording(chat, policy.max_context)
+        self.stored = StoredResponses()
         self.reward: Reward | None = None
         self.error: tuple[Outcome, str] | None = None
         self.ended = threading.Event()
@@ -149,12 +153,19 @@ class Session:
         self._opening = asyncio.Lock()
 
     async def exchange(
-        self, request: ChatRequest, *, body: Mapping[str, Any], retry: bool, key: str
+        self,
+        request: ConversationRequest,
+        writer: type[ResponseWriter],
+        *,
+        body: Mapping[str, Any],
+        retry: bool,
+        key: str,
     ) -> Exchange:
         """Start the exchange of a request, or find the earlier one that a retry asks for.
 
         Args:
             request: The request.
+            writer: Writes its response.
             body: The request as it was sent.
             retry: Whether the client says that this is a retry.
             key: Idempotency key; equal requests with the same key are retries. May be empty.
@@ -163,14 +174,19 @@ class Session:
             ApiError: The request is wrong, or the episode is closed.
         """
         async with self._opening:  # the retry of a request finds it
-            return await self._exchange(request, body, retry, key)
+            return await self._exchange(request, writer, body, retry, key)
 
     async def _exchange(
-        self, request: ChatRequest, body: Mapping[str, Any], retry: bool, key: str
+        self,
+        request: ConversationRequest,
+        writer: type[ResponseWriter],
+        body: Mapping[str, Any],
+        retry: bool,
+        key: str,
     ) -> Exchange:
         if self.ended.is_set():
             raise _closed()
-        digest = hashlib.sha256(json.dumps([key, body], sort_keys=True).encode()).hexdigest()
+        digest = hashlib.sha256(json.dumps([key, writer.__name__, body], sort_keys=True).encode()).hexdigest()
         earlier = self._exchanges.get(digest)
         if earlier is not None and earlier.can_be_fetched and (retry or key or earlier.lost):
             return earlier
@@ -181,12 +197,13 @@ class Session:
         stops, context = generation.stops, list(opened.history.context)
         job = GenerationJob(
             context=context,
-            uniforms=self._uniforms(request, opened, length),
+            uniforms=self._uniforms(generation.seed, opened, length),
             stops=StopStrings(stops.strings, self._chat.decode) if stops.strings else None,
             owner=self,
         )
         make_writer = partial(
-            ChatWriter,
+            writer,
+            request,
             generation,
             self._policy.name,
             [context],
@@ -223,17 +240,17 @@ class Session:
                 job.cancelled = True
             self._scheduler.release(self)
 
-    def _open(self, request: ChatRequest, reply_length: int) -> OpenRequest:
+    def _open(self, request: ConversationRequest, reply_length: int) -> OpenRequest:
         version = self._policy.version
         try:
             return self.recording.open(
-                request.messages, request.shown_tools, reply_length=reply_length, version=version
+                request.conversation(), request.shown_tools(), reply_length=reply_length, version=version
             )
         except ContextFullError as error:
             self.error = (Outcome.CONTEXT_FULL, str(error))
             raise
 
-    async def _sample(self, job: GenerationJob, opened: OpenRequest, writer: ChatWriter) -> Reply:
+    async def _sample(self, job: GenerationJob, opened: OpenRequest, writer: ResponseWriter) -> Reply:
         """Sample and record a reply."""
         with self._lock:
             if self.ended.is_set():
@@ -256,9 +273,9 @@ class Session:
         self.error = None
         return reply
 
-    def _uniforms(self, request: ChatRequest, opened: OpenRequest, length: int) -> NDArray[np.float32]:
+    def _uniforms(self, seed: int | None, opened: OpenRequest, length: int) -> NDArray[np.float32]:
         """The reply's random numbers, from the episode's seed and the conversation, never from the time."""
-        which = (0, opened.repeat) if request.seed is None else (1, request.seed % 2**64)
+        which = (0, opened.repeat) if seed is None else (1, seed % 2**64)
         conversation = np.frombuffer(opened.digest[:16], np.uint32).tolist()
         rng = np.random.default_rng([*self._rng_seed, *conversation, *which])
         return rng.random(length, dtype=np.float32)

@@ -8,7 +8,7 @@ import hmac
 import ipaddress
 import socket
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,14 @@ _STATUS = {
     "too_many_connections": 503,
 }
 """HTTP status by the code of an error; 400 for all others."""
+_ANTHROPIC_PATHS = ("/v1/messages", "/v1/messages/count_tokens")
+_ANTHROPIC_KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+}
 
 
 class ApiError(TrainerError, ValueError):
@@ -72,6 +80,19 @@ class ApiError(TrainerError, ValueError):
         if self.status == 429:
             kind = "rate_limit_error"
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+
+
+def anthropic_error(error: ApiError) -> dict[str, Any]:
+    """An error in the form of Anthropic's API."""
+    kind = _ANTHROPIC_KINDS.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
+    details = {} if error.code is None else {"details": {"error_code": error.code}}
+    return {"type": "error", "error": {"type": kind, "message": str(error), **details}}
+
+
+def error_response(error: ApiError, path: str, status: int | None = None) -> JSONResponse:
+    """The response to a request that cannot be answered, in the form that clients of its path read."""
+    body = anthropic_error(error) if path.endswith(_ANTHROPIC_PATHS) else error.to_json()
+    return JSONResponse(body, status or error.status)
 
 
 class RateLimit:
@@ -242,8 +263,8 @@ class AccessMiddleware:
         if wait:
             return ApiError(f"rate limit exceeded, retry in {wait:.1f} s", "rate_limit_exceeded")
         secret = policy.token is not None and (scope["type"] != "http" or scope["path"] != HEALTH)
-        if secret and not has_token(headers.get("authorization", ""), policy.token or ""):
-            message = "a token is required: send the header `Authorization: Bearer TOKEN`"
+        if secret and not has_token(headers, policy.token or ""):
+            message = "a token is required: send `Authorization: Bearer TOKEN` or `X-Api-Key: TOKEN`"
             return ApiError(message, "invalid_api_key")
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()) or int(length) > policy.max_body_bytes:
@@ -257,7 +278,7 @@ class AccessMiddleware:
 
     async def _reject(self, error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
         policy = self._policy
-        response: Response = JSONResponse(error.to_json(), error.status)
+        response: Response = error_response(error, scope["path"])
         if error.status == 401:
             is_front_page = scope["type"] == "http" and (scope["method"], scope["path"]) == ("GET", "/")
             if is_front_page and policy.login_page is not None:
@@ -299,11 +320,12 @@ class AccessMiddleware:
         return limited
 
 
-def has_token(authorization: str, token: str) -> bool:
-    """Whether an ``Authorization`` header carries a bearer token; compared in constant time."""
-    scheme, _, sent = authorization.partition(" ")
-    equal = hmac.compare_digest(token.encode(), sent.encode("latin-1", "replace"))
-    return equal and scheme.lower() == "bearer"
+def has_token(headers: Mapping[str, str], token: str) -> bool:
+    """Whether a request carries a token, in OpenAI's header or in Anthropic's; compared in constant time."""
+    scheme, _, sent = headers.get("authorization", "").partition(" ")
+    bearer = sent if scheme.lower() == "bearer" else ""
+    secrets = [one.encode("latin-1", "replace") for one in (bearer, headers.get("x-api-key", ""))]
+    return any(hmac.compare_digest(token.encode(), secret) for secret in secrets)
 
 
 def _add_headers(send: Send) -> Send:

@@ -23,6 +23,7 @@ from art_trainer.serving.http.middleware import (
     AccessMiddleware,
     AccessPolicy,
     ApiError,
+    error_response,
     url_host,
 )
 
@@ -184,17 +185,17 @@ def create_app(policy: AccessPolicy, routes: str, **options: Any) -> FastAPI:
 
     @app.exception_handler(ApiError)
     async def api_error(request: Request, error: ApiError) -> Response:
-        return JSONResponse(error.to_json(), error.status)
+        return error_response(error, request.url.path)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
-        return JSONResponse(ApiError(f"{place}: {first['msg']}", param=place).to_json(), 422)
+        return error_response(ApiError(f"{place}: {first['msg']}", param=place), request.url.path, 422)
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
         shown = ApiError(f"{error.detail}: this server has {HEALTH}, {routes}", "not_found")
-        return JSONResponse(shown.to_json(), error.status_code)
+        return error_response(shown, request.url.path, error.status_code)
 
     return app

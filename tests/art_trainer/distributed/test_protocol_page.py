@@ -24,9 +24,9 @@ from art_trainer.distributed.protocol import (
 )
 from art_trainer.distributed.server import ServerOptions
 from art_trainer.distributed.worker_connections import NORMAL, REFUSED
+from art_trainer.serving.dialects import ServedPolicy
+from art_trainer.serving.dialects.router import dialect_router
 from art_trainer.serving.http import middleware as guard
-from art_trainer.serving.openai import ServedPolicy
-from art_trainer.serving.openai.router import openai_router
 from art_trainer.types import GroupSpec
 from tests.art_trainer.distributed.server_helpers import TOKEN, served
 from tests.art_trainer.guess import guess_policy
@@ -88,7 +88,7 @@ def test_a_worker_that_knows_the_page_alone_plays_for_a_real_server(tmp_path: Pa
     tasks = [GroupSpec(3, 4, (0, 0)), GroupSpec(4, 2, (0, 1))]
     policy, config = guess_policy(hidden=16), GRPOConfig(output_dir=str(tmp_path), max_completion_length=2)
     with ServedPolicy(policy) as api:
-        options = ServerOptions(token=TOKEN, routers=[openai_router(api)])
+        options = ServerOptions(token=TOKEN, routers=[dialect_router(api)])
         backend = RemoteBackend(policy, "made/Guess-v0", {}, config, tmp_path, options=options)
         command = [sys.executable, "-I", "-W", "error", str(WORKER), backend.url]
         environment = {**os.environ, "ART_SERVER_TOKEN": TOKEN}

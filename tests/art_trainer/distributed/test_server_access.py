@@ -22,9 +22,9 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from art_trainer.distributed.protocol import Limits
 from art_trainer.errors import ConfigError
 from art_trainer.serving.dashboard import RunsSource, dashboard_router, page
+from art_trainer.serving.dialects import ServedPolicy
+from art_trainer.serving.dialects.router import dialect_router
 from art_trainer.serving.http.middleware import HostNames, RateLimit, check_access
-from art_trainer.serving.openai import ServedPolicy
-from art_trainer.serving.openai.router import openai_router
 from tests.art_trainer.distributed.server_helpers import TOKEN, Served, served
 from tests.art_trainer.serving.helpers import tiny_policy
 from tests.art_trainer.waiting import until
@@ -37,7 +37,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server with all its parts, as ``art-trainer serve`` makes it."""
     folder = tmp_path_factory.mktemp("server")
     with ServedPolicy(tiny_policy()) as policy:
-        routers = [openai_router(policy), dashboard_router(RunsSource([folder]))]
+        routers = [dialect_router(policy), dashboard_router(RunsSource([folder]))]
         with served(folder, routers=routers, login_page=page) as here:
             yield here
 

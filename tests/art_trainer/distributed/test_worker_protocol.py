@@ -31,8 +31,8 @@ from art_trainer.distributed.worker.worker import Worker
 from art_trainer.distributed.worker_connections import WorkerConnection
 from art_trainer.errors import ConfigError
 from art_trainer.rollout.episodes import rollout_episodes, rollout_groups
-from art_trainer.serving.openai import ServedPolicy
-from art_trainer.serving.openai.router import openai_router
+from art_trainer.serving.dialects import ServedPolicy
+from art_trainer.serving.dialects.router import dialect_router
 from art_trainer.types import GroupSpec
 from tests.art_trainer.distributed.server_helpers import TOKEN, described, served
 from tests.art_trainer.guess import GuessEnv, guess_policy
@@ -457,7 +457,7 @@ def test_a_server_that_samples_ends_episodes_with_the_weights_they_began_with_if
     policy = guess_policy(hidden=16)
     with (
         ServedPolicy(policy, past_versions=past) as sampler,
-        running(tmp_path, policy=policy, routers=[openai_router(sampler)]) as scene,
+        running(tmp_path, policy=policy, routers=[dialect_router(sampler)]) as scene,
     ):
         scene.options["inference"] = "server"
         scene.make_env = partial(ThreeTurns, scene.gate, scene.waiting)

@@ -20,16 +20,16 @@ from art_trainer.inference.slot_decoder import SlotDecoder
 from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.serving.agents import AgentServer
 from art_trainer.serving.agents.sessions import Session
-from art_trainer.serving.http.middleware import AccessPolicy, HostNames
-from art_trainer.serving.http.server import ServerThread, create_app
-from art_trainer.serving.openai import ServedPolicy, openai_router
-from art_trainer.serving.openai.batch_scheduler import (
+from art_trainer.serving.dialects import ServedPolicy, dialect_router
+from art_trainer.serving.dialects.batch_scheduler import (
     BatchScheduler,
     GenerationJob,
     GenerationOutput,
     TokenRun,
 )
-from art_trainer.serving.openai.chat import AgentChat
+from art_trainer.serving.dialects.chat import AgentChat
+from art_trainer.serving.http.middleware import AccessPolicy, HostNames
+from art_trainer.serving.http.server import ServerThread, create_app
 from tests.art_trainer.tiny_models import byte_tokenizer, tiny_model
 
 TOKEN = "a token that is long enough"
@@ -109,7 +109,7 @@ class ScriptedScheduler(BatchScheduler):
 def serving(served: ServedPolicy) -> Iterator[str]:
     """The address of an OpenAI server for a policy."""
     app = create_app(AccessPolicy(HostNames("127.0.0.1"), 2**20, token=TOKEN), "OpenAI's API below /v1")
-    app.include_router(openai_router(served))
+    app.include_router(dialect_router(served))
     thread = ServerThread(app, "127.0.0.1", 0, name="serving")
     try:
         yield thread.url
@@ -217,7 +217,7 @@ def count_steps(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.0) -> list[i
     return steps
 
 
-def user(content: str) -> dict[str, Any]:
+def user(content: str | list[Any]) -> dict[str, Any]:
     return {"role": "user", "content": content}
 
 

@@ -2,10 +2,10 @@ from typing import Any
 
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.serving.agents.recording import Recording, Reply
-from art_trainer.serving.openai.batch_scheduler import GenerationOutput, TokenRun
-from art_trainer.serving.openai.chat import AgentChat
-from art_trainer.serving.openai.chat_completions import ChatRequest, ChatWriter
-from art_trainer.serving.openai.requests import ChatMessage
+from art_trainer.serving.dialects.batch_scheduler import GenerationOutput, TokenRun
+from art_trainer.serving.dialects.chat import AgentChat
+from art_trainer.serving.dialects.chat_completions import ChatRequest, ChatWriter
+from art_trainer.serving.dialects.conversation import ChatMessage
 from tests.art_trainer.serving.helpers import TOOL_CHATML, WEATHER, user
 from tests.art_trainer.tiny_models import CHATML, byte_tokenizer
 
@@ -32,7 +32,12 @@ class Talk:
         output = GenerationOutput(run, stopped=True, hit_stop_string=False, version=7)
         request = ChatRequest.model_validate({"messages": messages, "tools": list(tools)})
         writer = ChatWriter(
-            request.generation(SamplingParams()), "m", [self.context], self.chat, response_id=opened.id
+            request,
+            request.generation(SamplingParams()),
+            "m",
+            [self.context],
+            self.chat,
+            response_id=opened.id,
         )
         reply = self.recording.close(opened, output, writer.read(output))
         reply.delivered = True

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.serving.agents.recording import fingerprint
 from art_trainer.serving.agents.server import AgentChatRequest
+from art_trainer.serving.dialects.chat_completions import ChatRequest
+from art_trainer.serving.dialects.choices import GenerationRequest
+from art_trainer.serving.dialects.completions import CompletionRequest
+from art_trainer.serving.dialects.conversation import ChatMessage
+from art_trainer.serving.dialects.replies import split_reply, stream_safe_length
+from art_trainer.serving.dialects.requests import parse
 from art_trainer.serving.http.middleware import ApiError
-from art_trainer.serving.openai.chat_completions import ChatRequest
-from art_trainer.serving.openai.completions import CompletionRequest
-from art_trainer.serving.openai.replies import split_reply, stream_safe_length
-from art_trainer.serving.openai.requests import ChatMessage, GenerationRequest, parse
 from tests.art_trainer.serving.helpers import CALL, user
 
 BODIES: dict[type[GenerationRequest], dict[str, Any]] = {

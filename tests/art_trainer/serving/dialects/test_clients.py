@@ -16,7 +16,7 @@ from art_trainer.inference.policy import Conversation
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.rollout.episodes import rollout_episodes
-from art_trainer.serving.openai import ServedPolicy
+from art_trainer.serving.dialects import ServedPolicy
 from art_trainer.types import Episode, EpisodeSpec
 from tests.art_trainer.serving.helpers import CALL, TOKEN, WEATHER, scripted_client, serving
 from tests.art_trainer.tiny_models import CHATML, EchoEnv, byte_tokenizer, tiny_model

@@ -6,32 +6,35 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
-from jinja2 import TemplateError
 from pydantic import AfterValidator, Field, model_validator
 
 from art_trainer.inference.sampling import SamplingParams
-from art_trainer.serving.http.middleware import ApiError
-from art_trainer.serving.openai.batch_scheduler import GenerationOutput, TokenRun
-from art_trainer.serving.openai.chat import AgentChat
-from art_trainer.serving.openai.replies import INCOMPLETE
-from art_trainer.serving.openai.requests import (
+from art_trainer.serving.dialects.batch_scheduler import GenerationOutput, TokenRun
+from art_trainer.serving.dialects.chat import AgentChat
+from art_trainer.serving.dialects.choices import ChoiceWriter, GenerationRequest, TopLogprobCount
+from art_trainer.serving.dialects.conversation import (
     ChatMessage,
-    Generation,
-    GenerationRequest,
+    ConversationRequest,
+    Tool,
     ToolCall,
-    TopLogprobCount,
+    argument_names,
+    function_tool,
 )
-from art_trainer.serving.openai.responses import Json, ResponseWriter
+from art_trainer.serving.dialects.replies import INCOMPLETE
+from art_trainer.serving.dialects.requests import Generation, TokenCount
+from art_trainer.serving.dialects.writers import Json
+from art_trainer.serving.http.middleware import ApiError
 
 
 def _check_tool(tool: dict[str, Any]) -> dict[str, Any]:
     function = tool.get("function")
-    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+    if not isinstance(function, Mapping):
         raise ValueError("a tool needs a function with a name")
+    function_tool(function, "parameters")
     return tool
 
 
-class ChatRequest(GenerationRequest):
+class ChatRequest(GenerationRequest, ConversationRequest):
     """A request for a chat completion."""
 
     unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {
@@ -46,7 +49,7 @@ class ChatRequest(GenerationRequest):
     tools: list[Annotated[dict[str, Any], AfterValidator(_check_tool)]] = Field(default_factory=list)
     tool_choice: Literal["auto", "none"] = "auto"
     parallel_tool_calls: bool = True
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: TokenCount | None = None
     logprobs: bool = False
     top_logprobs: TopLogprobCount = 0
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
@@ -59,10 +62,13 @@ class ChatRequest(GenerationRequest):
             raise ApiError(message, param="top_logprobs")
         return self
 
-    @property
-    def shown_tools(self) -> list[dict[str, Any]]:
+    def conversation(self) -> list[ChatMessage]:
+        """The messages that the model sees."""
+        return self.messages
+
+    def shown_tools(self) -> list[Tool]:
         """The tools that the model sees; none if it must not call any."""
-        return [] if self.tool_choice == "none" else self.tools
+        return [] if self.tool_choice == "none" else list(self.tools)
 
     def generation(self, defaults: SamplingParams) -> Generation:
         """What the request asks for; sampling fields that are absent are as in the defaults."""
@@ -71,23 +77,11 @@ class ChatRequest(GenerationRequest):
             common,
             max_length=self.max_completion_tokens or self.max_tokens,
             top_logprobs=self.top_logprobs if self.logprobs else None,
-            tools=tuple(tool["function"]["name"] for tool in self.shown_tools),
+            tools=argument_names(self.shown_tools()),
             most_calls=None if self.parallel_tool_calls else 1,
         )
 
-    def prompts(self, chat: AgentChat) -> list[list[int]]:
-        """The tokens of the conversation.
-
-        Raises:
-            ApiError: The chat template refuses the messages, or does not read a variable that is set.
-        """
-        messages = [message.for_template() for message in self.messages]
-        try:
-            return [chat.prompt(messages, self.shown_tools, **self._variables(chat))]
-        except (TemplateError, TypeError) as error:
-            raise template_error(error) from error
-
-    def _variables(self, chat: AgentChat) -> dict[str, Any]:
+    def variables(self, chat: AgentChat) -> dict[str, Any]:
         """Variables of the chat template; one that it does not read would change nothing, unnoticed."""
         effort = {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}
         for param, given in (
@@ -101,12 +95,7 @@ class ChatRequest(GenerationRequest):
         return {**effort, **self.chat_template_kwargs}
 
 
-def template_error(error: TemplateError | TypeError) -> ApiError:
-    """The chat template refuses the messages."""
-    return ApiError(f"the model's chat template refuses these messages: {error}", param="messages")
-
-
-class ChatWriter(ResponseWriter):
+class ChatWriter(ChoiceWriter):
     """Writes a chat completion."""
 
     id_prefix, whole_object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"

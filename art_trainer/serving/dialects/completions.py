@@ -10,20 +10,14 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
 from art_trainer.inference.sampling import SamplingParams
+from art_trainer.serving.dialects.batch_scheduler import TokenRun
+from art_trainer.serving.dialects.chat import AgentChat
+from art_trainer.serving.dialects.choices import ChoiceWriter, GenerationRequest, TopLogprobCount
+from art_trainer.serving.dialects.conversation import ChatMessage, ToolCall
+from art_trainer.serving.dialects.replies import StopConfig
+from art_trainer.serving.dialects.requests import Generation, StopString, TokenCount, as_list
+from art_trainer.serving.dialects.writers import Json
 from art_trainer.serving.http.middleware import ApiError
-from art_trainer.serving.openai.batch_scheduler import TokenRun
-from art_trainer.serving.openai.chat import AgentChat
-from art_trainer.serving.openai.replies import StopConfig
-from art_trainer.serving.openai.requests import (
-    ChatMessage,
-    Generation,
-    GenerationRequest,
-    StopString,
-    ToolCall,
-    TopLogprobCount,
-    as_list,
-)
-from art_trainer.serving.openai.responses import Json, ResponseWriter
 
 DEFAULT_TOKENS = 16
 """Length of a text completion if the client names none: OpenAI's default."""
@@ -58,7 +52,7 @@ class CompletionRequest(GenerationRequest):
     }
 
     prompt: Annotated[list[Prompt], PlainValidator(_read_prompts)]
-    max_tokens: Annotated[int, Field(ge=1)] | None = DEFAULT_TOKENS
+    max_tokens: TokenCount | None = DEFAULT_TOKENS
     stop: Annotated[list[StopString], BeforeValidator(as_list), Field(max_length=64)] = Field(
         default_factory=list
     )
@@ -96,10 +90,14 @@ class CompletionRequest(GenerationRequest):
         ]
 
 
-class CompletionWriter(ResponseWriter):
+class CompletionWriter(ChoiceWriter):
     """Writes text completions."""
 
     id_prefix, whole_object, chunk_object = "cmpl", "text_completion", "text_completion"
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._begun: set[int] = set()
 
     def _content(self, index: int, message: ChatMessage) -> Json:
         return self._text(message.content) | self._prompt(index)
@@ -111,7 +109,8 @@ class CompletionWriter(ResponseWriter):
         self, index: int, fields: Json, run: TokenRun | None = None, finish: str | None = None
     ) -> Json:
         chunk = super()._chunk(index, fields, run, finish)
-        if not self._progress[index].reported:
+        if index not in self._begun:
+            self._begun.add(index)
             chunk["choices"][0] |= self._prompt(index)
         return chunk
 

@@ -13,8 +13,8 @@ import openai
 import pytest
 
 from art_trainer.serving.agents import AgentServer
-from art_trainer.serving.openai.batch_scheduler import BatchScheduler
-from art_trainer.serving.openai.chat import AgentChat
+from art_trainer.serving.dialects.batch_scheduler import BatchScheduler
+from art_trainer.serving.dialects.chat import AgentChat
 from tests.art_trainer.serving.helpers import (
     CALL,
     CHAT,
@@ -186,7 +186,7 @@ def test_errors_are_openais_types() -> None:
             chat(client, top_p=2)
         assert (wrong.value.param, wrong.value.type) == ("top_p", "invalid_request_error")
         with pytest.raises(openai.NotFoundError):
-            client.responses.create(model="tiny", input="x")
+            client.embeddings.create(model="tiny", input="x")
         # A reply may be shorter than the policy's limit if there is no more room.
         room = 60 - len(served.chat.prompt([user("x" * 34)]))
         assert 1 < room < 12
@@ -218,7 +218,7 @@ def test_a_model_that_raises_is_a_server_error(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_too_many_waiting_replies_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("art_trainer.serving.openai.served_policy._MAX_WAITING", 3)
+    monkeypatch.setattr("art_trainer.serving.dialects.served_policy._MAX_WAITING", 3)
     with served_client() as (_, client):
         assert len(chat(client, n=8).choices) == 8  # nothing waits yet
         monkeypatch.setattr(BatchScheduler, "waiting", 2)

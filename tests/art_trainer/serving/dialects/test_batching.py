@@ -14,7 +14,7 @@ from art_trainer.inference.generation import RecomputeDecoder
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.inference.slot_decoder import SlotDecoder
 from art_trainer.inference.transformers_policy import TransformersPolicy
-from art_trainer.serving.openai import ServedPolicy
+from art_trainer.serving.dialects import ServedPolicy
 from tests.art_trainer.serving import helpers
 from tests.art_trainer.serving.helpers import (
     content,

@@ -14,11 +14,11 @@ from transformers import PreTrainedTokenizerBase
 from art_gym.errors import did_you_mean
 from art_trainer.inference.sampling import SamplingParams, StopStrings
 from art_trainer.inference.transformers_policy import TransformersPolicy
+from art_trainer.serving.dialects.batch_scheduler import BatchScheduler, GenerationJob
+from art_trainer.serving.dialects.chat import AgentChat, ContextFullError
+from art_trainer.serving.dialects.requests import Generation
+from art_trainer.serving.dialects.streams import PendingRequest
 from art_trainer.serving.http.middleware import ApiError
-from art_trainer.serving.openai.batch_scheduler import BatchScheduler, GenerationJob
-from art_trainer.serving.openai.chat import AgentChat, ContextFullError
-from art_trainer.serving.openai.requests import Generation
-from art_trainer.serving.openai.responses import PendingRequest
 
 _NOT_LOADED = -1
 """Version of a copy that has none yet."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from art_gym.parsing.formats import CALL_LIST, CALL_MARKERS, call_from_json, read_json, read_markup
-from art_gym.parsing.text_calls import ANY_CALL, Problem, RawCall, skip_space
+from art_gym.parsing.text_calls import ANY_CALL, Problem, RawCall, read_text_call, skip_space
+
+Tools = Mapping[str, Sequence[str]]
+"""Names of the tools that the model was shown, each with the names of its arguments in their order."""
 
 _END_OF_THOUGHT = "</think>"
 _MAX_CALLS = 64
@@ -36,24 +39,34 @@ class StopConfig:
         """The text up to the stop string that is complete first."""
         return _cut(_cut(text, self.dropped), self.kept, keep=True)
 
+    def dropped_from(self, text: str) -> str | None:
+        """The removed stop string that is complete first; ``None`` if there is none."""
+        found = _first(text, self.dropped)
+        return None if found is None else text[found[1] : found[0]]
+
+
+def _first(text: str, stops: Sequence[str]) -> tuple[int, int] | None:
+    """End and start of the stop string that is complete first."""
+    return min(
+        ((place + len(stop), place) for stop in stops if (place := text.find(stop)) >= 0), default=None
+    )
+
 
 def _cut(text: str, stops: Sequence[str], *, keep: bool = False) -> str:
-    found = [(place + len(stop), place) for stop in stops if (place := text.find(stop)) >= 0]
-    if not found:
-        return text
-    end, start = min(found)
-    return text[: end if keep else start]
+    found = _first(text, stops)
+    return text if found is None else text[: found[0] if keep else found[1]]
 
 
-def split_reply(text: str, tools: Collection[str]) -> tuple[str, list[tuple[str, str]]]:
+def split_reply(text: str, tools: Tools) -> tuple[str, list[tuple[str, str]]]:
     """Separate the words of a reply from its tool calls.
 
     A call in a model family's markup counts whatever its name, so that the agent can answer it. Bare JSON
-    counts if it names a tool and is the whole reply. What cannot be read as a call stays text.
+    and a call as in Python, ``search("budget")``, count if they name a tool and are the whole reply. What
+    cannot be read as a call stays text.
 
     Args:
         text: The reply.
-        tools: Names of the tools that the model was shown; if there are none, all is text.
+        tools: The tools; if there are none, all is text.
 
     Returns:
         The text before the first call, and the calls' names and arguments, as JSON.
@@ -66,14 +79,14 @@ def split_reply(text: str, tools: Collection[str]) -> tuple[str, list[tuple[str,
     while len(calls) < _MAX_CALLS and (found := _next_calls(text, at)):
         calls += found
         at = found[-1].end
-    calls = calls or _bare_json(text, begin, tools)
+    calls = calls or _bare_json(text, begin, tools) or _text_call(text, begin, tools)
     if not calls:
         return text, []
     written = [(call.name, json.dumps(call.keywords, ensure_ascii=False)) for call in calls]
     return text[: calls[0].start].rstrip(), written
 
 
-def stream_safe_length(text: str, tools: Collection[str], stops: Sequence[str]) -> int:
+def stream_safe_length(text: str, tools: Tools, stops: Sequence[str]) -> int:
     """How many characters of an unfinished reply are certainly content, so that they may be streamed.
 
     Args:
@@ -85,7 +98,8 @@ def stream_safe_length(text: str, tools: Collection[str], stops: Sequence[str]) 
     marks = [*stops]
     if tools:
         marks += CALL_MARKERS
-        if not text.strip() or text.lstrip()[0] in "{[":
+        head = text.lstrip()
+        if not head or head[0] in "{[" or any(_begins(head, name) for name in tools):
             return 0
     ends = [place for mark in marks if (place := text.find(mark)) >= 0]
     end = min(ends, default=len(text))
@@ -116,7 +130,25 @@ def _next_calls(text: str, at: int) -> list[RawCall]:
     return [single]
 
 
-def _bare_json(text: str, begin: int, tools: Collection[str]) -> list[RawCall]:
+def _begins(head: str, name: str) -> bool:
+    """Whether a text begins a call of a tool, or may still become one."""
+    return head.startswith(f"{name}(") or f"{name}(".startswith(head)
+
+
+def _text_call(text: str, begin: int, tools: Tools) -> list[RawCall]:
+    start = skip_space(text, begin)
+    name = text[start:].partition("(")[0]
+    call = read_text_call(text, ANY_CALL, start) if name in tools else None
+    if not isinstance(call, RawCall) or call.start != start or text[call.end :].strip():
+        return []
+    placed = dict(zip(tools[name], call.positional, strict=False))
+    if call.bare or len(placed) < len(call.positional) or placed.keys() & call.keywords.keys():
+        return []
+    call.keywords, call.start = placed | call.keywords, begin
+    return [call]
+
+
+def _bare_json(text: str, begin: int, tools: Tools) -> list[RawCall]:
     start = skip_space(text, begin)
     decoded = read_json(text, start) if text.startswith("{", start) else None
     if decoded is None or isinstance(decoded, Problem) or text[decoded[1] :].strip():
