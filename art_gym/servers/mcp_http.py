@@ -78,7 +78,8 @@ class EpisodeSessions:
     """An ASGI application that begins an episode for every session.
 
     Args:
-        begin: Makes the episode of the next session.
+        begin: Makes the episode of the next session. Or one episode, which all sessions play, and which
+            stays open: then its owner closes it.
         show_result: As of :func:`~art_gym.servers.mcp.episode_server`.
         limits: How much to take on.
         token: What a request must bring as ``Authorization: Bearer …``; ``None`` asks for none.
@@ -89,7 +90,7 @@ class EpisodeSessions:
 
     def __init__(
         self,
-        begin: Callable[[], ToolEpisode],
+        begin: Callable[[], ToolEpisode] | AsyncEpisode,
         *,
         show_result: bool = False,
         limits: Limits | None = None,
@@ -157,7 +158,8 @@ class EpisodeSessions:
             return
         self._open += 1
         try:
-            played = await AsyncEpisode.begin(self._begin)
+            begin = self._begin
+            played = begin if isinstance(begin, AsyncEpisode) else await AsyncEpisode.begin(begin)
         except BaseException:
             self._open -= 1
             raise
@@ -212,9 +214,9 @@ class EpisodeSessions:
                 names = [name for name, known in self._sessions.items() if known is session]
                 for name in names:
                     del self._sessions[name]
-                result = await session.played.close()
+                result = None if session.played is self._begin else await session.played.close()
                 self._open -= 1
-            if names and self._on_end is not None:
+            if names and result is not None and self._on_end is not None:
                 self._on_end(result)
 
     async def _sweep(self) -> None:

@@ -173,15 +173,18 @@ def gather_settings(
     if resume is not None:
         saved = Layer(RESUMED, _saved_settings(resume))
         layers = [saved, *layers, Layer("--resume", {"output_dir": str(resume)})]
-    if recipe is not None or "env" not in _values(layers):
+    # The tasks of an agent take the place of an environment.
+    taskless = _values(layers).get("tasks") is None
+    if recipe is not None or (taskless and "env" not in _values(layers)):
         name = recipe or default_recipe
         values = read_recipe(name)
         # Those of the default recipe suit its model.
         other_model = recipe is None and "model" in _values(layers)
         layers.insert(0, Layer(f"recipe {name}", {"env": values["env"]} if other_model else values))
     chosen = {"model": SCRATCH, **_values(layers)}
-    env, model = find_env(str(chosen["env"])).name, str(chosen["model"])
-    below = {"output_dir": str(free_folder(env, model)), **defaults}
+    model = str(chosen["model"])
+    env = find_env(str(chosen["env"])).name if taskless else ""
+    below = {"output_dir": str(free_folder(env or Path(str(chosen["tasks"])).stem, model)), **defaults}
     small = dict(SMALL_MODELS.get(model, {}))
     if isinstance(groups := chosen.get("groups_per_step"), int) and "steps_per_generation" in small:
         small["steps_per_generation"] = max(1, min(small["steps_per_generation"], groups))
@@ -189,7 +192,8 @@ def gather_settings(
     layers = [Layer(DEFAULT, below), lora, Layer(f"default of {model}", small), *layers]
     settings = merge_settings(layers)
     run = dataclasses.replace(settings.run, env=env)  # a file's whole path, for a resume from another folder
-    find_env(env, run.all_env_args)
+    if taskless:
+        find_env(env, run.all_env_args)
     settings = dataclasses.replace(
         settings, run=run, resume=resume, resume_step=resume_step, verbose=bool(verbose)
     )
@@ -218,7 +222,7 @@ def _saved_settings(resume: Path) -> dict[str, Any]:
     folder = RunFolder(resume)
     if not folder.settings_file.exists():
         raise ConfigError(f"--resume: {resume} holds no run (it has no {folder.settings_file.name})")
-    if "env" not in folder.settings():
+    if not (folder.settings().get("env") or folder.settings().get("tasks")):
         raise ConfigError(
             f"--resume: {folder.settings_file} names no environment: no command started this run"
         )

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from art_trainer.rollout.backend import RolloutSetup, RolloutSetupFactory
 
 FLAGS = (
-    "env env_args train_env_args model lora dtype load_in_4bit gradient_checkpointing history_window "
-    "warm_start reward judge log max_steps num_generations groups_per_step learning_rate beta seed "
-    "eval_episodes eval_steps save_steps keep_going threads backend ray_address ray_actors output_dir"
+    "env env_args agent tasks eval_tasks train_env_args model lora dtype load_in_4bit gradient_checkpointing "
+    "history_window warm_start reward judge log max_steps num_generations groups_per_step learning_rate beta "
+    "seed eval_episodes eval_steps save_steps keep_going threads backend ray_address ray_actors output_dir"
 )
 
 
@@ -33,6 +33,8 @@ FLAGS = (
     "`art-trainer train --recipe frozen-lake --seed 1` trains with the settings of another recipe.",
     "`art-trainer train --env art/Email-v0 --model Qwen/Qwen3-0.6B --lora 16 --learning-rate 1e-5`.",
     "`art-trainer train --config run.yaml --set loss_type=grpo` repeats a run with one change.",
+    '`art-trainer train --agent "python my_agent.py {task}" --tasks tasks.jsonl --reward my_reward.py '
+    "--model Qwen/Qwen3-0.6B` trains the model of your own agent.",
     "`art-trainer train --resume runs/Email-v0-art-tiny-1` resumes a run from its last checkpoint.",
     settings=FLAGS.split(),
 )
@@ -48,6 +50,11 @@ def train(settings: Settings, *, dry_run: bool = False) -> None:
     from art_trainer.rollout.envs import env_maker
 
     console = Console()
+    if settings.run.agent is not None or settings.run.tasks is not None:
+        from art_trainer.cli.agent_run import train_agent
+
+        train_agent(settings, console, dry_run=dry_run)
+        return
     env_maker(settings.run.env, settings.run.all_env_args)  # a wrong argument is named before PyTorch loads
     from art_trainer.training.run_setup import fit_to_env
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from art_trainer.inference.policy import Policy
 from art_trainer.inference.scripted_policy import ScriptedPolicy
 from art_trainer.rollout.backend import NonMainRankBackend, RolloutSetup, RolloutSetupFactory
 from art_trainer.rollout.envs import MakeEnv, baseline_names, env_maker, player_names
-from art_trainer.rollout.evaluate import evaluate
+from art_trainer.rollout.evaluate import Evaluation, evaluate
 from art_trainer.signals import sigterm_as_sigint
 from art_trainer.tracking.callbacks import TrainerCallback
 from art_trainer.tracking.run_dir import AFTER, BASELINE, BEFORE, UNTRAINED, RunFolder
@@ -97,19 +97,35 @@ def _run_main(
     # Sums are cut into as many parts as there are threads: a repeated run needs the same number.
     folder.write_settings({**run.settings.to_mapping(), "threads": torch.get_num_threads()})
     _log.info("Run folder: %s", folder.path)
+    command = "serve" if make_setup is not None and settings.run.backend == LOCAL else "train"
+    with reported(folder, command), ExitStack() as stack:
+        if make_setup is not None:
+            run.setup = stack.enter_context(make_setup(run.policy))
+        run.evaluate_baselines()
+        if run.imitates and settings.run.model != SCRATCH:
+            run.evaluate(UNTRAINED)
+        run.warm_up()
+        run.evaluate(BEFORE)
+        run.train()
+        run.evaluate(AFTER)
+    print_results(folder, console)
+    return folder
+
+
+@contextmanager
+def reported(folder: RunFolder, command: str) -> Iterator[None]:
+    """Write the run's report at the end of the context, whatever ends it.
+
+    Args:
+        folder: The run's folder.
+        command: The command that resumes the run.
+
+    Raises:
+        typer.Exit: With code 130 after Ctrl-C.
+    """
     try:
-        with ExitStack() as stack:
-            if make_setup is not None:
-                run.setup = stack.enter_context(make_setup(run.policy))
-            run.evaluate_baselines()
-            if run.imitates and settings.run.model != SCRATCH:
-                run.evaluate(UNTRAINED)
-            run.warm_up()
-            run.evaluate(BEFORE)
-            run.train()
-            run.evaluate(AFTER)
+        yield
     except KeyboardInterrupt:
-        command = "serve" if make_setup is not None and settings.run.backend == LOCAL else "train"
         _log.info(
             "\nStopped. Report so far: %s\nResume with: art-trainer %s --resume %s",
             *(folder.report_file, command, folder.path),
@@ -121,8 +137,28 @@ def _run_main(
     finally:
         # Whatever ended the run, its numbers up to there are worth reading.
         write_report(folder.path)
-    run.print_results()
-    return folder
+
+
+def write_evaluation(
+    folder: RunFolder, name: str, evaluation: Evaluation, transcripts: Sequence[Episode]
+) -> None:
+    """Keep an evaluation in the run's folder, and show its figures."""
+    label = name.replace(BASELINE, "baseline ")
+    figures = percent(evaluation.success), number(evaluation.reward)
+    _log.info("%s: success %s, mean reward %s", label, *figures)
+    folder.write_evaluation(name, replace(evaluation, policy=label), transcripts)
+
+
+def print_results(folder: RunFolder, console: Console) -> None:
+    """Print the table of evaluations, the paired difference and where the report is."""
+    before, after = folder.evaluation(BEFORE), folder.evaluation(AFTER)
+    assert before is not None
+    assert after is not None
+    baselines = [(f"baseline {name}", found) for name, found in folder.baselines().items()]
+    untrained = folder.evaluation(UNTRAINED)
+    models = [(UNTRAINED, untrained), (BEFORE, before), (AFTER, after)]
+    console.print(results_table([*baselines, *((name, found) for name, found in models if found)]))
+    _log.info("%s\nReport: %s", headline(before, after), folder.report_file)
 
 
 class TrainingRun:
@@ -205,10 +241,7 @@ class TrainingRun:
                 on_episode=on_episode,
                 transcripts=transcripts,
             )
-        label = name.replace(BASELINE, "baseline ")
-        figures = percent(evaluation.success), number(evaluation.reward)
-        _log.info("%s: success %s, mean reward %s", label, *figures)
-        self._folder.write_evaluation(name, replace(evaluation, policy=label), transcripts)
+        write_evaluation(self._folder, name, evaluation, transcripts)
 
     def train(self) -> None:
         """Run GRPO, from the checkpoint if the run is resumed."""
@@ -228,17 +261,6 @@ class TrainingRun:
         run_trainer(trainer, settings, progress, self._checkpoint, is_main=self._processes.is_main)
         if setup is not None:
             setup.on_trained()
-
-    def print_results(self) -> None:
-        """Print the table of evaluations, the paired difference and where the report is."""
-        before, after = self._folder.evaluation(BEFORE), self._folder.evaluation(AFTER)
-        assert before is not None
-        assert after is not None
-        baselines = [(f"baseline {name}", found) for name, found in self._folder.baselines().items()]
-        untrained = self._folder.evaluation(UNTRAINED)
-        models = [(UNTRAINED, untrained), (BEFORE, before), (AFTER, after)]
-        self._console.print(results_table([*baselines, *((name, found) for name, found in models if found)]))
-        _log.info("%s\nReport: %s", headline(before, after), self._folder.report_file)
 
 
 def run_trainer(

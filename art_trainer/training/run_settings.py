@@ -45,6 +45,17 @@ class RunSettings:
 
     env: str = ""
     """Environment with text observations and actions: its id, ``module:id``, or a Python file."""
+    agent: str | None = None
+    """Command of your own agent, run once for each attempt: it asks the model by OpenAI's or Anthropic's API.
+    ``{task}`` in it becomes the task; without ``tasks`` it plays the environment ``env`` through MCP."""
+    tasks: str | None = None
+    """File with the agent's tasks, one a line: text or JSON."""
+    eval_tasks: str | None = None
+    """File with the tasks of evaluations; ``None``: the last fifth of ``tasks``, which is not trained on."""
+    agent_timeout: Positive = 600.0
+    """Seconds after which an attempt of the agent is killed."""
+    agent_concurrency: Count = 8
+    """Most attempts of the agent that run at the same time."""
     env_args: dict[str, Any] = field(default_factory=dict)
     """Argument of the environment: a JSON value or text."""
     train_env_args: dict[str, Any] = field(default_factory=dict)
@@ -78,7 +89,7 @@ class RunSettings:
     reward: str = "env"
     """Training reward: ``env``, ``rubric`` (criteria without a model), ``ruler`` (a judge model that compares
     a group's attempts) or a weighted sum such as ``0.7*ruler+0.3*env``. Evaluations keep the environment's
-    own reward."""
+    own reward. With ``tasks``: a Python file with a function ``reward(attempt)``."""
     rubric: dict[str, Any] = field(default_factory=dict)
     """Weights of the rubric's criteria by name; empty: the judge's own rubric."""
     judge: str | None = None

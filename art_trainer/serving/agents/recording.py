@@ -185,6 +185,10 @@ class Recording:
         self._by_digest.setdefault(_extend(opened.digest, message), []).append(reply)
         return reply
 
+    def conversations(self) -> list[list[dict[str, Any]]]:
+        """The messages of each context that no other extends, its reply as it was sampled."""
+        return [reply.request.messages for reply in self._ends()]
+
     def turns(self, reward: float) -> tuple[tuple[Turn, ...], tuple[TurnTiming, ...]]:
         """The delivered replies as turns, of which the last has the reward, and their seconds.
 
@@ -214,14 +218,10 @@ class Recording:
 
     def histories(self) -> tuple[TokenHistory, ...]:
         """All contexts that no other extends; each delivered reply is trained on in exactly one of them."""
-        replies = self._delivered
-        turns = {reply.number: turn for turn, reply in enumerate(replies)}
-        extended = {reply.request.parent for reply in replies if not reply.request.restarted}
+        turns = {reply.number: turn for turn, reply in enumerate(self._delivered)}
         trained: set[int] = set()
         histories = []
-        for reply in replies:
-            if reply in extended:
-                continue
+        for reply in self._ends():
             spans = []
             for span in reply.request.history.spans:
                 if span.turn is not None and span.turn not in trained:
@@ -231,6 +231,11 @@ class Recording:
                     spans.append(replace(span, turn=None, logprobs=()))
             histories.append(TokenHistory(tuple(spans)))
         return tuple(histories)
+
+    def _ends(self) -> list[Reply]:
+        """The delivered replies whose context no other extends."""
+        extended = {reply.request.parent for reply in self._delivered if not reply.request.restarted}
+        return [reply for reply in self._delivered if reply not in extended]
 
     @property
     def _delivered(self) -> list[Reply]:

@@ -41,10 +41,12 @@ from art_trainer.serving.agents.server import AgentServer
 from art_trainer.serving.agents.sessions import Outcome, Reward, Session
 from art_trainer.types import Ending, Episode, EpisodeSpec, EpisodeTiming, Group, GroupSpec
 
-Agent = Callable[[str, str, Any], float | Awaitable[float | None] | None]
-"""``agent(base_url, api_key, task)``: plays one attempt and returns its reward; ``None`` if the reward was or
-will be posted to the episode's URL. It may be a coroutine function: all attempts of a process run in one
-event loop, so they may share a client, and slow calls that do not await belong in :func:`asyncio.to_thread`.
+Result = float | Reward | None
+Agent = Callable[[str, str, Any], Result | Awaitable[Result]]
+"""``agent(base_url, api_key, task)``: plays one attempt and returns its reward, a number or a :class:`Reward`
+with success and metrics; ``None`` if the reward was or will be posted to the episode's URL. It may be a
+coroutine function: all attempts of a process run in one event loop, so they may share a client, and slow
+calls that do not await belong in :func:`asyncio.to_thread`.
 """
 
 _IDLE_SECONDS = 60.0
@@ -78,13 +80,12 @@ class _Task(NamedTuple):
     task: Any
 
 
-def _named(tasks: Sequence[Any]) -> list[_Task]:
-    """Name each task by its ``id``, a key or an attribute, or else by its place."""
-    ids = [task.get("id") if isinstance(task, Mapping) else getattr(task, "id", None) for task in tasks]
-    return [
-        _Task(f"task-{place}" if own is None else str(own), task)
-        for place, (own, task) in enumerate(zip(ids, tasks, strict=True))
-    ]
+def _task_at(tasks: Sequence[Any], place: int) -> _Task:
+    """One of the tasks, in a circle, named by its ``id``, a key or an attribute, or else by its place."""
+    place %= len(tasks)
+    task = tasks[place]
+    own = task.get("id") if isinstance(task, Mapping) else getattr(task, "id", None)
+    return _Task(f"task-{place}" if own is None else str(own), task)
 
 
 class AgentBackend(SelfContainedBackend):
@@ -128,8 +129,8 @@ class AgentBackend(SelfContainedBackend):
         if not tasks:
             raise ConfigError("tasks is empty: the agent needs at least one to be trained on")
         self._agent = agent
-        self._tasks = _named(tasks)
-        self._eval_tasks = _named(eval_tasks)
+        self._tasks = tasks
+        self._eval_tasks = eval_tasks
         self._policy = policy
         self._limits = limits or AgentLimits()
         self._loop = _event_loop()
@@ -151,13 +152,18 @@ class AgentBackend(SelfContainedBackend):
             callbacks["on_episode"](episode)
             collector.add(index, episode)
 
-        self._play_all(
-            [(self._tasks[spec.seed % len(self._tasks)], spec) for spec in collector.episodes], add
-        )
+        self._play_all([(_task_at(self._tasks, spec.seed), spec) for spec in collector.episodes], add)
         return collector.groups()
 
-    def evaluate(self, *, episodes: int, seed: int) -> Evaluation:
+    def evaluate(
+        self, *, episodes: int, seed: int, on_episode: Callable[[Episode], object] = lambda _: None
+    ) -> Evaluation:
         """Play the held-out tasks, see :class:`~art_trainer.rollout.backend.Evaluator`.
+
+        Args:
+            episodes: How many; tasks are repeated if there are fewer.
+            seed: Equal seeds give equal randomness.
+            on_episode: Called with each episode as it ends.
 
         Raises:
             ConfigError: There are none.
@@ -171,9 +177,14 @@ class AgentBackend(SelfContainedBackend):
         attempts = []
         for number in range(episodes):
             own_seed = int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
-            task = self._eval_tasks[number % len(self._eval_tasks)]
+            task = _task_at(self._eval_tasks, number)
             attempts.append((task, EpisodeSpec(own_seed, rng_seed=(seed, number))))
-        self._play_all(attempts, lambda number, episode, _: played.update({number: episode}))
+
+        def add(number: int, episode: Episode, _: EpisodeTiming) -> None:
+            played[number] = episode
+            on_episode(episode)
+
+        self._play_all(attempts, add)
         return Evaluation(
             policy=self._policy.name,
             env_id=self.name,
@@ -212,7 +223,7 @@ class AgentBackend(SelfContainedBackend):
         """Run the agent in a thread, which cannot be stopped but can be abandoned."""
         started, deadline = time.time(), time.monotonic() + self._limits.timeout
         session = self.server.open(spec.rng_seed)
-        done: Future[float | None] = Future()
+        done: Future[Reward | None] = Future()
         given = (self._agent, self.server.base_url(session), session, task.task, done, self._loop)
         threading.Thread(target=_run_agent, args=given, name="agent", daemon=True).start()
         try:
@@ -233,7 +244,7 @@ class AgentBackend(SelfContainedBackend):
             observation=recording.first_text,
             turns=turns,
             histories=recording.histories(),
-            ending=_ENDINGS.get(outcome, Ending.ENV_ERROR),
+            ending=Ending.TRUNCATED if reward.truncated else _ENDINGS.get(outcome, Ending.ENV_ERROR),
             success=reward.success,
             metrics=dict(reward.metrics),
             error=error,
@@ -273,7 +284,7 @@ def run_agents(
         return backend.collect(specs, on_episode=lambda _: None)
 
 
-def _outcome(session: Session, done: Future[float | None]) -> tuple[Outcome, str | None]:
+def _outcome(session: Session, done: Future[Reward | None]) -> tuple[Outcome, str | None]:
     """How an attempt ended, and what was wrong."""
     if session.reward is not None:
         return Outcome.REWARDED, None
@@ -282,6 +293,8 @@ def _outcome(session: Session, done: Future[float | None]) -> tuple[Outcome, str
     error = done.exception()
     if error is None:
         return Outcome.NO_REWARD, "the agent returned None, and no reward was posted in time"
+    if isinstance(error, TimeoutError):
+        return Outcome.TIMED_OUT, str(error) or "the agent ran into a time limit"
     # The session knows if the policy, not the agent, was the cause.
     return session.error or (Outcome.CRASHED, f"{type(error).__name__}: {error}")
 
@@ -291,7 +304,7 @@ def _run_agent(
     base_url: str,
     session: Session,
     task: Any,
-    done: Future[float | None],
+    done: Future[Reward | None],
     loop: asyncio.AbstractEventLoop,
 ) -> None:
     try:
@@ -305,7 +318,7 @@ def _run_agent(
         return
     done.set_result(reward)
     if reward is not None and not session.ended.is_set():
-        session.set_reward(Reward(reward=reward))
+        session.set_reward(reward)
 
 
 @cache
@@ -316,9 +329,9 @@ def _event_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-async def _result(returned: Awaitable[float | None]) -> Future[float | None]:
+async def _result(returned: Awaitable[Result]) -> Future[Result]:
     """What an agent returns or raises; sys.exit() raised in the loop itself would end it for all."""
-    done: Future[float | None] = Future()
+    done: Future[Result] = Future()
     try:
         done.set_result(await returned)
     except BaseException as error:
@@ -326,13 +339,13 @@ async def _result(returned: Awaitable[float | None]) -> Future[float | None]:
     return done
 
 
-def _read_reward(returned: object) -> float | None:
-    if returned is None:
-        return None
+def _read_reward(returned: object) -> Reward | None:
+    if returned is None or isinstance(returned, Reward):
+        return returned
     try:
         reward = float(returned)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         reward = math.nan
     if not math.isfinite(reward):
         raise ValueError(f"the agent returned {returned!r}: return its reward, a finite number, or None")
-    return reward
+    return Reward(reward=reward)

@@ -187,6 +187,12 @@ async def list_models(session: Episode, request: Request) -> Response:
     return JSONResponse(model_list(policy.name, [policy.version]))
 
 
+@_ROUTES.get("/conversations")
+async def list_conversations(session: Episode) -> Response:
+    """What was said so far, for a program that computes the reward from it."""
+    return JSONResponse({"conversations": session.recording.conversations()})
+
+
 @_ROUTES.post("/reward")
 async def post_reward(session: Episode, request: Request) -> Response:
     """Set the episode's reward, which ends it."""

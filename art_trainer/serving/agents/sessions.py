@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,8 +54,10 @@ class Reward(StrictModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    reward: float
+    reward: Annotated[float, Field(allow_inf_nan=False)]
     success: bool | None = None
+    truncated: bool = False
+    """Whether a limit ended the task."""
     metrics: dict[str, float] = Field(default_factory=dict, max_length=100)
 
 

@@ -14,6 +14,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from art_trainer.errors import ConfigError
@@ -82,7 +83,7 @@ class ServerThread:
 
     def __init__(
         self,
-        app: FastAPI,
+        app: ASGIApp,
         host: str,
         port: int,
         *,

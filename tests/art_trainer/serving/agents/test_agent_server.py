@@ -144,7 +144,7 @@ def test_a_reward_ends_the_episode_and_counts_once() -> None:
 
 def test_every_route_needs_the_episodes_own_token(caplog: pytest.LogCaptureFixture) -> None:
     routes = [route for route in _ROUTES.routes if isinstance(route, APIRoute)]
-    assert len(routes) == len(_ROUTES.routes) == 6
+    assert len(routes) == len(_ROUTES.routes) == 7
     with (
         caplog.at_level(logging.DEBUG),
         scripted_agent_server("x") as (server, session),
