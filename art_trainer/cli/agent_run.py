@@ -16,7 +16,7 @@ from rich.console import Console
 
 from art_trainer.cli.console import TrainingProgress, episode_bar, print_settings
 from art_trainer.cli.training_run import print_results, reported, run_trainer, write_evaluation
-from art_trainer.errors import ConfigError
+from art_trainer.errors import ConfigError, TrainerError
 from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.rollout.envs import choose_split, env_maker, train_split
 from art_trainer.rollout.judge_rewards import ENV, RewardMix
@@ -117,6 +117,9 @@ def _evaluate(
             episodes=config.eval_episodes, seed=config.seed + EVALUATION_SEED, on_episode=add
         )
     write_evaluation(folder, name, found, transcripts)
+    if all(episode.failed for episode in transcripts):
+        fault = f"every attempt of the agent failed. The first: {transcripts[0].error}"
+        raise TrainerError(f"{fault}. What they printed is in {folder.path / ATTEMPTS}")
 
 
 def _check(settings: Settings) -> None:

@@ -26,6 +26,8 @@ FIRST_STEPS = 5
 """Entropies are compared with the mean of this many first steps; gradient norms need as many to begin."""
 WINDOW = 20
 """Gradient norms are compared with the median of this many steps."""
+_FORKS = 0.75
+"""Token histories a reply from which on an agent's conversations count as begun anew each time."""
 _FLOORS = ("ratio/min", "entropy")
 """The metrics that must not be below their thresholds; the others must not be above."""
 _MESSAGES = {
@@ -102,6 +104,7 @@ class HealthMonitor:
             groups: Its groups; a warning quotes replies without a valid call.
         """
         found = [*_all_failed(step, groups), *self._check_stall(step, metrics, groups)]
+        found += self._check_histories(step, metrics, groups)
         if skipped := metrics.get("skipped_updates", 0.0):
             found.append(_warning(step, "skipped_updates", skipped, 0.0, 0.0))
         if metrics.get("trained_tokens"):
@@ -137,6 +140,22 @@ class HealthMonitor:
             message += f" After {self._stalls.stop_after} steps in a row without a gradient the run stops."
         steps = float(stall.last - stall.first + 1)
         return [RunWarning(step, stall.name, steps, steps, message)]
+
+    def _check_histories(
+        self, step: int, metrics: Mapping[str, float], groups: Sequence[Group]
+    ) -> list[RunWarning]:
+        """Warn once if most requests of your own agent begin a context anew; environments have a window."""
+        histories, turns = metrics.get("histories_per_episode", 0.0), metrics.get("turns", 0.0)
+        agents = any("outcome" in episode.facts for group in groups for episode in group.episodes)
+        if not agents or turns < 3 or histories < _FORKS * turns or "histories" in self._reported:
+            return []
+        self._reported.add("histories")
+        message = (
+            f"step {step}: an episode of {turns:.1f} replies has {histories:.1f} token histories, so most "
+            "contexts are read and trained on anew. The agent rewrites earlier messages, or the template "
+            "leaves out earlier thinking"
+        )
+        return [RunWarning(step, "histories_per_episode", histories, _FORKS * turns, message)]
 
     def _limits(self, metrics: Mapping[str, float]) -> Iterator[tuple[str, float, float, float]]:
         """Yield each metric's name, its value, the setting and the threshold that follows from it."""

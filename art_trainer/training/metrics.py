@@ -3,7 +3,8 @@
 From the episodes: ``reward`` and ``reward_std`` (mean over groups of the standard deviation inside one),
 ``success``, ``turns``, ``invalid_actions`` (share of replies without a valid call), ``num_tokens`` (sampled
 in the step), ``completions/mean_length`` (sampled per episode), ``completions/clipped_ratio`` (share of
-replies cut off by ``max_completion_length``), ``cut_off`` (share of episodes that the turn limit or a full
+replies cut off by ``max_completion_length``), ``histories_per_episode`` (token histories: more than one
+where a context does not extend the one before), ``cut_off`` (share of episodes that the turn limit or a full
 context ended), ``frac_reward_zero_std``, ``failed_groups`` and ``score/<term>``. With judged rewards
 ``independent_reward``, what the environment itself paid, and ``unjudged_groups/<reason>``, the failed groups
 that a judge had no score for. From the update: ``loss``, ``policy_loss``, ``entropy`` (nats per token),
@@ -47,6 +48,7 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         "num_tokens": float(tokens),
         "completions/mean_length": tokens / len(played),
         "completions/clipped_ratio": sum(turn.cut for one in played for turn in one.turns) / max(replies, 1),
+        "histories_per_episode": _mean([len(episode.histories) for episode in played]),
         "cut_off": _mean([episode.ending in CUT_OFF for episode in played]),
     }
     if any(episode.success is not None for episode in played):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -35,6 +36,18 @@ def monitor(**settings: Any) -> HealthMonitor:
     for step in range(FIRST_STEPS):
         assert made.check(step + 1, QUIET) == []
     return made
+
+
+def test_an_agent_whose_requests_begin_anew_is_told_once() -> None:
+    (group,) = made_groups(tiny_model(), groups=1)
+    agents = replace(group, episodes=tuple(replace(e, facts={"outcome": "rewarded"}) for e in group.episodes))
+    forked = QUIET | {"turns": 4.0, "histories_per_episode": 3.0}
+    health = monitor()
+    (warning,) = health.check(6, forked, [agents])
+    assert (warning.name, warning.value) == ("histories_per_episode", 3.0)
+    assert health.check(7, forked, [agents]) == []
+    assert monitor().check(6, forked, [group]) == []  # an environment's history window
+    assert monitor().check(6, forked | {"histories_per_episode": 2.0}, [agents]) == []
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+import random
 from typing import Any
 
 from art_trainer.inference.sampling import SamplingParams
@@ -145,6 +146,25 @@ def test_a_template_that_drops_thoughts_gets_a_new_context_and_both_are_kept() -
     assert sampled_text(talk) == ["<think>secret</think>said<|im_end|>", "next<|im_end|>"]
     assert "secret" not in talk.text(talk.context)
     assert talk.recording.turns(1.0)[0][0].observation == "two"
+
+
+def test_only_thoughts_that_the_template_drops_begin_a_context_in_200_episodes() -> None:
+    rng = random.Random(0)
+    for _ in range(200):
+        talk, messages, replies = Talk(FORGETFUL), [user("start")], []
+        for turn in range(rng.randint(1, 5)):
+            thought = "<think>hm</think>" if rng.random() < 0.5 else ""
+            replies.append(f"{thought}reply {turn}")
+            back = sent_back(talk.ask(messages, replies[-1]))
+            spaced = rng.choice([back["content"], f" {back['content']}\n"])  # clients strip, or do not
+            messages += [back | {"content": spaced}, user(f"turn {turn}")]
+        forks = sum(reply.startswith("<think>") for reply in replies[:-1])
+        histories = talk.recording.histories()
+        assert len(histories) == 1 + forks
+        trained = [
+            talk.text(s.token_ids) for history in histories for s in history.spans if s.turn is not None
+        ]
+        assert trained == [f"{reply}<|im_end|>" for reply in replies]
 
 
 def test_of_equal_conversations_the_ids_of_the_calls_tell_which_one_goes_on() -> None:
