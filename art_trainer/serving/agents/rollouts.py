@@ -237,6 +237,8 @@ class AgentBackend(SelfContainedBackend):
         turns, timings = recording.turns(reward.reward)
         if not turns and outcome in (Outcome.REWARDED, Outcome.CONTEXT_FULL):
             outcome, error = Outcome.NO_REPLIES, "the agent received no reply from the policy"
+            if session.error is not None:
+                error += f": {session.error[1]}"
         episode = Episode(
             env_id=self.name,
             task_id=task.id,

@@ -1,0 +1,179 @@
+"""What does the server of agents add to a reply? 500 attempts at once, each with a URL of its own.
+
+The real server (sockets, parsing, chat template, recording of tokens) in this process, and in another process
+scripted agents over OpenAI's API: six requests each, in a conversation that grows. In place of a model, each
+reply comes after four seconds, as long as one takes in a batch of 500, and the attempts begin spread over
+that time. So what a client waits beyond the four seconds is the server's, the connection's and its own.
+
+    python benchmarks/bench_agents.py
+    python benchmarks/bench_agents.py --check     # exits 1 where a claim does not hold
+    python benchmarks/bench_agents.py --quick     # 20 attempts: shows that it runs
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import multiprocessing
+import random
+import resource
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import harness
+import numpy as np
+
+REQUESTS = 6
+SAMPLING_SECONDS = 4.0
+SAID = "call number one of the search for the budget of the northern office"
+OBSERVATION = "subject the budget of the northern office from ann on monday " * 4
+MOST_MS = 20.0
+MOST_KIB = 512.0
+
+
+@dataclass(frozen=True)
+class Load:
+    """So many attempts at once."""
+
+    attempts: int
+    requests: int
+    lost: int
+    """Replies that were received and not recorded, or the other way round."""
+    overhead_ms: tuple[float, float]
+    """Median and 99th percentile of what a client waits beyond the sampling."""
+    server_cpu_ms: float
+    """Of this process, a request."""
+    kib_an_attempt: float
+    """What the server's memory grew by, an attempt."""
+
+
+def make_server() -> Any:
+    """The agent server of a small model, whose replies come after their time without it being asked."""
+    from art_trainer.inference.transformers_policy import TransformersPolicy
+    from art_trainer.serving.agents import AgentServer
+    from art_trainer.serving.dialects.batch_scheduler import (
+        BatchScheduler,
+        GenerationJob,
+        GenerationOutput,
+        TokenRun,
+    )
+    from art_trainer.training.scratch_model import ScratchSize, scratch_model
+
+    size = ScratchSize(hidden_size=32, heads=2, vocabulary_size=400, max_context=4096)
+    policy = TransformersPolicy(*scratch_model([SAID, OBSERVATION] * 2, size=size), name="policy")
+
+    class Waiting(BatchScheduler):
+        """Answers each job after the same time."""
+
+        def __init__(self) -> None:
+            super().__init__(policy)
+            self._due: collections.deque[tuple[float, GenerationJob]] = collections.deque()
+            self._reply = [*policy.tokenizer(SAID)["input_ids"], policy.format.end_of_turn]
+            threading.Thread(target=self._answer, daemon=True).start()
+
+        def submit(self, jobs: Sequence[GenerationJob]) -> None:
+            self._due.extend((time.perf_counter() + SAMPLING_SECONDS, job) for job in jobs)
+
+        def _answer(self) -> None:
+            while True:
+                now = time.perf_counter()
+                while self._due and self._due[0][0] <= now:
+                    _, job = self._due.popleft()
+                    run = TokenRun(list(self._reply), [-0.5] * len(self._reply), [])
+                    output = GenerationOutput(run, stopped=True, hit_stop_string=False, version=0)
+                    job.started_version = 0
+                    job.result.set_result(output)
+                time.sleep(0.001)
+
+    server = AgentServer(policy)
+    server.scheduler.close()
+    server.scheduler = Waiting()
+    return server
+
+
+async def attempt(client: Any, url: str, token: str) -> list[float]:
+    """Play one attempt; return what it waited beyond the sampling, a request."""
+    await asyncio.sleep(random.random() * SAMPLING_SECONDS)
+    messages: list[dict[str, Any]] = [{"role": "user", "content": OBSERVATION}]
+    headers, waits = {"authorization": f"Bearer {token}"}, []
+    for _ in range(REQUESTS):
+        started = time.perf_counter()
+        answer = await client.post(f"{url}/chat/completions", json={"messages": messages}, headers=headers)
+        waits.append(time.perf_counter() - started - SAMPLING_SECONDS)
+        answer.raise_for_status()
+        messages += [answer.json()["choices"][0]["message"], {"role": "user", "content": OBSERVATION}]
+    return waits
+
+
+def play(places: list[tuple[str, str]], results: Any) -> None:
+    """Play all attempts in this process."""
+    import httpx
+
+    async def all_of_them() -> list[list[float]]:
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+        async with httpx.AsyncClient(timeout=120, limits=limits) as client:
+            return await asyncio.gather(*(attempt(client, *place) for place in places))
+
+    random.seed(0)
+    results.put(asyncio.run(all_of_them()))
+
+
+def resident_kib() -> float:
+    """This process's resident memory."""
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * resource.getpagesize() / 1024
+
+
+def measure(attempts: int) -> Load:
+    """Play attempts against one server."""
+    with make_server() as server:
+        sessions = [server.open(number) for number in range(attempts)]
+        places = [(server.base_url(session), session.token) for session in sessions]
+        context = multiprocessing.get_context("spawn")
+        results = context.Queue()
+        playing = context.Process(target=play, args=(places, results))
+        playing.start()
+        began, memory = time.process_time(), resident_kib()
+        waits = np.array(results.get())
+        used, grown = time.process_time() - began, resident_kib() - memory
+        playing.join()
+        recorded = sum(len(session.recording.turns(0.0)[0]) for session in sessions)
+        whole = sum(len(session.recording.histories()) == 1 for session in sessions)
+    return Load(
+        attempts,
+        waits.size,
+        abs(waits.size - recorded) + attempts - whole,
+        (float(np.median(waits) * 1e3), float(np.percentile(waits, 99) * 1e3)),
+        1e3 * used / waits.size,
+        grown / attempts,
+    )
+
+
+def main() -> int:
+    """Measure, print the table, and check the claims."""
+    arguments = harness.parser(__doc__).parse_args()
+    loads = [measure(count) for count in ((20,) if arguments.quick else (50, 500))]
+    rows = [
+        [str(one.attempts), str(one.requests), str(one.lost), f"{one.overhead_ms[0]:.1f}",
+         f"{one.overhead_ms[1]:.1f}", f"{one.server_cpu_ms:.1f}", f"{one.kib_an_attempt:.0f}"]
+        for one in loads
+    ]  # fmt: skip
+    headings = ["attempts", "requests", "lost", "median ms", "99% ms", "CPU ms a request", "KiB an attempt"]
+    harness.show("Beside sampling, an agent waits", headings, rows)
+    most = loads[-1]
+    claims = {
+        "no reply is lost": most.lost == 0,
+        f"99% of the replies come within {MOST_MS:g} ms": most.overhead_ms[1] < MOST_MS,
+        f"an attempt takes less than {MOST_KIB:g} KiB": most.kib_an_attempt < MOST_KIB,
+    }
+    failures = [claim for claim, holds in claims.items() if not holds]
+    last = f"{most.attempts} attempts at once: {most.overhead_ms[1]:.1f} ms beside sampling (99th percentile)"
+    return harness.finish(arguments, {"loads": [asdict(one) for one in loads]}, failures, last)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
