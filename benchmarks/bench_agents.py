@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import json
 import multiprocessing
 import random
 import resource
@@ -95,28 +96,42 @@ def make_server() -> Any:
     return server
 
 
-async def attempt(client: Any, url: str, token: str) -> list[float]:
+async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: str, body: bytes) -> Any:
+    """Send one request over an open connection; return the reply's message. Client libraries cost more."""
+    writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+    answered = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+    content = await reader.readexactly(int(answered.partition("content-length:")[2].split()[0]))
+    if " 200 " not in answered[:20]:
+        raise RuntimeError(f"{answered}{content.decode()}")
+    return json.loads(content)["choices"][0]["message"]
+
+
+async def attempt(url: str, token: str) -> list[float]:
     """Play one attempt; return what it waited beyond the sampling, a request."""
     await asyncio.sleep(random.random() * SAMPLING_SECONDS)
+    address, _, path = url.removeprefix("http://").partition("/")
+    host, _, port = address.partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    head = (
+        f"POST /{path}/chat/completions HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n"
+        "content-type: application/json\r\n"
+    )
     messages: list[dict[str, Any]] = [{"role": "user", "content": OBSERVATION}]
-    headers, waits = {"authorization": f"Bearer {token}"}, []
+    waits = []
     for _ in range(REQUESTS):
-        started = time.perf_counter()
-        answer = await client.post(f"{url}/chat/completions", json={"messages": messages}, headers=headers)
+        body, started = json.dumps({"messages": messages}).encode(), time.perf_counter()
+        said = await ask(reader, writer, head, body)
         waits.append(time.perf_counter() - started - SAMPLING_SECONDS)
-        answer.raise_for_status()
-        messages += [answer.json()["choices"][0]["message"], {"role": "user", "content": OBSERVATION}]
+        messages += [said, {"role": "user", "content": OBSERVATION}]
+    writer.close()
     return waits
 
 
 def play(places: list[tuple[str, str]], results: Any) -> None:
     """Play all attempts in this process."""
-    import httpx
 
     async def all_of_them() -> list[list[float]]:
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-        async with httpx.AsyncClient(timeout=120, limits=limits) as client:
-            return await asyncio.gather(*(attempt(client, *place) for place in places))
+        return await asyncio.gather(*(attempt(*place) for place in places))
 
     random.seed(0)
     results.put(asyncio.run(all_of_them()))

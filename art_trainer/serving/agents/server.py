@@ -143,7 +143,7 @@ class AgentServer:
         self.close()
 
 
-def _find_session(episode: str, request: Request) -> Session:
+async def _find_session(episode: str, request: Request) -> Session:
     server: AgentServer = request.app.state.server
     return server.find(episode, request.headers)
 
