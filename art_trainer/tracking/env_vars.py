@@ -43,8 +43,6 @@ ENV_VARS = (
     EnvVar("MLFLOW_TRACKING_URI", "address of MLflow; without one a store beside the run's folder"),
     EnvVar("TRACKIO_DIR", "where trackio keeps its projects"),
     EnvVar("ART_LOG_CLOSE_SECONDS", "how long sinks may take, all together, when a run ends", "5"),
-    EnvVar("ART_LOG_TABLE_SECONDS", "how often W&B's tables are sent their new rows, at most", "30"),
-    EnvVar("ART_LOG_TABLE_EPISODES", "how many episodes of a step W&B's tables show, at most", "128"),
     EnvVar("VLLM_API_KEY", "key of a vLLM server", secret=True),
     EnvVar("SGLANG_API_KEY", "key of an SGLang server", secret=True),
     EnvVar("ART_SERVER_PORT", "port of art-trainer serve", "8270"),
