@@ -29,7 +29,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +52,6 @@ CLAIMS = {
 }
 """At least so many times TRL's rate, or so many times less memory; ``rollout``: of this project's rollout in
 TRL's trainer."""
-MOST_PER_CALL = 100.0
-"""Claim: a tool call through ``environment_factory`` takes at most so many microseconds more than a step."""
 
 
 @dataclass
@@ -421,36 +418,9 @@ def ratios(results: list[Result]) -> dict[str, dict[str, float]]:
     return found
 
 
-def call_times(episodes: int) -> tuple[float, float]:
-    """CPU-microseconds of ``env.step`` and of a tool call, in turn, on episodes of the same moves of 2048."""
-    from art_trainer.trl import environment_factory, task_dataset
-
-    env = gym.make("art/2048-v0")
-    environment = environment_factory("art/2048-v0", max_completion_length=None)()
-    alone = Clock()
-    for row in task_dataset("art/2048-v0", size=episodes):
-        env.reset(seed=row["seed"])
-        environment.reset(**row)
-        for call, move in zip(range(400), cycle(("left", "down", "right", "up"))):
-            said = json.dumps({"name": "move", "arguments": {"direction": move}})
-            step = partial(alone.timed("step", env.step), f"<tool_call>\n{said}\n</tool_call>")
-            inside = partial(alone.timed("call", environment.move), direction=move)  # type: ignore[attr-defined]
-            # Whichever comes second finds the parser's caches warm, so they take turns at that.
-            first, second = (step, inside) if call % 2 else (inside, step)
-            results = first(), second()
-            alone.end_step()
-            _, _, terminated, truncated, _ = results[0 if first is step else 1]
-            if terminated or truncated:
-                break
-    step_us, call_us = (1e6 * statistics.median(alone.phases[name]) for name in ("step", "call"))
-    return step_us, call_us
-
-
-def check(found: dict[str, dict[str, float]], calls: tuple[float, float]) -> list[str]:
+def check(found: dict[str, dict[str, float]]) -> list[str]:
     """The claims that do not hold for the workloads that were measured."""
-    more = calls[1] - calls[0]
-    failures = [f"a tool call: {more:.0f} us more than a step"] if more > MOST_PER_CALL else []
-    return failures + [
+    return [
         f"{name} {what}: {found[name][what]:.2f} times TRL, not {least:g}"
         for name, claims in CLAIMS.items()
         if name in found
@@ -532,9 +502,7 @@ def main() -> int:
             show(part, WORKLOADS[name], arguments.threads)
             results += part
         facts |= {"results": [asdict(r) for r in results], "ratios": ratios(results)}
-        facts["microseconds"] = call_times(2 if arguments.quick else 20)
-        print("2048: env.step {:.0f} us, a tool call of TRL {:.0f} us".format(*facts["microseconds"]))
-    failures = [] if arguments.curves else check(facts["ratios"], facts["microseconds"])
+    failures = [] if arguments.curves else check(facts["ratios"])
     return harness.finish(arguments, facts, failures)
 
 
