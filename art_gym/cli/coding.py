@@ -71,7 +71,7 @@ def _load(file: Path, format: str | None) -> "tuple[tuple[Problem, ...], str]":
 @sandbox_app.command("check")
 def check_command(
     layers: Annotated[
-        str, typer.Option(help="What to try: zygote, bubblewrap, container.", show_default="the best")
+        str, typer.Option(help="What to try: zygote or container.", show_default="the best")
     ] = "auto",
 ) -> None:
     """Show what isolates programs on this machine, and try to break out of it.
@@ -79,7 +79,7 @@ def check_command(
     Prints which ways of isolation work here, then runs programs that try to escape; they do no harm if they
     succeed. The exit code is 1 if one escapes, or if no isolation works.
 
-    Example: art-gym sandbox check --layers bubblewrap
+    Example: art-gym sandbox check --layers container
     """
     from art_gym.envs.coding.sandbox.check import available_backends, zygote_layers
 
