@@ -103,39 +103,3 @@ def test_frames_of_2048_are_collected() -> None:
     frames: Any = env.render()
     assert len(frames) == 4
     assert all(frame.dtype == np.uint8 and frame.shape[2] == 3 for frame in frames)
-
-
-@pytest.mark.parametrize("autoreset", ["NextStep", "SameStep", "Disabled"])
-@pytest.mark.parametrize("env_id", ["art/2048-v0", "art/2048Array-v0"])
-def test_every_way_of_make_vec_gives_the_same(env_id: str, autoreset: str) -> None:
-    """`gym.make_vec` sync, async and vector_entry_point, in each autoreset mode, gives the same games"""
-    actions: Any = REPLIES if env_id == "art/2048-v0" else MOVES
-    modes = ["sync", "async", *["vector_entry_point"] * (env_id == "art/2048Array-v0")]
-    found = [vector_episode(env_id, mode, autoreset, actions) for mode in modes]
-    assert all(episode == found[0] for episode in found)
-    plain = [row[0] for row in played(make(env_id), SEED, actions)]
-    assert [step[0][0] for step in found[0]][:TURNS] == plain[:TURNS]
-
-
-def vector_episode(env_id: str, mode: str, autoreset: str, actions: Any) -> list[Any]:
-    autoreset_mode = gym.vector.AutoresetMode(autoreset)
-    options: dict[str, Any] = {"vector_kwargs": {"autoreset_mode": autoreset_mode}}
-    if mode == "vector_entry_point":
-        options = {"autoreset_mode": autoreset_mode}
-    vector = gym.make_vec(env_id, 2, vectorization_mode=mode, max_turns=TURNS, **options)
-    try:
-        met: list[Any] = [listed(vector.reset(seed=SEED)[0])]
-        for action in actions:
-            both = (action, action) if isinstance(action, str) else np.array([action, action])
-            observation, reward, terminated, truncated, _ = vector.step(both)
-            over = terminated | truncated
-            if autoreset == "Disabled" and over.any():
-                observation, _ = vector.reset(options={"reset_mask": over})
-            met.append((listed(observation), reward.tolist(), over.tolist()))
-    finally:
-        vector.close()
-    return [(met[0], [0.0, 0.0], [False, False]), *met[1:]]
-
-
-def listed(observations: Any) -> Any:
-    return observations.tolist() if isinstance(observations, np.ndarray) else list(observations)
