@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from art_gym.wrappers.judging import Attempt, Criterion, Rubric, Step
-from art_gym.wrappers.judging.llm_judge import RULER_RUBRIC, plan_batches
+from art_gym.wrappers.judging.llm_judge import RULER_RUBRIC, fit
 from art_gym.wrappers.judging.prompt import (
     Prompt,
     _fresh_words,
@@ -31,8 +31,7 @@ ROOM = 100_000
 
 
 def prompt_of(group: list[Attempt], rubric: Rubric = RULER_RUBRIC, seed: int = 0, **options: Any) -> Prompt:
-    batches = plan_batches(digest_group(group, **options), ROOM, 100)
-    return build_prompt(batches.shared, batches.attempts, rubric, seed=seed, **options)
+    return build_prompt(*fit(digest_group(group, **options), ROOM), rubric, seed=seed, **options)
 
 
 def mark_of(prompt: Prompt) -> str:
