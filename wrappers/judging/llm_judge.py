@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -134,7 +133,7 @@ class LLMJudge:
             )
         self.model, self.rubric, self.seed = model, rubric, seed
         self._max_context_tokens, self._max_answer_tokens = max_context_tokens, max_answer_tokens
-        self._max_repairs, self._keep_order = max_repairs, False
+        self._max_repairs = max_repairs
         options: dict[str, Any] = {} if temperature is None else {"temperature": temperature}
         if extra_body:
             options["extra_body"] = dict(extra_body)
@@ -169,7 +168,7 @@ class LLMJudge:
                 (no proper scores), ``"refused"``, ``"too_long"`` and ``"budget"``.
         """
         check_group(group)
-        digest = digest_group(group, keep_order=self._keep_order)
+        digest = digest_group(group)
         self._counters.add(groups=1)
         try:
             scores = self._judge(digest, rubric or self.rubric)
@@ -181,17 +180,11 @@ class LLMJudge:
 
     @property
     def statistics(self) -> JudgeStatistics:
-        """Requests, tokens, cost and failures so far, of this judge and those made from it."""
+        """Requests, tokens, cost and failures so far."""
         return self._counters.statistics
 
-    def in_given_order(self) -> LLMJudge:
-        """The same judge, but attempts are shown in the order in which the group lists them."""
-        judge = copy.copy(self)
-        judge._keep_order = True
-        return judge
-
     def close(self) -> None:
-        """Close the connections, also those of judges made from this one."""
+        """Close the connections."""
         self._client.close()
 
     def __enter__(self) -> LLMJudge:
@@ -207,7 +200,7 @@ class LLMJudge:
         room = self._max_context_tokens - fixed - self._max_answer_tokens - _REPAIR_TOKENS
         while True:
             shared, attempts = fit(digest, room)
-            prompt = build_prompt(shared, attempts, rubric, seed=self.seed, keep_order=self._keep_order)
+            prompt = build_prompt(shared, attempts, rubric, seed=self.seed)
             try:
                 scores = self._cached_scores(prompt, rubric.names if len(rubric.names) > 1 else ())
             except ContextLengthError:

@@ -386,16 +386,12 @@ def test_a_judge_without_a_server_fails_and_a_closed_one_is_a_mistake(bench: Ben
         judge(GROUP)
 
 
-def test_seeds_change_the_order_and_the_given_order_is_kept(bench: Bench) -> None:
+def test_seeds_change_the_order(bench: Bench) -> None:
     judge = bench.judge()
     for judge.seed in range(8):
         assert values(judge) == VALUES
-    fixed = judge.in_given_order()
-    assert values(fixed) == values(fixed, GROUP[::-1]) == VALUES
     orders = [tuple(marker(text) for text in shown(r).values()) for r in bench.requests]
-    assert len(set(orders[:8])) > 2
-    assert orders[8:] == [(0.3, 0.9, 0.5), (0.5, 0.9, 0.3)]
-    assert judge.statistics.requests == 10
+    assert len(set(orders)) > 2
 
 
 def small_reader(most: int) -> Answer:
