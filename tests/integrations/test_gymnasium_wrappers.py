@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import pytest
 from gymnasium import wrappers
 
@@ -49,16 +48,6 @@ def test_statistics_of_episodes(env_id: str, actions: Any) -> None:
 
 
 @each_env
-def test_rewards_are_changed(env_id: str, actions: Any) -> None:
-    """TransformReward and ClipReward"""
-    expected = outside(env_id, actions)
-    changed = wrappers.TransformReward(make(env_id), lambda reward: 2 * reward + 1)
-    assert [row[1] for row in played(changed, SEED, actions)[1:]] == [2 * row[1] + 1 for row in expected[1:]]
-    clipped = wrappers.ClipReward(make(env_id), 0, 1)
-    assert [row[1] for row in played(clipped, SEED, actions)] == [np.clip(row[1], 0, 1) for row in expected]
-
-
-@each_env
 def test_frames_are_stacked(env_id: str, actions: Any) -> None:
     """FrameStackObservation: the last observations together"""
     env = wrappers.FrameStackObservation(make(env_id), 2)
@@ -94,12 +83,3 @@ def test_videos_of_2048(env_id: str, actions: Any, tmp_path: Path) -> None:
     video.close()
     (film,) = (tmp_path / "videos").glob("*.mp4")
     assert film.stat().st_size > 1_000
-
-
-def test_frames_of_2048_are_collected() -> None:
-    """RenderCollection: the pictures of a game"""
-    env = wrappers.RenderCollection(gym.make("art/2048Array-v0", render_mode="rgb_array"))
-    played(env, SEED, MOVES[:3])
-    frames: Any = env.render()
-    assert len(frames) == 4
-    assert all(frame.dtype == np.uint8 and frame.shape[2] == 3 for frame in frames)
