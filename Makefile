@@ -8,7 +8,7 @@ TEST_PROCESSES ?= 3
 ARGS ?=
 
 PYTEST := --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
-SYSTEM_PACKAGES := chromium bubblewrap openssl zstd
+SYSTEM_PACKAGES := chromium openssl zstd
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -41,7 +41,7 @@ test-all: $(VENV)/.dev ## Run all tests, the end-to-end ones too, and check the 
 	$(BIN)/python -m coverage report --include "art_gym/*,envs/*" --sort cover --skip-covered \
 		--fail-under $(COVERAGE_MIN)
 
-setup-system: ## Install the Debian packages that tests use: a browser, bubblewrap, openssl, zstd.
+setup-system: ## Install the Debian packages that tests use: a browser, openssl, zstd.
 	apt-get update -qq && apt-get install -qq --no-install-recommends $(SYSTEM_PACKAGES)
 
 test-integrations: $(VENV)/.dev ## Run other people's libraries on the environments; ARGS="…" goes to integrations/run.py.

@@ -1,4 +1,4 @@
-"""How quick is 2048, beside the field? Steps per CPU-second of ours and of the peers that PyPI has.
+"""How quick is 2048, beside the field? Steps per CPU-second of ours and of the quickest peers that PyPI has.
 
 Random play on one core: one game as text and one as arrays through ``gym.make``, batches through
 ``gym.make_vec`` with observations, rewards, masks and resets. Every implementation runs in a process of its
@@ -22,26 +22,20 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 import venv
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import harness
 import numpy as np
 from charts import COLORS, Panel, page
-from numpy.typing import NDArray
-
-Bytes = NDArray[np.uint8]
 
 _SCRIPT = Path(__file__).parent / "peers_2048.py"
 _OURS = "art-gym"
 _PEERS = {
-    "gymnasium_2048": "gymnasium-2048==0.1.2",
     "textarena": "textarena==0.7.4",
-    "gem": "gem-llm==0.1.0",
     "open_spiel": "open_spiel==2.0.2",
     "pgx": "pgx==2.6.0",
     "jumanji": "jumanji==1.1.2",
@@ -51,14 +45,6 @@ _COMPARED = (1_024, 8_192)
 
 # The claims.
 _TEXT_AT_LEAST, _ARRAY_AT_LEAST, _TIMES = 100_000, 156_000, 5
-
-# What a move of one 4 x 4 board needs at the least. Memory: the board in and out (32 bytes), action (8), key,
-# number of tiles and score (8 + 16 + 16), observation (16), reward (8), the score shown (8), mask (4), flags
-# (2). Arithmetic, in operations on one byte, as the kernels do it: turning the board and back 112, closing
-# gaps 108, merging 120, points 384 (12 words of 8 bytes, 4 operations each), replacing 64, random bits 96,
-# the new tile 128, legal moves 192, writing the observation 128.
-_BYTES_MOVED = 118
-_BYTE_OPERATIONS = 1_332
 
 
 @dataclass
@@ -112,44 +98,6 @@ def measure(python: Path, name: str, seconds: float, counts: Sequence[int]) -> d
     return rates
 
 
-def floor() -> tuple[float, float] | None:
-    """Nanoseconds that a move's arithmetic and its memory traffic take this core at its quickest.
-
-    Arithmetic: how quickly compiled code does operations on bytes that lie in its registers. Memory: how
-    quickly NumPy copies bytes that lie in the second-level cache. ``None`` where Numba is not installed.
-    """
-    try:
-        import numba
-    except ModuleNotFoundError:
-        return None
-    work = numba.njit(_busy)
-    ones = [np.ones(4_096, np.uint8) for _ in range(3)]
-    work(*ones, 1)
-    near = _seconds(lambda: work(*ones, 2_000)) / (2_000 * 32 * 4_096)
-    one, other = np.ones(2**18, np.uint8), np.ones(2**18, np.uint8)
-    far = _seconds(lambda: [np.copyto(one, other) for _ in range(200)]) / (200 * 2 * 2**18)
-    return _BYTE_OPERATIONS * near * 1e9, _BYTES_MOVED * far * 1e9
-
-
-def _busy(one: Bytes, other: Bytes, third: Bytes, rounds: int) -> None:
-    """Do 32 operations on every byte of ``one``, and that some times over."""
-    for _ in range(rounds):
-        for i in range(len(one)):
-            value = one[i]
-            for _ in range(16):
-                value = np.uint8((value ^ other[i]) + third[i])
-            one[i] = value
-
-
-def _seconds(action: Callable[[], object]) -> float:
-    times = []
-    for _ in range(7):
-        begun = time.process_time()
-        action()
-        times.append(time.process_time() - begun)
-    return min(times)
-
-
 def run_all(arguments: argparse.Namespace, venvs: Path) -> Rates:
     """Measure everything, each in turn, as often as asked."""
     rates = Rates()
@@ -170,8 +118,8 @@ def run_all(arguments: argparse.Namespace, venvs: Path) -> Rates:
     return rates
 
 
-def show(rates: Rates, counts: Sequence[int], least: tuple[float, float] | None) -> None:
-    """Print the comparison, the growth, and how near the floor is."""
+def show(rates: Rates, counts: Sequence[int]) -> None:
+    """Print the comparison and the growth."""
     rows = []
     for kind in ("text", "array", *(f"vector {count}" for count in _COMPARED)):
         ours = rates.of(_OURS, kind)
@@ -180,20 +128,12 @@ def show(rates: Rates, counts: Sequence[int], least: tuple[float, float] | None)
             if ours is not None and found is not None:
                 rows.append([kind, name, f"{found:,.0f}", f"{ours / found:.1f}x"])
     harness.show("Compared", ("kind", "implementation", "steps per CPU-second", "ours is"), rows)
-    arithmetic, memory = least or (0.0, 0.0)
     rows = []
     for count in counts:
         rate = rates.of(_OURS, f"vector {count}")
         if rate is not None:
-            share = (arithmetic + memory) * rate / 1e9
-            rows.append([f"{count:,}", f"{rate:,.0f}", f"{1e9 / rate:.1f}", f"{share:.0%}"])
-    heads = ("boards", "steps per CPU-second", "ns a board", "of the floor")
-    harness.show("By number of boards", heads, rows)
-    if least:
-        print(
-            f"the floor: {_BYTE_OPERATIONS:,} byte operations ({arithmetic:.2f} ns on this core) and "
-            f"{_BYTES_MOVED} bytes moved ({memory:.2f} ns) for each board"
-        )
+            rows.append([f"{count:,}", f"{rate:,.0f}", f"{1e9 / rate:.1f}"])
+    harness.show("By number of boards", ("boards", "steps per CPU-second", "ns a board"), rows)
 
 
 def check(rates: Rates) -> list[str]:
@@ -227,13 +167,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         venvs = arguments.venvs.resolve() if arguments.venvs else Path(temporary)
         rates = run_all(arguments, venvs)
-    least = floor()
-    show(rates, arguments.counts, least)
+    show(rates, arguments.counts)
     if arguments.plot:
         arguments.plot.write_text(plot(rates))
-    figures = {"rates": rates.runs, "floor_ns": least and {"arithmetic": least[0], "memory": least[1]}}
     last = f"{rates.of(_OURS, 'vector 8192') or 0:,.0f} steps per CPU-second with 8,192 boards"
-    return harness.finish(arguments, figures, check(rates), last)
+    return harness.finish(arguments, {"rates": rates.runs}, check(rates), last)
 
 
 def plot(rates: Rates) -> str:

@@ -1,9 +1,8 @@
 """How long does one step of GRPO take, and where does the time go? Ours, TRL's, and the plain loop.
 
-The same model, group and number of tokens (``learner_workload.py``) through four trainers, in turn, each in
-a process of its own: this project's ``GRPOTrainer``; TRL's with its ``environment_factory``; TRL's with this
-project's ``GymRollout`` as its ``rollout_func``, which keeps the cache from turn to turn; and the plain loop,
-which calls ``model.generate`` on the whole conversation at every turn and pads one sequence an attempt.
+The same model, group and number of tokens (``learner_workload.py``) through three trainers, in turn, each in
+a process of its own: this project's ``GRPOTrainer``; TRL's with its ``environment_factory``; and the plain
+loop, which calls ``model.generate`` on the whole conversation at every turn and pads one sequence an attempt.
 Times are CPU-seconds of the process, on a GPU seconds, medians over the steps after the first.
 
     python benchmarks/bench_learner.py                        # the workloads W, W-long, single and smollm2
@@ -28,12 +27,9 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
 
@@ -44,17 +40,14 @@ from charts import COLORS, Panel, page
 from learner_workload import WORKLOADS, Workload
 
 CPU = [name for name, workload in WORKLOADS.items() if not workload.gpu]
-WAYS = ("ours", "trl", "trl+kv", "plain")
+WAYS = ("ours", "trl", "plain")
 CLAIMS = {
-    "W": {"step": 3.0, "generation": 4.0, "update": 2.2, "memory": 2.0, "rollout": 1.6},
+    "W": {"step": 3.0, "generation": 4.0, "update": 2.2, "memory": 2.0},
     "W-long": {"step": 5.0},
     "single": {"step": 2.4, "update": 4.5},
     "smollm2": {"step": 3.0},
 }
-"""At least so many times TRL's rate, or so many times less memory; ``rollout``: of this project's rollout in
-TRL's trainer."""
-MOST_PER_CALL = 100.0
-"""Claim: a tool call through ``environment_factory`` takes at most so many microseconds more than a step."""
+"""At least so many times TRL's rate, or so many times less memory."""
 
 
 @dataclass
@@ -170,27 +163,19 @@ RESPONSE_TEMPLATE = {
 """Makes every turn one call of ``act``, whatever it says."""
 
 
-def run_trl(workload: Workload, steps: int, clock: Clock, *, keep_cache: bool = False) -> None:
-    """TRL's trainer, with its environment factory or with this project's rollout."""
+def run_trl(workload: Workload, steps: int, clock: Clock) -> None:
+    """TRL's trainer, with its environment factory."""
     os.environ |= {"TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1"}
     from datasets import Dataset
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    from art_trainer.trl import GymRollout, env_reward, task_dataset
-
     tokenizer = work.make_tokenizer(workload)
-    if keep_cache:
-        gym.register("bench/Words-v0", lambda: work.WordsEnv(workload), disable_env_checker=True)
-        rows = task_dataset("bench/Words-v0", size=steps * workload.groups)
-        how = {"rollout_func": GymRollout(rows), "reward_funcs": env_reward}
-    else:
-        tokenizer.response_template = RESPONSE_TEMPLATE
-        _Tool.workload = workload
-        seeds = range(steps * workload.groups)
-        prompts = [[{"role": "user", "content": work.first_prompt(workload, seed)}] for seed in seeds]
-        rows = Dataset.from_list([{"prompt": prompt, "seed": i} for i, prompt in enumerate(prompts)])
-        how = {"environment_factory": _Tool}
+    tokenizer.response_template = RESPONSE_TEMPLATE
+    _Tool.workload = workload
+    seeds = range(steps * workload.groups)
+    prompts = [[{"role": "user", "content": work.first_prompt(workload, seed)}] for seed in seeds]
+    rows = Dataset.from_list([{"prompt": prompt, "seed": i} for i, prompt in enumerate(prompts)])
     at_once = workload.microbatch or workload.attempts
     config = GRPOConfig(
         output_dir=tempfile.mkdtemp(), per_device_train_batch_size=at_once, max_steps=steps,
@@ -213,7 +198,7 @@ def run_trl(workload: Workload, steps: int, clock: Clock, *, keep_cache: bool = 
 
     trainer = GRPOTrainer(
         model=work.make_model(workload), args=config, train_dataset=rows, processing_class=tokenizer,
-        callbacks=[EndOfStep()], **how,
+        callbacks=[EndOfStep()], environment_factory=_Tool,
     )  # fmt: skip
     trainer._generate = clock.timed("generation", trainer._generate)
     trainer._compute_loss = clock.timed("forward", trainer._compute_loss)
@@ -286,7 +271,7 @@ def _play_plainly(
     return ids, mask, rewards
 
 
-RUN = {"ours": run_ours, "trl": run_trl, "trl+kv": partial(run_trl, keep_cache=True), "plain": run_plain}
+RUN = {"ours": run_ours, "trl": run_trl, "plain": run_plain}
 
 
 @dataclass(frozen=True)
@@ -416,41 +401,12 @@ def ratios(results: list[Result]) -> dict[str, dict[str, float]]:
                 "update": theirs.update / ours.update,
                 "memory": theirs.memory_mb / ours.memory_mb,
             }
-            if kept := by_key.get((name, "trl+kv")):
-                found[name]["rollout"] = theirs.seconds["step"] / kept.seconds["step"]
     return found
 
 
-def call_times(episodes: int) -> tuple[float, float]:
-    """CPU-microseconds of ``env.step`` and of a tool call, in turn, on episodes of the same moves of 2048."""
-    from art_trainer.trl import environment_factory, task_dataset
-
-    env = gym.make("art/2048-v0")
-    environment = environment_factory("art/2048-v0", max_completion_length=None)()
-    alone = Clock()
-    for row in task_dataset("art/2048-v0", size=episodes):
-        env.reset(seed=row["seed"])
-        environment.reset(**row)
-        for call, move in zip(range(400), cycle(("left", "down", "right", "up"))):
-            said = json.dumps({"name": "move", "arguments": {"direction": move}})
-            step = partial(alone.timed("step", env.step), f"<tool_call>\n{said}\n</tool_call>")
-            inside = partial(alone.timed("call", environment.move), direction=move)  # type: ignore[attr-defined]
-            # Whichever comes second finds the parser's caches warm, so they take turns at that.
-            first, second = (step, inside) if call % 2 else (inside, step)
-            results = first(), second()
-            alone.end_step()
-            _, _, terminated, truncated, _ = results[0 if first is step else 1]
-            if terminated or truncated:
-                break
-    step_us, call_us = (1e6 * statistics.median(alone.phases[name]) for name in ("step", "call"))
-    return step_us, call_us
-
-
-def check(found: dict[str, dict[str, float]], calls: tuple[float, float]) -> list[str]:
+def check(found: dict[str, dict[str, float]]) -> list[str]:
     """The claims that do not hold for the workloads that were measured."""
-    more = calls[1] - calls[0]
-    failures = [f"a tool call: {more:.0f} us more than a step"] if more > MOST_PER_CALL else []
-    return failures + [
+    return [
         f"{name} {what}: {found[name][what]:.2f} times TRL, not {least:g}"
         for name, claims in CLAIMS.items()
         if name in found
@@ -532,9 +488,7 @@ def main() -> int:
             show(part, WORKLOADS[name], arguments.threads)
             results += part
         facts |= {"results": [asdict(r) for r in results], "ratios": ratios(results)}
-        facts["microseconds"] = call_times(2 if arguments.quick else 20)
-        print("2048: env.step {:.0f} us, a tool call of TRL {:.0f} us".format(*facts["microseconds"]))
-    failures = [] if arguments.curves else check(facts["ratios"], facts["microseconds"])
+    failures = [] if arguments.curves else check(facts["ratios"])
     return harness.finish(arguments, facts, failures)
 
 

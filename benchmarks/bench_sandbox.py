@@ -5,7 +5,7 @@ active, at 1 and 2 workers; and the references of the built-in functions are jud
 least 1.8 times as fast as fresh interpreters run them once. All take turns in short blocks, so that a machine
 busy with other things slows all of them alike, and the claims are about the middle one of the rounds' ratios.
 
-    python benchmarks/bench_sandbox.py                # 1, 2 and 8 workers, all ways here, and judging
+    python benchmarks/bench_sandbox.py                # 1, 2 and 8 workers, and judging
     python benchmarks/bench_sandbox.py --check        # only what the claim is about; exits 1 if it fails
     python benchmarks/bench_sandbox.py --imports      # a program that imports what programs import
     python benchmarks/bench_sandbox.py --soak 100000  # memory, descriptors and processes over many runs
@@ -32,8 +32,7 @@ from art_gym.envs.coding.drivers import drivers
 from art_gym.envs.coding.judge import grade
 from art_gym.envs.coding.problem import Problem
 from art_gym.envs.coding.problems.builtin import load
-from art_gym.envs.coding.sandbox import Run, Sandbox, SandboxUnavailableError
-from art_gym.envs.coding.sandbox.backends import BackendName
+from art_gym.envs.coding.sandbox import Run, Sandbox
 from art_gym.envs.coding.sandbox.interpreter import interpreters
 from art_gym.envs.coding.sharing import LIMITS
 from art_gym.envs.coding.values import write_literal
@@ -42,7 +41,7 @@ _TIMES_FRESH, _JUDGED_TIMES_FRESH = 3.0, 1.8
 _CLAIMED = (1, 2)  # workers
 _LIGHT = "print(6 * 7)"
 _IMPORTS = "import collections, dataclasses, heapq, itertools, json, math, random, re, typing\nprint(6 * 7)"
-_FRESH = "fresh interpreter"
+_SANDBOX, _FRESH = "sandbox", "fresh interpreter"
 _BLOCK_SECONDS, _ROUNDS = 1.0, 7
 _PART = 80
 
@@ -102,12 +101,12 @@ def _asserted(task: Problem) -> str:
 
 
 @contextlib.contextmanager
-def _pool(workers: int, layers: BackendName = "auto") -> Iterator[Callable[[str], Run]]:
+def _pool(workers: int) -> Iterator[Callable[[str], Run]]:
     """A function that runs a program in the next of so many sandboxes that has nothing to do."""
     with contextlib.ExitStack() as stack:
         idle: queue.SimpleQueue[Sandbox] = queue.SimpleQueue()
         for _ in range(workers):
-            idle.put(stack.enter_context(Sandbox(layers=layers)))
+            idle.put(stack.enter_context(Sandbox()))
 
         def run(program: str) -> Run:
             sandbox = idle.get()
@@ -139,18 +138,10 @@ def block(
     return times, time.perf_counter() - start
 
 
-def measure(program: str, workers: int, *, quick: bool, sandboxes: Sequence[BackendName]) -> list[Measure]:
-    """Fresh interpreters, and these sandboxes if they can run here, taking turns."""
-    with contextlib.ExitStack() as stack:
-        ways: dict[str, Callable[[str], bytes]] = {}
-        for layers in sandboxes:
-            try:
-                pool = stack.enter_context(_pool(workers, layers))
-            except SandboxUnavailableError as error:
-                print(f"no {layers} here: {error}", file=sys.stderr)
-                continue
-            ways[layers] = lambda text, pool=pool: pool(text).stdout
-        ways[_FRESH] = fresh
+def measure(program: str, workers: int, *, quick: bool) -> list[Measure]:
+    """Sandboxes and fresh interpreters, taking turns."""
+    with _pool(workers) as pool:
+        ways: dict[str, Callable[[str], bytes]] = {_SANDBOX: lambda text: pool(text).stdout, _FRESH: fresh}
         rounds: dict[str, list[tuple[list[float], float]]] = {way: [] for way in ways}
         for _ in range(1 if quick else _ROUNDS):
             for way, run in ways.items():
@@ -221,7 +212,7 @@ def check(measures: Sequence[Measure]) -> list[str]:
     return [
         f"{m.workers} workers: {m.times_fresh:.1f} times a fresh interpreter, not {_TIMES_FRESH:g}"
         for m in measures
-        if m.way == "zygote" and m.workers in _CLAIMED and m.times_fresh < _TIMES_FRESH
+        if m.way == _SANDBOX and m.workers in _CLAIMED and m.times_fresh < _TIMES_FRESH
     ]
 
 
@@ -236,10 +227,9 @@ def main() -> int:
         return harness.finish(arguments, {"soak": [asdict(state) for state in states]}, failures)
     program = _IMPORTS if arguments.imports else _LIGHT
     measures = []
-    sandboxes: tuple[BackendName, ...] = ("zygote",) if arguments.check else ("zygote", "bubblewrap")
     print(f"{'way':20} {'workers':>7} {'runs/s':>8} {'p50 ms':>8} {'p99 ms':>8} {'x fresh':>8}")
     for workers in _CLAIMED if arguments.check else (*_CLAIMED, 8):
-        for m in measure(program, workers, quick=arguments.quick, sandboxes=sandboxes):
+        for m in measure(program, workers, quick=arguments.quick):
             times = f"{m.p50_ms:8.2f} {m.p99_ms:8.2f} {m.times_fresh:8.2f}"
             print(f"{m.way:20} {m.workers:7} {m.per_second:8.0f} {times}")
             measures.append(m)

@@ -84,22 +84,6 @@ def ours(counts: Sequence[int]) -> dict[str, Run]:
     return {**single, **{f"vector {count}": batched(count) for count in counts}}
 
 
-def gymnasium_2048(_: Sequence[int]) -> dict[str, Run]:
-    """One array environment through ``gym.make``."""
-    import gymnasium as gym
-    import gymnasium_2048  # noqa: F401  # registers the environment
-
-    return {"array": gymnasium_like(gym.make("gymnasium_2048/TwentyFortyEight-v0"), moves())}
-
-
-def gem(_: Sequence[int]) -> dict[str, Run]:
-    """In words."""
-    from gem.envs.game_env.game_2048 import Game2048Env
-
-    env = Game2048Env(target_tile=2048, max_turns=100_000)
-    return {"text": gymnasium_like(env, moves([f"\\boxed{{{word}}}" for word in _WORDS]))}
-
-
 def textarena(_: Sequence[int]) -> dict[str, Run]:
     """In words, without the wrapper that repeats the whole history in every observation."""
     import textarena as ta
@@ -216,9 +200,7 @@ def jumanji(_: Sequence[int]) -> dict[str, Run]:
 
 RUNS: Mapping[str, Callable[[Sequence[int]], dict[str, Run]]] = {
     "art-gym": ours,
-    "gymnasium_2048": gymnasium_2048,
     "textarena": textarena,
-    "gem": gem,
     "open_spiel": open_spiel,
     "pgx": pgx,
     "jumanji": jumanji,

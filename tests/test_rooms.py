@@ -20,7 +20,7 @@ ROOMS = {
         "registration arguments lookup catalog testing games wrappers envs servers cli"
     ).split(),
     "art_gym.wrappers": (
-        "isolated_random text_adapter history_window record_episodes "
+        "isolated_random text_adapter record_episodes "
         "judging reward_terms rubric_reward group_scorer ruler_reward group_env "
         "adapters"
     ).split(),

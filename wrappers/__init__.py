@@ -10,14 +10,12 @@ from typing import Any
 if __name__ != "art_gym.wrappers":
     raise ImportError(f"import `art_gym.wrappers`, not `{__name__}`")
 
-from art_gym.wrappers.history_window import HistoryWindow
 from art_gym.wrappers.record_episodes import RecordEpisodes
 from art_gym.wrappers.rubric_reward import RubricReward
 from art_gym.wrappers.text_adapter import TextAdapter
 
 __all__ = [
     "GroupEnv",
-    "HistoryWindow",
     "RecordEpisodes",
     "RubricReward",
     "RulerReward",

@@ -32,8 +32,8 @@ def validate_command(
     """Grade the reference and wrong answers of every task in a file, and report broken tasks.
 
     FILE is the project's own JSONL, or HumanEval, MBPP, EvalPlus, APPS, code_contests or Exercism as JSONL
-    (also .gz, .xz), a checkout of QuixBugs or of Exercism's Python track, or "builtin". A task is broken if
-    its reference fails, or if an answer passes that ignores its input. The exit code is 1 if one is broken.
+    (also .gz, .xz), a checkout of Exercism's Python track, or "builtin". A task is broken if its
+    reference fails, or if an answer passes that ignores its input. The exit code is 1 if one is broken.
 
     Example: art-gym coding validate HumanEval.jsonl.gz --out humaneval.jsonl
     """
@@ -71,7 +71,7 @@ def _load(file: Path, format: str | None) -> "tuple[tuple[Problem, ...], str]":
 @sandbox_app.command("check")
 def check_command(
     layers: Annotated[
-        str, typer.Option(help="What to try: zygote, bubblewrap, container.", show_default="the best")
+        str, typer.Option(help="What to try: zygote or container.", show_default="the best")
     ] = "auto",
 ) -> None:
     """Show what isolates programs on this machine, and try to break out of it.
@@ -79,7 +79,7 @@ def check_command(
     Prints which ways of isolation work here, then runs programs that try to escape; they do no harm if they
     succeed. The exit code is 1 if one escapes, or if no isolation works.
 
-    Example: art-gym sandbox check --layers bubblewrap
+    Example: art-gym sandbox check --layers container
     """
     from art_gym.envs.coding.sandbox.check import available_backends, zygote_layers
 

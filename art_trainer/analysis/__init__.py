@@ -12,7 +12,7 @@ Also here: the training report, and evaluation suites with verifiable results.
 
 from art_trainer.analysis.analyze import Analysis, RunAnalysis, analyze
 from art_trainer.analysis.detectors import Confidence, Finding, Verdict
-from art_trainer.analysis.run_records import episodes_frame
+from art_trainer.analysis.run_records import episode_records
 
 __all__ = [
     "Analysis",
@@ -21,5 +21,5 @@ __all__ = [
     "RunAnalysis",
     "Verdict",
     "analyze",
-    "episodes_frame",
+    "episode_records",
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from art_gym.wrappers.judging import Attempt, Judge, JudgeFailedError, LLMJudge, Rubric, Score, judge_group
+from art_gym.wrappers.judging import Attempt, Judge, JudgeFailedError, Rubric, Score, judge_group
 from art_gym.wrappers.judging.agreement import (
     judged_tau,
-    kendall_tau_b,
     success_above_failure,
     top_agreement,
     top_chance,
@@ -31,22 +29,9 @@ from art_trainer.types import Interval
 _STATISTICS_SEED = 20_240_229
 _MOST_FAULTS = 8
 """Groups that a judge fails for, at the beginning, before it is given up."""
-_ROUNDING = 1e-12
 _DIGITS = 9
 """Decimals: sums of the same terms in another order differ by rounding."""
 _TRUTH = ("expected", "result")
-CONSISTENCY = ("order_slope", "order_spread", "repeat_difference", "repeat_tau")
-"""Names of what :attr:`JudgeEvaluation.consistency` measures."""
-
-
-@dataclass(frozen=True, slots=True)
-class RatedJudge:
-    """A judge to be evaluated."""
-
-    name: str
-    judge: Judge
-    fresh: Judge | None = None
-    """The same judge without a cache, for repeated questions; ``None`` if ``judge`` has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,55 +65,44 @@ class JudgeEvaluation:
         judge: Its name.
         groups: The judged groups.
         failures: Groups without an answer, by reason; they are in no average.
-        checked: Number of groups that the judge was asked about again.
         figures: Means over the groups, ``None`` if no group has one. ``tau``: Kendall's tau-b with the true
             rewards; ``success_above``: share of the pairs of a success and a failure in which the success is
             scored higher; ``top``: how often the judge's best attempt is among the truly best; ``chance``:
             how often a random attempt is.
-        consistency: Means over the checked groups, ``None`` if not measured. ``order_slope``: change of a
-            score from the first position to the last; ``order_spread``: standard deviation of an attempt's
-            score over the orders; ``repeat_difference``: mean absolute difference of an attempt's two scores;
-            ``repeat_tau``: Kendall's tau-b between the two answers.
-        usage: Requests, tokens and cost of judging each group once; ``None`` if the judge does not count.
+        usage: Requests, tokens and cost of judging the groups; ``None`` if the judge does not count.
     """
 
     judge: str
     groups: tuple[JudgedGroup, ...]
     failures: Mapping[str, int]
-    checked: int
     figures: Mapping[str, Interval | None]
-    consistency: Mapping[str, float | None]
     usage: JudgeStatistics | None
 
     def to_json(self) -> dict[str, Any]:
         """The figures and every group as JSON; unknown values are ``null``."""
         data = dataclasses.asdict(self)
-        figures = {**data.pop("figures"), **data.pop("consistency")}
+        figures = data.pop("figures")
         groups = [dataclasses.asdict(group) | group.figures() for group in self.groups]
         plain: dict[str, Any] = finite({**data, **figures, "groups": groups})
         return plain
 
 
 def evaluate_judge(
-    rated: RatedJudge,
+    name: str,
+    judge: Judge,
     groups: Sequence[LabelledGroup],
     *,
-    checks: int = 0,
-    orders: int = 4,
-    seed: int = 0,
     max_concurrency: int = 8,
     on_done: Callable[[], None] | None = None,
 ) -> JudgeEvaluation:
     """Have a judge score groups, and compare the scores with the environment's rewards.
 
     Args:
-        rated: The judge.
+        name: What to call the judge.
+        judge: The judge.
         groups: Whole groups of at least two attempts, with the environment's own rewards.
-        checks: Number of groups for which the judge is also asked again and in other orders.
-        orders: Number of orders, at least 2.
-        seed: Seed of the orders.
         max_concurrency: Most groups being judged at a time.
-        on_done: Called once for each group judged and once for each group checked, from any thread.
+        on_done: Called once for each group judged, from any thread.
 
     Raises:
         EvaluationFailedError: If the judge fails for the first groups, or all.
@@ -139,28 +113,23 @@ def evaluate_judge(
     count = on_done or (lambda: None)
 
     def ask(group: Sequence[Attempt]) -> dict[str, Score] | JudgeFailedError:
-        found = _ask(rated.judge, group)
-        count()
-        return found
-
-    def check(number: int) -> dict[str, float | None]:
-        rng = np.random.default_rng((seed, number))
-        found = _order_check(rated.judge, attempts[number], orders, rng)
-        found |= _repeat_check(rated.fresh or rated.judge, attempts[number], answers[number])
-        count()
-        return found
+        try:
+            return judge_group(judge, group)
+        except JudgeFailedError as failure:
+            return failure
+        finally:
+            count()
 
     pool = ThreadPoolExecutor(max_concurrency, thread_name_prefix="judge")
     try:
-        before = _usage(rated.judge)
+        before = _usage(judge)
         answers = []
         for answer in pool.map(ask, attempts):
             answers.append(answer)
             first = min(_MOST_FAULTS, len(attempts))
             if len(answers) == first and all(isinstance(one, JudgeFailedError) for one in answers):
-                raise EvaluationFailedError(f"{rated.name}: it failed for the first {first} groups: {answer}")
-        after = _usage(rated.judge)
-        checked = list(pool.map(check, range(min(checks, len(groups)))))
+                raise EvaluationFailedError(f"{name}: it failed for the first {first} groups: {answer}")
+        after = _usage(judge)
     finally:
         pool.shutdown(cancel_futures=True)
     judged = [
@@ -169,12 +138,10 @@ def evaluate_judge(
         if not isinstance(answer, JudgeFailedError)
     ]
     return JudgeEvaluation(
-        judge=rated.name,
+        judge=name,
         groups=tuple(judged),
         failures=Counter(answer.reason for answer in answers if isinstance(answer, JudgeFailedError)),
-        checked=sum("repeat_difference" in found for found in checked),
         figures=_figures(judged),
-        consistency={name: _average([found.get(name) for found in checked]) for name in CONSISTENCY},
         usage=None if before is None or after is None else _spent(before, after),
     )
 
@@ -187,13 +154,6 @@ def _attempts(played: LabelledGroup) -> list[Attempt]:
             f"{len(group.episodes)}, {sum(episode.failed for episode in group.episodes)} of them failed"
         )
     return [attempt_of(episode, f"attempt_{i}") for i, episode in enumerate(group.episodes)]
-
-
-def _ask(judge: Judge, group: Sequence[Attempt]) -> dict[str, Score] | JudgeFailedError:
-    try:
-        return judge_group(judge, group)
-    except JudgeFailedError as failure:
-        return failure
 
 
 def _judged(played: LabelledGroup, answer: Mapping[str, Score]) -> JudgedGroup:
@@ -223,50 +183,6 @@ def _figures(groups: Sequence[JudgedGroup]) -> dict[str, Interval | None]:
     return found
 
 
-def _order_check(
-    judge: Judge, group: Sequence[Attempt], orders: int, rng: np.random.Generator
-) -> dict[str, float | None]:
-    """Show the group in several orders; nothing if all attempts are equal or the judge fails.
-
-    The orders are rotations of random ones, so over each ``n`` of them, with ``n`` different attempts, every
-    attempt is shown once at every place. The measure is of order alone only if the judge is deterministic.
-    """
-    different = list({(*((s.reply, s.observation) for s in a.steps), a.ending): a for a in group}.values())
-    count = len(different)
-    if count < 2:
-        return {}
-    fixed: Judge = judge.in_given_order() if isinstance(judge, LLMJudge) else judge
-    scores_O_N = np.empty((orders, count))  # O orders, N different attempts
-    places_O_N = np.empty((orders, count), dtype=np.int64)
-    for number in range(orders):
-        if number % count == 0:
-            base = rng.permutation(count)
-        order = np.roll(base, number % count)
-        found = _ask(fixed, [different[place] for place in order])
-        if isinstance(found, JudgeFailedError):
-            return {}
-        scores_O_N[number] = [found[attempt.id].value for attempt in different]
-        places_O_N[number, order] = np.arange(count)
-    moved_O_N = scores_O_N - scores_O_N.mean(axis=0)
-    spread = float(scores_O_N.std(axis=0).mean())
-    if spread < _ROUNDING:  # rounding of equal numbers is no change
-        return {"order_slope": 0.0, "order_spread": 0.0}
-    by_place = [float(moved_O_N[places_O_N == place].mean()) for place in range(count)]
-    return {"order_slope": place_slope(by_place), "order_spread": spread}
-
-
-def _repeat_check(
-    judge: Judge, group: Sequence[Attempt], first: Mapping[str, Score] | JudgeFailedError
-) -> dict[str, float | None]:
-    """Ask a second time; nothing if the judge failed once."""
-    second = _ask(judge, group)
-    if isinstance(first, JudgeFailedError) or isinstance(second, JudgeFailedError):
-        return {}
-    one, other = [[answer[attempt.id].value for attempt in group] for answer in (first, second)]
-    difference = math.fsum(abs(a - b) for a, b in zip(one, other, strict=True)) / len(group)
-    return {"repeat_difference": difference, "repeat_tau": kendall_tau_b(one, other)}
-
-
 def _usage(judge: Judge) -> JudgeStatistics | None:
     found = getattr(judge, "statistics", None)
     return found if isinstance(found, JudgeStatistics) else None
@@ -275,11 +191,6 @@ def _usage(judge: Judge) -> JudgeStatistics | None:
 def _spent(before: JudgeStatistics, after: JudgeStatistics) -> JudgeStatistics:
     names = [item.name for item in dataclasses.fields(JudgeStatistics) if item.name != "failures"]
     return JudgeStatistics(**{name: getattr(after, name) - getattr(before, name) for name in names})
-
-
-def _average(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return math.fsum(known) / len(known) if known else None
 
 
 def blind_judge(judge: Judge) -> Judge:
@@ -293,13 +204,3 @@ def blind_judge(judge: Judge) -> Judge:
         return judge(blind, rubric)
 
     return score
-
-
-def place_slope(by_place: Sequence[float]) -> float:
-    """How much a score changes from the first place shown to the last, by a straight line of least squares.
-
-    Args:
-        by_place: For each place, at least two, how far scores lie there above the average.
-    """
-    place_N = np.linspace(-0.5, 0.5, len(by_place))
-    return float(place_N @ np.asarray(by_place, dtype=np.float64) / (place_N @ place_N))

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -25,9 +25,6 @@ from art_trainer.tracking.episode_store import FILE, iter_episodes
 from art_trainer.tracking.run_dir import RunFolder, parse_line
 from art_trainer.tracking.stalls import StallDetector
 from art_trainer.types import CUT_OFF, Episode, Turn
-
-if TYPE_CHECKING:
-    import polars
 
 REWARD: Final = "reward"
 TERM: Final = "score/"
@@ -426,23 +423,15 @@ def _replies_digest(episode: Episode) -> int:
     return int.from_bytes(digest.digest(), "big")
 
 
-def episodes_frame(runs: Sequence[Path]) -> polars.DataFrame:
-    """Load runs' recorded training episodes, one row each.
+def episode_records(runs: Iterable[Path]) -> Iterator[dict[str, Any]]:
+    """Iterate over runs' recorded training episodes as flat records, for tables of pandas or polars.
 
-    Columns: ``run``, ``step``, ``group`` (from 0 in a run), ``task_id``, ``seed``, ``ending``, ``failed``,
-    and the quantities of :func:`measures`, null if unknown.
+    Each has ``run``, ``step``, ``group`` (from 0 in a run), ``task_id``, ``seed``, ``ending``, ``failed``,
+    and of the quantities of :func:`measures` those that are known.
 
     Args:
         runs: The runs' folders.
     """
-    import polars  # an extra
-
-    rows = list(_frame_rows(runs))
-    names = dict.fromkeys(name for row in rows for name in row)
-    return polars.DataFrame([{**dict.fromkeys(names), **row} for row in rows], infer_schema_length=None)
-
-
-def _frame_rows(runs: Sequence[Path]) -> Iterator[dict[str, Any]]:
     for run in runs:
         for number, (step, members) in enumerate(iter_groups(run, [])):
             for episode in members:

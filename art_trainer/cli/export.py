@@ -47,7 +47,7 @@ def export(
     "export-data",
     "`art-trainer export-data runs/Email-v0-art-tiny-1 won.jsonl --min-reward 1`: replies with what was "
     "read before them, for TRL's SFTTrainer.",
-    "`art-trainer export-data runs/Email-v0-art-tiny-1 pairs.parquet --format dpo --min-gap 0.5`: pairs for "
+    "`art-trainer export-data runs/Email-v0-art-tiny-1 pairs.jsonl --format dpo --min-gap 0.5`: pairs for "
     "its DPOTrainer.",
 )
 def export_data(
@@ -63,7 +63,7 @@ def export_data(
     """Write a run's training episodes as a data set for supervised or preference training.
 
     Flags:
-        file: Where to write: ….jsonl or ….parquet.
+        file: Where to write: ….jsonl.
         format_: sft or dpo, TRL's formats.
         min_reward: Smallest reward of an attempt; of a pair: of the better one.
         min_gap: dpo: smallest difference of rewards in a pair.

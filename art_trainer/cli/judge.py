@@ -19,7 +19,8 @@ from art_trainer.cli.run_config import default_env
 from art_trainer.errors import ConfigError, EvaluationFailedError
 
 if TYPE_CHECKING:
-    from art_trainer.analysis.judge_evaluation import JudgeEvaluation, RatedJudge
+    from art_gym.wrappers.judging import Judge
+    from art_trainer.analysis.judge_evaluation import JudgeEvaluation
     from art_trainer.inference.policy import Policy
     from art_trainer.rollout.envs import MakeEnv
 
@@ -57,15 +58,12 @@ def judge_eval(
     episodes: flags.RunDir | None = None,
     without_facts: bool = False,
     judge_args: Mapping[str, Any] = flags.NO_PAIRS,
-    checks: flags.Whole = 16,
-    orders: Annotated[int, flags.Flag(min=2)] = 4,
     seed: flags.Whole = 0,
     json_: flags.JsonFile | None = None,
 ) -> None:
     """Compare judges' scores with the true reward on the same groups.
 
-    Kendall's tau, whether the judge's best attempt is truly among the best, how scores change with the order
-    shown and when asked again, and the cost of a group.
+    Kendall's tau, whether the judge's best attempt is truly among the best, and the cost of a group.
 
     Flags:
         judge: rubric, openai:MODEL@URL (its key from OPENAI_API_KEY), or a model on this machine: a name of
@@ -77,8 +75,6 @@ def judge_eval(
         episodes: Judge this run's recorded episodes instead.
         without_facts: Also rate the rubric without expected answer and outcome.
         judge_args: Argument of the judge model, such as cache=judge.db.
-        checks: Groups on which a judge is also asked again, and in other orders; 0: none.
-        orders: Number of orders.
         seed: The same seed gives the same groups.
     """
     from art_trainer.rollout.envs import env_maker, find_env
@@ -108,12 +104,10 @@ def judge_eval(
         if not whole:
             first = next(e.error for one in played for e in one.group.episodes if e.failed)
             raise ConfigError(f"a fault ended an attempt of every group, such as: {first}")
-        for one in rated:
-            with episode_bar(console, one.name, len(whole) + min(checks, len(whole))) as advance:
+        for name, one in rated:
+            with episode_bar(console, name, len(whole)) as advance:
                 try:
-                    found = evaluate_judge(
-                        one, whole, checks=checks, orders=orders, seed=seed, on_done=lambda: advance(None)
-                    )
+                    found = evaluate_judge(name, one, whole, on_done=lambda: advance(None))
                 except EvaluationFailedError as failure:
                     failures.append(failure)
                 else:
@@ -140,27 +134,23 @@ def _check_twice(flag: str, names: Sequence[str]) -> None:
 
 def _judges(
     name: str, without_facts: bool, arguments: Mapping[str, Any], stack: contextlib.ExitStack
-) -> Iterator[RatedJudge]:
-    """The judge that the command line names, and for the rubric also the one without facts."""
+) -> Iterator[tuple[str, Judge]]:
+    """Names and judges: the one that the command line names; for the rubric also the one without facts."""
     from art_gym.wrappers.judging import JudgingError, RubricJudge
-    from art_trainer.analysis.judge_evaluation import RatedJudge, blind_judge
+    from art_trainer.analysis.judge_evaluation import blind_judge
     from art_trainer.training.run_setup import llm_judge
 
     try:
         if name == RUBRIC:
-            yield RatedJudge(name, RubricJudge())
+            yield name, RubricJudge()
             if without_facts:
-                yield RatedJudge(f"{name} without facts", blind_judge(RubricJudge()))
+                yield f"{name} without facts", blind_judge(RubricJudge())
             return
         own: dict[str, Any] = {}
         address = name
         if not name.startswith(OPENAI):
             address, own = stack.enter_context(_served(name))
-        arguments = {**own, **arguments}
-        judge = stack.enter_context(llm_judge(address, **arguments))
-        uncached = {key: value for key, value in arguments.items() if key != "cache"}
-        again = stack.enter_context(llm_judge(address, **uncached)) if "cache" in arguments else None
-        yield RatedJudge(name, judge, again)
+        yield name, stack.enter_context(llm_judge(address, **{**own, **arguments}))
     except (JudgingError, TypeError) as error:
         raise ConfigError(f"--judge {name}: {error}") from error
 
@@ -212,8 +202,7 @@ def _players(env: str, make_env: MakeEnv, names: Sequence[str], noise: float) ->
 
 
 def print_judges(evaluations: Sequence[JudgeEvaluation], dropped: int, console: Console) -> None:
-    """Print how well each judge orders, how consistent it is, its cost, and the players it misranks."""
-    from art_trainer.analysis.judge_evaluation import CONSISTENCY
+    """Print how well each judge orders, and its cost."""
     from art_trainer.cli.console import make_table, two_lines
     from art_trainer.formatting import number
 
@@ -226,33 +215,17 @@ def print_judges(evaluations: Sequence[JudgeEvaluation], dropped: int, console: 
         caption += f" Left out, because a fault ended an attempt: {dropped}."
     title = f"{len(first.groups) + sum(first.failures.values())} groups, 95% intervals"
     order = make_table(title, ["judge"], ["tau", "success", "top-1", "chance", "failed"], caption)
-    consistency = make_table(
-        f"Asked again and in other orders ({first.checked} groups)",
-        ["judge"],
-        ["place", "spread", "again", "tau again", "requests", "tokens", "cost"],
-        "place: change of a score from the first place shown to the last. spread: its standard deviation "
-        "over orders. again: mean difference of two answers to one question, and tau between them. Requests, "
-        "tokens and cost are per group.",
-    )
+    cost = make_table("Cost of a group", ["judge"], ["requests", "tokens", "cost"])
     for one in evaluations:
         failed = ", ".join(f"{count} {reason}" for reason, count in one.failures.items()) or "0"
         figures = (two_lines(number(one.figures[name])) for name in ("tau", "success_above", "top"))
         chance = one.figures["chance"]
-        order.add_row(one.judge, *figures, _figure(None if chance is None else chance.value), failed)
-        slope, *others = (one.consistency[name] for name in CONSISTENCY)
-        place = "–" if slope is None else f"{slope:+.3f}"
-        consistency.add_row(one.judge, place, *map(_figure, others), *_usage(one))
-    console.print(order, consistency)
-
-
-def _usage(evaluation: JudgeEvaluation) -> tuple[str, str, str]:
-    used = evaluation.usage
-    if used is None or not used.groups:
-        return ("–",) * 3
-    tokens = used.prompt_tokens + used.completion_tokens
-    cost = f"{used.cost / used.groups:.3g}" if used.cost else "–"
-    return f"{used.requests / used.groups:.1f}", f"{tokens / used.groups:.0f}", cost
-
-
-def _figure(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
+        order.add_row(one.judge, *figures, "–" if chance is None else f"{chance.value:.3f}", failed)
+        used = one.usage
+        if used is not None and used.groups:
+            tokens = (used.prompt_tokens + used.completion_tokens) / used.groups
+            paid = f"{used.cost / used.groups:.3g}" if used.cost else "–"
+            cost.add_row(one.judge, f"{used.requests / used.groups:.1f}", f"{tokens:.0f}", paid)
+    console.print(order)
+    if cost.row_count:
+        console.print(cost)

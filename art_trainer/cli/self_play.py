@@ -17,7 +17,6 @@ _log = logging.getLogger(__name__)
 @command(
     "self-play",
     "`art-trainer self-play` trains both seats of a duel on 2048's board with one small model.",
-    "`art-trainer self-play --env-args board_size=3 --env-args target=64 --opponent copy`: one model a seat.",
     "`art-trainer self-play --opponent greedy --seat placer_1` against a scripted player.",
     settings="env env_args model opponent seat max_steps seed eval_episodes keep_going output_dir".split(),
     default_recipe=DEFAULT_GAME_RECIPE,

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 import typer
 from rich.console import Console
@@ -24,10 +23,9 @@ from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.rollout.evaluate import Evaluation, compare
 from art_trainer.tracking.run_dir import AFTER, BEFORE
 from art_trainer.training.env_samples import game_texts
-from art_trainer.training.run_settings import AUTO, COPY, LOCAL, SELF, Settings
+from art_trainer.training.run_settings import AUTO, LOCAL, SELF, Settings
 from art_trainer.training.run_setup import find_checkpoint, imitation_config, prepare_policy
 from art_trainer.training.self_play import (
-    RIVALS,
     SelfPlayTrainer,
     game_maker,
     opponents_of,
@@ -119,23 +117,21 @@ class SelfPlayRun:
                     _log.info("no warm start: a seat has no scripted player `%s` to imitate", RANDOM)
                     return
             player = RANDOM
-        for policy in (trainer.policy, *(rival.policy for rival in trainer.rivals.values())):
-            seats = [seat for seat in trainer.learning_seats if trainer.policies[seat] is policy]
-            losses = imitate_players(
-                policy,
-                self._make_game,
-                seats,
-                player,
-                episodes=run.warm_start_episodes,
-                seed=self._settings.config.seed,
-                config=imitation_config(self._settings),
-            )
-            _log.info(
-                "warm start of %s: imitated %s, loss %.3f to %.3f",
-                *(" and ".join(seats), player, losses[0], losses[-1]),
-            )
-        for learning in (trainer, *trainer.rivals.values()):
-            learning.learner.sync_reference()  # training begins here
+        seats = trainer.learning_seats
+        losses = imitate_players(
+            trainer.policy,
+            self._make_game,
+            seats,
+            player,
+            episodes=run.warm_start_episodes,
+            seed=self._settings.config.seed,
+            config=imitation_config(self._settings),
+        )
+        _log.info(
+            "warm start of %s: imitated %s, loss %.3f to %.3f",
+            *(" and ".join(seats), player, losses[0], losses[-1]),
+        )
+        trainer.learner.sync_reference()  # training begins here
 
     def train(self) -> None:
         """Train, from the checkpoint if the run is resumed."""
@@ -167,28 +163,29 @@ class SelfPlayRun:
         opponent, seat = self._settings.run.opponent, self._settings.run.seat
         if seat is not None and seat not in seats:
             raise ConfigError(f"the game has no seat `{seat}`{did_you_mean(seat, seats)}")
-        alone = opponent not in (SELF, COPY)
-        if seat is not None and not alone:
+        if seat is not None and opponent == SELF:
             raise ConfigError(f"--seat needs an opponent that does not learn; {opponent} does")
         first = seat or seats[0]
-        policies: dict[str, Policy] = {first: self._model(self._checkpoint)}
+        settings = self._settings
+        model = prepare_policy(
+            settings,
+            lambda: game_texts(self._make_game, seed=settings.config.seed),
+            checkpoint=self._checkpoint,
+        )
+        policies: dict[str, Policy] = {first: model}
         for other in seats:
             if other != first:
-                policies[other] = self._opponent(opponent, other, policies[first])
+                policies[other] = model if opponent == SELF else self._opponent(opponent, other)
         return SelfPlayTrainer(
             policies,
             self._make_game,
-            self._settings.config,
+            settings.config,
             eval_game=self._make_eval_game,
-            learning_seats=[first] if alone else None,
+            learning_seats=None if opponent == SELF else [first],
             callbacks=[self._progress],
         )
 
-    def _opponent(self, name: str, seat: str, model: Policy) -> Policy:
-        if name == SELF:
-            return model
-        if name == COPY:
-            return self._model(None if self._checkpoint is None else self._checkpoint / RIVALS / seat)
+    def _opponent(self, name: str, seat: str) -> Policy:
         config, run = self._settings.config, self._settings.run
         return load_policy(
             name,
@@ -197,13 +194,6 @@ class SelfPlayRun:
             max_tokens=config.max_completion_length,
             max_batch=run.max_batch,
             device=run.device,
-        )
-
-    def _model(self, checkpoint: Path | None) -> TransformersPolicy:
-        """The model, or a second one like it."""
-        settings = self._settings
-        return prepare_policy(
-            settings, lambda: game_texts(self._make_game, seed=settings.config.seed), checkpoint=checkpoint
         )
 
 

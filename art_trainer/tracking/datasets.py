@@ -26,7 +26,6 @@ from art_trainer.tracking.run_dir import require_writable
 from art_trainer.types import Episode, Group
 
 DataFormat = Literal["sft", "dpo"]
-JSONL, PARQUET = ".jsonl", ".parquet"
 Message = dict[str, Any]
 Row = dict[str, Any]
 
@@ -118,7 +117,7 @@ def export_data(
 
     Args:
         run: The run folder.
-        target: The file, ``….jsonl`` or ``….parquet``.
+        target: The file, ``….jsonl``.
         data_format: Which rows.
         min_gap: For ``"dpo"``, the smallest difference of rewards in a pair.
         system: The instructions that first observations begin with.
@@ -132,8 +131,8 @@ def export_data(
         RecordError: If a record is damaged, or lacks observations.
     """
     target = Path(target)
-    if target.suffix not in (JSONL, PARQUET):
-        raise ConfigError(f"unknown file type {target}: use {JSONL} or {PARQUET}")
+    if target.suffix != ".jsonl":
+        raise ConfigError(f"unknown file type {target}: use .jsonl")
     require_writable(target)
     require_observations(run)
 
@@ -185,28 +184,13 @@ def _first_difference(one: Episode, other: Episode) -> int | None:
 def _write(rows: Iterable[Row], target: Path) -> int:
     """Write rows to a file, all or nothing; return how many there are."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    count, columns = 0, set[str]()
+    count = 0
     with TemporaryDirectory(dir=target.parent) as folder:
         partial = Path(folder) / "rows"
         with partial.open("w", encoding="utf-8") as stream:
             for row in rows:
                 stream.write(json.dumps(row) + "\n")
-                columns.update(row.keys())
                 count += 1
-        if target.suffix == PARQUET:
-            partial = _as_parquet(partial, columns)
         partial.chmod(0o600)
         os.replace(partial, target)
     return count
-
-
-def _as_parquet(file: Path, columns: Iterable[str]) -> Path:
-    """Copy a file of JSON lines of ``sft`` or ``dpo`` into a Parquet file beside it."""
-    try:
-        import polars as pl
-    except ModuleNotFoundError as error:
-        raise ConfigError('Parquet files need polars: pip install "art-gym[analysis]"') from error
-    message = pl.List(pl.Struct({"role": pl.String, "content": pl.String}))
-    schema: dict[str, Any] = {**dict.fromkeys(columns, message), "tools": pl.String}
-    pl.scan_ndjson(file, schema=schema).sink_parquet(file.with_suffix(PARQUET), compression="zstd")
-    return file.with_suffix(PARQUET)

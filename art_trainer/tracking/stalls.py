@@ -250,9 +250,7 @@ class StallDetector:
             self._steps, self._newest = 0, []
 
     def _has_gradient(self, metrics: Mapping[str, float]) -> bool:
-        # Of self-play: the other policies' norms have their seat before them.
-        rivals = any(name.endswith("/grad_norm") and value for name, value in metrics.items())
-        if rivals or metrics.get("skipped_updates"):
+        if metrics.get("skipped_updates"):
             return True
         if not metrics["trained_tokens"]:
             return False

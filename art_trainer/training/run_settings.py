@@ -33,7 +33,7 @@ RESUMED = "the resumed run"
 """The source of a value that a resumed run had before."""
 LOCAL: Literal["local"] = "local"
 RAY = "ray"
-SELF, COPY = "self", "copy"
+SELF = "self"
 SCRATCH = "scratch"
 AUTO = "auto"
 """The warm start of a model of random weights, if nobody sets another."""
@@ -98,7 +98,7 @@ class RunSettings:
     """Other arguments of :class:`~art_gym.wrappers.judging.llm_judge.LLMJudge`, such as
     ``{budget: {max_cost: 5, prompt_price_per_million: 0.3, completion_price_per_million: 1}}``."""
     log: tuple[str, ...] = ()
-    """Comma-separated loggers: ``wandb``, ``langfuse``, ``tensorboard``, ``trackio``, ``mlflow``, ``otel``.
+    """Comma-separated loggers: ``wandb``, ``langfuse``, ``tensorboard``, ``mlflow``, ``otel``.
     Keys come from the environment or ``.env``, see ``art-trainer config``."""
     lora: Count | None = None
     """Rank of the LoRA adapter to train; ``None``: train all weights. With it the default of
@@ -144,8 +144,8 @@ class RunSettings:
     baselines: tuple[str, ...] | None = None
     """Baselines of the environment to evaluate too; ``None``: all."""
     opponent: str = SELF
-    """Opponent in ``self-play``. ``self``: the model plays all seats and learns from all; ``copy``: a second
-    model learns the other seats; or a scripted player or another policy, which does not learn."""
+    """Opponent in ``self-play``. ``self``: the model plays all seats and learns from all; or a scripted
+    player or another policy, which does not learn."""
     seat: str | None = None
     """Seat of the model in ``self-play`` against an opponent that does not learn; ``None``: the first."""
 

@@ -1,4 +1,4 @@
-"""GRPO on games, in which every seat is played by a policy: the same one, another one, or a script.
+"""GRPO on games, in which every seat is played by a policy: the one that learns, another one, or a script.
 
 ::
 
@@ -6,10 +6,9 @@
     trainer.train()
 
 One policy for all seats learns from both sides of its games. With a policy for each seat
-(``{"slider_0": one, "placer_1": other}``) each learns its own; one that has no weights here, such as a
-scripted player, only plays. Otherwise it is a :class:`~art_trainer.training.trainer.GRPOTrainer`: each
-seat's attempts
-at one start are a group, and the learner is the same.
+(``{"slider_0": one, "placer_1": other}``) one of them learns, and the others, such as scripted players, only
+play. Otherwise it is a :class:`~art_trainer.training.trainer.GRPOTrainer`: each seat's attempts at one start
+are a group, and the learner is the same.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any, Unpack
 
 import gymnasium as gym
@@ -41,8 +39,6 @@ from art_trainer.training.metrics import episode_metrics
 from art_trainer.training.trainer import EVALUATION_SEED, GRPOTrainer
 from art_trainer.types import Episode, Group, GroupSpec
 
-RIVALS = "rivals"
-"""The folder, in a run and in a checkpoint, of the policies beyond the first that learn too."""
 SEAT_METRICS = ("reward", "success", "turns", "invalid_actions")
 """What a step's metrics tell of each seat, as ``SEAT/NAME``."""
 
@@ -59,24 +55,23 @@ class Match:
 
 
 class SelfPlayTrainer(GRPOTrainer):
-    """Trains the policies of a game's seats.
+    """Trains a policy in seats of a game, against itself or against policies that do not learn.
 
     Args:
-        policies: One policy for all seats, or one for each; those with weights learn.
+        policies: One policy for all seats, or one for each.
         game: The id of a PettingZoo AEC environment, or a callable that makes one. Observations hold text
             under ``"text"``, and ``step`` takes a reply in text.
-        config: The settings, the same for every policy. ``groups_per_step`` counts starts: each gives a group
-            for every seat that learns.
+        config: The settings. ``groups_per_step`` counts starts: each gives a group for every seat that
+            learns.
         eval_game: Makes the game of evaluations; by default the same.
         learning_seats: The seats that learn; by default all whose policy has weights.
         callbacks: Called for each step, and of the episode of each seat.
 
     Attributes:
         policies: The policy of each seat.
-        rivals: By seat the trainers of the learning policies beyond the first.
 
     Raises:
-        ConfigError: If a seat has no policy, there is no such seat, or a policy cannot learn.
+        ConfigError: If a seat has no policy, there is no such seat, or not exactly one policy would learn.
     """
 
     def __init__(
@@ -111,34 +106,21 @@ class SelfPlayTrainer(GRPOTrainer):
                 f"games are played and learned from in one process, but {current_process_group().size} were "
                 "started: start one, without torchrun or accelerate launch"
             )
-        # A policy that learns is named after the first of its seats.
-        named = {id(self._learner_of(name)): name for name in reversed(self.learning_seats)}
-        first, *others = (name for name in self.learning_seats if name in named.values())
-        make_env = seat_env_maker(self.make_game, first)
+        first, *others = self.learning_seats
+        policy = self._learner_of(first)
+        for other in others:
+            if self._learner_of(other) is not policy:
+                raise ConfigError(
+                    f"{first} and {other} have two policies to train: one policy learns, so give both seats "
+                    "the same, or name the seats that learn in learning_seats"
+                )
         backend = _GameBackend(self.policies, self.make_game, self.learning_seats, config)
-        super().__init__(self._learner_of(first), make_env, config, callbacks=callbacks, backend=backend)
-        self.rivals = {
-            seat: GRPOTrainer(
-                self._learner_of(seat),
-                make_env,
-                dataclasses.replace(config, output_dir=str(Path(config.output_dir) / RIVALS / seat)),
-            )
-            for seat in others
-        }
+        make_env = seat_env_maker(self.make_game, first)
+        super().__init__(policy, make_env, config, callbacks=callbacks, backend=backend)
 
     def _update(self, groups: Sequence[Group]) -> dict[str, float]:
-        """Let each policy learn from the groups of its seats.
-
-        Returns:
-            The first policy's metrics; those of each rival with its seat before them, ``SEAT/policy_loss``;
-            and for every seat that learns ``SEAT/reward`` and the rest of ``SEAT_METRICS``.
-        """
-        metrics = super()._update(self._groups_of(self.policy, groups))
-        for seat, rival in self.rivals.items():
-            rival.collected = self.collected
-            found = rival._update(self._groups_of(rival.policy, groups))
-            kept = {name: value for name, value in found.items() if name not in _SHARED_METRICS}
-            metrics |= {f"{seat}/{name}": value for name, value in kept.items()}
+        """Learn from the groups of all seats that learn; each has ``SEAT_METRICS`` of its own as well."""
+        metrics = super()._update(groups)
         for seat in self.learning_seats:
             played = [episode for group in groups if seat_of(group) == seat for episode in group.episodes]
             found = episode_metrics(played)
@@ -176,32 +158,6 @@ class SelfPlayTrainer(GRPOTrainer):
                     on_episode=on_episode,
                 )
         return found
-
-    def save_checkpoint(self, path: str | Path) -> Path:
-        """Write everything needed to resume into a folder; rivals in ``rivals/SEAT`` below it."""
-        folder = super().save_checkpoint(path)
-        for seat, rival in self.rivals.items():
-            rival.save_checkpoint(folder / RIVALS / seat)
-        return folder
-
-    def load_checkpoint(self, path: str | Path) -> None:
-        """Continue from a checkpoint of a trainer with the same seats learning.
-
-        Raises:
-            CheckpointError: If it is incomplete, damaged or of other models.
-        """
-        for seat, rival in self.rivals.items():
-            rival.load_checkpoint(Path(path) / RIVALS / seat)
-        super().load_checkpoint(path)
-
-    def close(self) -> None:
-        """Close the environments; the trainer makes new ones if it continues."""
-        super().close()
-        for rival in self.rivals.values():
-            rival.close()
-
-    def _groups_of(self, policy: Policy, groups: Sequence[Group]) -> list[Group]:
-        return [group for group in groups if self.policies[seat_of(group)] is policy]
 
     def _learner_of(self, seat: str) -> TransformersPolicy:
         policy = self.policies[seat]
@@ -322,10 +278,6 @@ def opponents_of(make_game: MakeGame, seat: str) -> tuple[str, ...]:
     with closing(make_game()) as game:
         others = [players_of(game, name) for name in game.possible_agents if name != seat]
     return tuple(name for name in others[0] if all(name in players for players in others)) if others else ()
-
-
-_SHARED_METRICS = frozenset({"step", "time/rollout", "tokens_per_second", "learning_rate", *SEAT_METRICS})
-"""Metrics of a rival that are those of the run, or are reported for each seat anyway."""
 
 
 def _name_of(make_game: MakeGame) -> str:

@@ -1,30 +1,24 @@
-"""Our environments inside TRL's ``GRPOTrainer``, both ways it offers.
+"""Our environments inside TRL's ``GRPOTrainer``: TRL samples, and calls the environment's tools.
 
 ::
 
     rows = task_dataset("art/Email-v0", split="train", size=512)
-    # Either: whole episodes by our batched sampler, which keeps the cache from turn to turn,
-    GRPOTrainer(model, reward_funcs=env_reward, train_dataset=rows, rollout_func=GymRollout(rows), ...)
-    # or: TRL samples, and calls the environment's tools.
     factory = environment_factory("art/Email-v0", max_completion_length=512)
     GRPOTrainer(model, train_dataset=rows, environment_factory=factory, ...)
 
 :func:`free_text` fits a tokenizer for environments (and models) without tool calls, and :func:`ruler_reward`
-has a judge compare the attempts of a group, either way.
+has a judge compare the attempts of a group.
 """
 
 from art_trainer.trl.dataset import task_dataset
 from art_trainer.trl.environments import EPISODE_OVER, EnvironmentFactory, environment_factory
 from art_trainer.trl.response_template import free_text
-from art_trainer.trl.rewards import RulerFunction, env_reward, ruler_reward
-from art_trainer.trl.rollout_func import GymRollout
+from art_trainer.trl.rewards import RulerFunction, ruler_reward
 
 __all__ = [
     "EPISODE_OVER",
     "EnvironmentFactory",
-    "GymRollout",
     "RulerFunction",
-    "env_reward",
     "environment_factory",
     "free_text",
     "ruler_reward",

@@ -32,8 +32,7 @@ def task_dataset(
 
     Its columns are ``prompt`` (the conversation's first messages), ``seed`` and ``task`` (arguments of the
     environment's reset) and ``env`` (the environment's id and arguments as JSON). TRL repeats a row for every
-    member of a group, so all of them start from the same state with the same randomness. The prompt's last
-    message repeats seed and task under ``start``, since a ``rollout_func`` gets nothing but the prompt.
+    member of a group, so all of them start from the same state with the same randomness.
 
     Args:
         env: As :func:`art_gym.lookup.find_env` takes it.
@@ -71,7 +70,6 @@ def task_dataset(
             messages = first_messages(observation, info.get("system") or "")
             if messages[0]["role"] == "system" and not free_text:
                 messages[0]["content"] = without_tool_list(messages[0]["content"])
-            messages[-1]["start"] = json.dumps({"seed": row_seed, "task": task})
             rows.append({"prompt": messages, "seed": row_seed, "task": task, "env": env_spec})
     return Dataset.from_list(rows)
 

@@ -50,7 +50,11 @@ def free_text(tokenizer: Any) -> Any:
     Raises:
         ConfigError: If there is no chat template, or it writes nothing before a reply.
     """
-    require_chat_template(tokenizer)
+    if not getattr(tokenizer, "chat_template", None):
+        raise ConfigError(
+            "the tokenizer has no chat template, so conversations cannot be rendered: use an "
+            "instruction-tuned model's tokenizer, or set tokenizer.chat_template"
+        )
     adapted = copy.deepcopy(tokenizer)
     if not _writes_tools(adapted):
         adapted.chat_template = _PLAIN_CALLS.strip() + adapted.chat_template
@@ -73,15 +77,6 @@ def free_text(tokenizer: Any) -> Any:
         },
     }
     return adapted
-
-
-def require_chat_template(tokenizer: Any) -> None:
-    """Raise a ConfigError if a tokenizer has no chat template."""
-    if not getattr(tokenizer, "chat_template", None):
-        raise ConfigError(
-            "the tokenizer has no chat template, so conversations cannot be rendered: use an "
-            "instruction-tuned model's tokenizer, or set tokenizer.chat_template"
-        )
 
 
 def _start_anchor(tokenizer: Any) -> str:

@@ -1,4 +1,4 @@
-"""Reward functions for TRL: the environment's reward, and RULER, a judge that compares a group's attempts.
+"""RULER as a reward function of TRL's: a judge compares the attempts of a group.
 
 TRL calls a reward function with the whole batch and expects a number for each row; ``None`` leaves a row out
 of the update.
@@ -13,14 +13,8 @@ from typing import Any
 
 from art_gym.wrappers.group_scorer import GroupScorer, OnFailure
 from art_gym.wrappers.judging import Attempt, Judge, JudgeFailedError, Rubric, Step
-from art_trainer.rollout.judge_rewards import attempt_of
 from art_trainer.trl.dataset import Messages
 from art_trainer.trl.environments import ToolEnvironment
-
-
-def env_reward(env_reward: Sequence[float | None], **columns: Any) -> list[float | None]:
-    """Return the environment's rewards; a reward function for :class:`~art_trainer.trl.GymRollout`."""
-    return list(env_reward)
 
 
 class RulerFunction:
@@ -43,8 +37,8 @@ class RulerFunction:
         Args:
             prompts: One a row; rows of equal prompt, seed and task are a group.
             completions: One a row.
-            columns: The episodes, in ``episode`` (from :class:`~art_trainer.trl.GymRollout`) or
-                ``environments`` (from ``environment_factory``); without them the messages are judged.
+            columns: The episodes, in ``environments`` (from ``environment_factory``); without them the
+                messages are judged.
 
         Returns:
             A score from 0 to 1 for each row, ``None`` if the episode or the judge failed.
@@ -103,8 +97,6 @@ def _attempts(
     prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]
 ) -> list[Attempt | None]:
     """Return the attempt of each row, without an id yet; ``None`` if it failed."""
-    if "episode" in columns:
-        return [None if episode.failed else attempt_of(episode, "") for episode in columns["episode"]]
     environments = columns.get("environments") or [None] * len(prompts)
     return [
         _with_last_message(environment._attempt(), completion)

@@ -54,14 +54,11 @@ async def agent(base_url: str, api_key: str, task: EnvTask) -> Reward:
     client = shared.with_options(base_url=base_url.removesuffix("/v1"), api_key=api_key)
     model = AnthropicModel("policy", provider=AnthropicProvider(anthropic_client=client))
     player = Agent(model, tools=[tool(function) for function in episode.tools], retries=0)
-    try:
+    with contextlib.suppress(UsageLimitExceeded, UnexpectedModelBehavior):  # the model's own fault
         await player.run(episode.observation, usage_limits=UsageLimits(request_limit=5))
-    except (UsageLimitExceeded, UnexpectedModelBehavior):
-        pass  # the model's fault: the episode ends here
     result = episode.close()
-    return Reward(
-        reward=result["reward"], success=result["success"], truncated=result["ended_by"] == "leaving"
-    )
+    left = result["ended_by"] == "leaving"
+    return Reward(reward=result["reward"], success=result["success"], truncated=left)
 
 
 def curve(model: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:

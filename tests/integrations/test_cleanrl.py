@@ -1,4 +1,4 @@
-"""The single-file example of the documentation learns, and steps as plain games do."""
+"""The single-file example of the documentation learns."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import importlib.util
 from pathlib import Path
 from types import ModuleType
 
-import gymnasium as gym
 import numpy as np
 import pytest
 
-from tests.integrations.episodes import MOVES, mean_score_by_chance, played
+from tests.integrations.episodes import mean_score_by_chance
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "ppo_2048.py"
 
@@ -38,26 +37,3 @@ def test_the_same_seed_gives_the_same_training(example: ModuleType) -> None:
     """the same seed gives the same training"""
     assert example.train(updates=2, seed=5) == example.train(updates=2, seed=5)
     assert example.train(updates=2, seed=5) != example.train(updates=2, seed=6)
-
-
-def test_the_same_seeds_give_the_same_games_as_plain_environments() -> None:
-    """the same seeds give the same games in the loop's vector environment"""
-    options = {"board_size": 3, "observation": "one_hot"}
-    vector = gym.make_vec(
-        "art/2048Array-v0",
-        2,
-        vectorization_mode="vector_entry_point",
-        autoreset_mode="SameStep",
-        **options,  # type: ignore[arg-type]  # the environment's own arguments
-    )
-    met = [vector.reset(seed=11)[0]]
-    rewards = [np.zeros(2)]
-    for move in MOVES:
-        seen, paid, *_ = vector.step(np.full(2, move))
-        met.append(seen)
-        rewards.append(paid)
-    for index in range(2):
-        expected = played(gym.make("art/2048Array-v0", **options), 11 + index, MOVES)
-        assert len(expected) == len(MOVES) + 1
-        assert [seen[index].tolist() for seen in met] == [observation for observation, *_ in expected]
-        assert [paid[index] for paid in rewards] == [reward for _, reward, *_ in expected]

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import pytest
 from gymnasium import wrappers
 
@@ -49,16 +48,6 @@ def test_statistics_of_episodes(env_id: str, actions: Any) -> None:
 
 
 @each_env
-def test_rewards_are_changed(env_id: str, actions: Any) -> None:
-    """TransformReward and ClipReward"""
-    expected = outside(env_id, actions)
-    changed = wrappers.TransformReward(make(env_id), lambda reward: 2 * reward + 1)
-    assert [row[1] for row in played(changed, SEED, actions)[1:]] == [2 * row[1] + 1 for row in expected[1:]]
-    clipped = wrappers.ClipReward(make(env_id), 0, 1)
-    assert [row[1] for row in played(clipped, SEED, actions)] == [np.clip(row[1], 0, 1) for row in expected]
-
-
-@each_env
 def test_frames_are_stacked(env_id: str, actions: Any) -> None:
     """FrameStackObservation: the last observations together"""
     env = wrappers.FrameStackObservation(make(env_id), 2)
@@ -94,48 +83,3 @@ def test_videos_of_2048(env_id: str, actions: Any, tmp_path: Path) -> None:
     video.close()
     (film,) = (tmp_path / "videos").glob("*.mp4")
     assert film.stat().st_size > 1_000
-
-
-def test_frames_of_2048_are_collected() -> None:
-    """RenderCollection: the pictures of a game"""
-    env = wrappers.RenderCollection(gym.make("art/2048Array-v0", render_mode="rgb_array"))
-    played(env, SEED, MOVES[:3])
-    frames: Any = env.render()
-    assert len(frames) == 4
-    assert all(frame.dtype == np.uint8 and frame.shape[2] == 3 for frame in frames)
-
-
-@pytest.mark.parametrize("autoreset", ["NextStep", "SameStep", "Disabled"])
-@pytest.mark.parametrize("env_id", ["art/2048-v0", "art/2048Array-v0"])
-def test_every_way_of_make_vec_gives_the_same(env_id: str, autoreset: str) -> None:
-    """`gym.make_vec` sync, async and vector_entry_point, in each autoreset mode, gives the same games"""
-    actions: Any = REPLIES if env_id == "art/2048-v0" else MOVES
-    modes = ["sync", "async", *["vector_entry_point"] * (env_id == "art/2048Array-v0")]
-    found = [vector_episode(env_id, mode, autoreset, actions) for mode in modes]
-    assert all(episode == found[0] for episode in found)
-    plain = [row[0] for row in played(make(env_id), SEED, actions)]
-    assert [step[0][0] for step in found[0]][:TURNS] == plain[:TURNS]
-
-
-def vector_episode(env_id: str, mode: str, autoreset: str, actions: Any) -> list[Any]:
-    autoreset_mode = gym.vector.AutoresetMode(autoreset)
-    options: dict[str, Any] = {"vector_kwargs": {"autoreset_mode": autoreset_mode}}
-    if mode == "vector_entry_point":
-        options = {"autoreset_mode": autoreset_mode}
-    vector = gym.make_vec(env_id, 2, vectorization_mode=mode, max_turns=TURNS, **options)
-    try:
-        met: list[Any] = [listed(vector.reset(seed=SEED)[0])]
-        for action in actions:
-            both = (action, action) if isinstance(action, str) else np.array([action, action])
-            observation, reward, terminated, truncated, _ = vector.step(both)
-            over = terminated | truncated
-            if autoreset == "Disabled" and over.any():
-                observation, _ = vector.reset(options={"reset_mask": over})
-            met.append((listed(observation), reward.tolist(), over.tolist()))
-    finally:
-        vector.close()
-    return [(met[0], [0.0, 0.0], [False, False]), *met[1:]]
-
-
-def listed(observations: Any) -> Any:
-    return observations.tolist() if isinstance(observations, np.ndarray) else list(observations)

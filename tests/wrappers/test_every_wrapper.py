@@ -15,7 +15,6 @@ from gymnasium.wrappers import TimeLimit
 import art_gym  # noqa: F401 (registers the environments)
 from art_gym.wrappers import RecordEpisodes
 from art_gym.wrappers.group_env import GroupEnv
-from art_gym.wrappers.history_window import HistoryWindow
 from art_gym.wrappers.judging import Rubric
 from art_gym.wrappers.judging.rubric_judge import RubricJudge
 from art_gym.wrappers.reward_terms import RewardMix
@@ -29,7 +28,6 @@ Wrap = Callable[..., gym.Env[str, str]]
 @pytest.mark.parametrize(
     ("wrap", "arguments", "kept"),
     [
-        (HistoryWindow, {"turns": 7}, {"turns": 7}),
         (RecordEpisodes, {"path": "episodes.jsonl"}, {"path": Path("episodes.jsonl")}),
         (
             RubricReward,
@@ -75,8 +73,6 @@ SAME = CounterEnv()
 @pytest.mark.parametrize(
     ("make", "fault", "named"),
     [
-        *((partial(HistoryWindow, CounterEnv(), n), ValueError, str(n)) for n in (0, -1, 1.5, True)),
-        (lambda: HistoryWindow(gym.make("CartPole-v1")), TypeError, "UnicodeText"),
         *((partial(GroupEnv, CounterEnv, size), ValueError, "size") for size in (0, -1, 2.0, True, "3")),
         (lambda: GroupEnv("CartPole-v1", 2), TypeError, "Box"),
         (lambda: GroupEnv(lambda: TimeLimit(SAME, 3), 2), ValueError, "the same environment twice"),

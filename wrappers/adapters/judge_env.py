@@ -21,7 +21,7 @@ from art_gym.tasks import Task
 from art_gym.wrappers.adapters.common import FreeTextEnv
 from art_gym.wrappers.judging import RULER_RUBRIC, Attempt, AttemptRecorder, RubricJudge, Score
 from art_gym.wrappers.judging.agreement import judged_tau, top_agreement
-from art_gym.wrappers.judging.llm_judge import plan_batches
+from art_gym.wrappers.judging.llm_judge import fit
 from art_gym.wrappers.judging.prompt import (
     AnswerFormatError,
     Prompt,
@@ -90,8 +90,7 @@ class Question(FreeTextEnv):
     def set(self, group: Sequence[Attempt], max_context_tokens: int) -> None:
         """Ask about another group; the attempts' ids are their places."""
         digest = digest_group(group)
-        batches = plan_batches(digest, max_context_tokens, len(group))
-        self.prompt = build_prompt(batches.shared, batches.attempts, RULER_RUBRIC, seed=0)
+        self.prompt = build_prompt(*fit(digest, max_context_tokens), RULER_RUBRIC, seed=0)
         self.attempts = tuple(group[int(ids[0])] for ids in digest.ids)
         self.rewards = tuple(round(attempt.reward, _DIGITS) for attempt in self.attempts)
 

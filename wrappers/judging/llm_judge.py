@@ -1,18 +1,10 @@
-"""A language model as a judge, on any server that speaks OpenAI's chat protocol.
-
-Attempts that do not fit into one question are judged in batches. Two anchors, the best and the worst attempt
-of the first batch, are shown in every later batch too; through their two scores in both, the later batch is
-put on the first one's scale (linear linking through common items, as tests of different years are made
-comparable: Kolen & Brennan, *Test Equating, Scaling, and Linking*, 2014, chapter 4).
-"""
+"""A language model as a judge, on any server that speaks OpenAI's chat protocol."""
 
 from __future__ import annotations
 
-import copy
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from art_gym.base import without_tool_list
@@ -63,7 +55,6 @@ RULER_RUBRIC = Rubric(
 
 _REPAIR_TOKENS = 1_000  # room for a wrong answer and what was wrong with it
 _QUOTED_CHARACTERS = 2_000  # of a wrong answer
-_ENTRY_TOKENS = 80  # of an answer: an id, an explanation and a score
 
 
 class LLMJudge:
@@ -76,8 +67,8 @@ class LLMJudge:
     environments wrote; it sees no rewards, no ``success`` and no ``facts``. Nothing a model does yields a
     made-up number: there is a score in [0, 1] for each attempt, or :class:`.JudgeFailedError`.
 
-    A group that exceeds ``max_context_tokens`` is judged in batches that share two attempts, see
-    :mod:`.batching`. Ollama does not refuse what exceeds its context but silently drops the beginning: set
+    If a group exceeds ``max_context_tokens``, the longest attempts are shown without their middle, with a
+    note. Ollama does not refuse what exceeds its context but silently drops the beginning: set
     its ``num_ctx`` to at least ``max_context_tokens``.
 
     Args:
@@ -90,7 +81,8 @@ class LLMJudge:
         structured: How the form of the answer is requested: by ``"json_schema"``, by ``"json_object"``, in
             the prompt alone (``"text"``), or by the first of these that the server takes (``"auto"``).
         max_context_tokens: Most tokens of question and answer together, estimated without a tokenizer.
-        max_answer_tokens: Most tokens of an answer; a model that thinks first needs more.
+        max_answer_tokens: Most tokens of an answer. Each attempt takes about 80, with the parts of a rubric
+            twice as many; a model that thinks first needs more.
         timeout: Most seconds that the server may take for an answer.
         max_retries: Most times that a request is sent again, if the server is busy, broken or silent.
         max_concurrency: Most requests in progress at a time, from all threads.
@@ -141,7 +133,7 @@ class LLMJudge:
             )
         self.model, self.rubric, self.seed = model, rubric, seed
         self._max_context_tokens, self._max_answer_tokens = max_context_tokens, max_answer_tokens
-        self._max_repairs, self._keep_order = max_repairs, False
+        self._max_repairs = max_repairs
         options: dict[str, Any] = {} if temperature is None else {"temperature": temperature}
         if extra_body:
             options["extra_body"] = dict(extra_body)
@@ -176,7 +168,7 @@ class LLMJudge:
                 (no proper scores), ``"refused"``, ``"too_long"`` and ``"budget"``.
         """
         check_group(group)
-        digest = digest_group(group, keep_order=self._keep_order)
+        digest = digest_group(group)
         self._counters.add(groups=1)
         try:
             scores = self._judge(digest, rubric or self.rubric)
@@ -188,17 +180,11 @@ class LLMJudge:
 
     @property
     def statistics(self) -> JudgeStatistics:
-        """Requests, tokens, cost and failures so far, of this judge and those made from it."""
+        """Requests, tokens, cost and failures so far."""
         return self._counters.statistics
 
-    def in_given_order(self) -> LLMJudge:
-        """The same judge, but attempts are shown in the order in which the group lists them."""
-        judge = copy.copy(self)
-        judge._keep_order = True
-        return judge
-
     def close(self) -> None:
-        """Close the connections, also those of judges made from this one."""
+        """Close the connections."""
         self._client.close()
 
     def __enter__(self) -> LLMJudge:
@@ -212,34 +198,20 @@ class LLMJudge:
         empty = build_prompt((), (), rubric, seed=0).messages
         fixed = sum(estimated_tokens(message["content"]) for message in empty)
         room = self._max_context_tokens - fixed - self._max_answer_tokens - _REPAIR_TOKENS
-        most = self._max_answer_tokens // (_ENTRY_TOKENS * (1 if len(rubric.criteria) == 1 else 2))
         while True:
-            batches = plan_batches(digest, room, most)
+            shared, attempts = fit(digest, room)
+            prompt = build_prompt(shared, attempts, rubric, seed=self.seed)
             try:
-                return self._score_in_batches(batches, digest, rubric)
+                scores = self._cached_scores(prompt, rubric.names if len(rubric.names) > 1 else ())
             except ContextLengthError:
                 self._counters.add(cuts=1)
-                room = batches.longest // 2
-
-    def _score_in_batches(self, batches: Batches, digest: GroupDigest, rubric: Rubric) -> dict[int, Score]:
-        waiting = list(range(len(batches.attempts)))
-        scores = self._score_batch(batches.batch(waiting), batches, digest, rubric)
-        anchors = anchors_of(scores)
-        while waiting := [place for place in waiting if place not in scores]:
-            batch = batches.batch(waiting, anchors)
-            scores |= on_scale(self._score_batch(batch, batches, digest, rubric), scores)
-        return scores
-
-    def _score_batch(
-        self, batch: Sequence[int], batches: Batches, digest: GroupDigest, rubric: Rubric
-    ) -> dict[int, Score]:
-        """Have the attempts at some places judged together."""
-        texts = [batches.attempts[place] for place in batch]
-        prompt = build_prompt(batches.shared, texts, rubric, seed=self.seed, keep_order=self._keep_order)
-        scores = self._cached_scores(prompt, rubric.names if len(rubric.names) > 1 else ())
-        places = dict(zip(prompt.labels, batch, strict=True))
-        ids = {label: "/".join(sorted(digest.ids[place])) for label, place in places.items()}
-        return {place: _with_ids(scores[label], ids) for label, place in places.items()}
+                room = _tokens([*attempts, *(text for _, text in shared)]) // 2
+            else:
+                ids = {
+                    label: "/".join(sorted(found))
+                    for label, found in zip(prompt.labels, digest.ids, strict=True)
+                }
+                return {place: _with_ids(scores[label], ids) for place, label in enumerate(prompt.labels)}
 
     def _cached_scores(self, prompt: Prompt, criteria: Sequence[str]) -> dict[str, Score]:
         """Scores by label, from the cache if the question was asked before."""
@@ -308,75 +280,48 @@ def _check_at_least(least: int, **values: int) -> None:
 
 _MARKS = 40
 """Tokens that an attempt's marks take."""
-_AT_ONCE = 3
-"""A question holds at least so many attempts (or all there are): two anchors and one more."""
 _LEAST = 60
 """The fewest tokens of an attempt that are worth showing."""
-_LEAST_SPREAD, _SLOPES = 0.1, (0.5, 2.0)
-_VALUE = ""  # the value beside the parts, whose names are not empty
 
 
-@dataclass(frozen=True, slots=True)
-class Batches:
-    """What fits into questions of some size.
+def fit(digest: GroupDigest, room: int) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
+    """What all attempts share, by name, and each attempt, as texts that fit into one question.
 
-    Attributes:
-        shared: Name and text of what every question begins with.
-        attempts: Each attempt's text.
-        sizes: Each attempt's tokens, its marks included.
-        room: Tokens for attempts in one question.
-        most: Most attempts in one question, so that the answer fits too.
-    """
-
-    shared: tuple[tuple[str, str], ...]
-    attempts: tuple[str, ...]
-    sizes: tuple[int, ...]
-    room: int
-    most: int
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the material in the longest question, about."""
-        shared = sum(estimated_tokens(text) + _MARKS for _, text in self.shared)
-        return shared + min(sum(self.sizes), self.room)
-
-    def batch(self, waiting: Sequence[int], anchors: Sequence[int] = ()) -> list[int]:
-        """The anchors, and as many of the waiting attempts, in order, as fit beside them; at least one."""
-        chosen, used = list(anchors), sum(self.sizes[place] for place in anchors)
-        for place in waiting:
-            full = len(chosen) >= self.most or used + self.sizes[place] > self.room
-            if full and len(chosen) > len(anchors):
-                break
-            chosen.append(place)
-            used += self.sizes[place]
-        return sorted(chosen)
-
-
-def plan_batches(digest: GroupDigest, room: int, most: int) -> Batches:
-    """Fit a group's material into questions; what is too long is cut in the middle, with a note.
-
-    What all attempts share gets at most half of the room. An attempt is cut only if it would not fit
-    beside two others of its length.
+    What is too long is cut in the middle, with a note. What all share gets at most half of the room, and
+    what a short attempt leaves of its part of the rest goes to the longer ones.
 
     Args:
         digest: The group.
-        room: Tokens for material in one question.
-        most: Most attempts in one question.
+        room: Tokens for the material.
     """
     shared = _shared(digest, room // 2)
-    rest = room - sum(estimated_tokens(text) + _MARKS for _, text in shared)
-    attempts = [shown(sections, rest) for sections in digest.attempts]
-    if sum(estimated_tokens(text) + _MARKS for text in attempts) > rest:
-        limit = rest // min(len(attempts), _AT_ONCE) - 2 * _MARKS  # once for the marks, once for the note
-        if limit < _LEAST:
-            raise JudgeFailedError(
-                "too_long",
-                f"{len(attempts)} attempts do not fit into a question with about {max(room, 0)} tokens for "
-                "material: raise max_context_tokens, lower max_answer_tokens, or take another judge",
-            )
-        attempts = [shown(sections, limit) for sections in digest.attempts]
-    sizes = tuple(estimated_tokens(text) + _MARKS for text in attempts)
-    return Batches(shared, tuple(attempts), sizes, rest, max(most, _AT_ONCE))
+    rest = room - _tokens([text for _, text in shared])
+    attempts = tuple(shown(sections, rest) for sections in digest.attempts)
+    if _tokens(attempts) <= rest:
+        return shared, attempts
+    limit = _limit([_tokens([text]) for text in attempts], rest) - 2 * _MARKS  # for the marks and the note
+    if limit < _LEAST:
+        raise JudgeFailedError(
+            "too_long",
+            f"{len(attempts)} attempts do not fit into a question with about {max(room, 0)} tokens for "
+            "material: raise max_context_tokens, lower max_answer_tokens, or take another judge",
+        )
+    return shared, tuple(shown(sections, limit) for sections in digest.attempts)
+
+
+def _tokens(texts: Sequence[str]) -> int:
+    """Tokens of texts in a question, their marks included."""
+    return sum(estimated_tokens(text) + _MARKS for text in texts)
+
+
+def _limit(sizes: Sequence[int], room: int) -> int:
+    """The size to which the longest are cut, so that all together fit into ``room``."""
+    left = len(sizes)
+    for size in sorted(sizes):
+        if size * left > room:
+            break
+        room, left = room - size, left - 1
+    return room // left
 
 
 def _shared(digest: GroupDigest, room: int) -> tuple[tuple[str, str], ...]:
@@ -390,48 +335,3 @@ def _shared(digest: GroupDigest, room: int) -> tuple[tuple[str, str], ...]:
     if sum(estimated_tokens(text) for _, text in whole) <= room:
         return tuple(whole)
     return tuple((name, shown(sections, room // len(parts))) for name, sections in parts)
-
-
-def anchors_of(scores: Mapping[int, Score]) -> tuple[int, int]:
-    """The best and the worst of the attempts scored, for the widest base that a scale can have."""
-    ranked = sorted(scores, key=lambda place: (scores[place].value, place))
-    return ranked[-1], ranked[0]
-
-
-def on_scale(scores: Mapping[int, Score], reference: Mapping[int, Score]) -> dict[int, Score]:
-    """Put a batch's scores on the scale of the reference, through the attempts that both hold.
-
-    Args:
-        scores: A later batch's, by place.
-        reference: The first batch's; two of its attempts, the anchors, are in ``scores`` too.
-    """
-    anchors = [place for place in scores if place in reference]
-    here, there = ([_numbers(one[anchor]) for anchor in anchors] for one in (scores, reference))
-    found = {}
-    for place, score in scores.items():
-        if place not in reference:
-            linked = {
-                name: _link(number, [one[name] for one in here], [one[name] for one in there])
-                for name, number in _numbers(score).items()
-                if all(name in one for one in (*here, *there))
-            }
-            found[place] = Score(linked.pop(_VALUE), score.explanation, linked)
-    return found
-
-
-def _numbers(score: Score) -> dict[str, float]:
-    return {_VALUE: score.value, **score.parts}
-
-
-def _link(value: float, here: Sequence[float], there: Sequence[float]) -> float:
-    """``value`` on the straight line through the anchors' scores here and there, clamped to [0, 1].
-
-    If they lie close together here, two noisy scores say nothing about a slope: then it is 1, and the
-    line a shift. A slope is held between 0.5 and 2 for the same reason; the line then goes through the
-    anchors' middle.
-    """
-    spread, slope = here[0] - here[-1], 1.0
-    if abs(spread) >= _LEAST_SPREAD:
-        slope = min(max((there[0] - there[-1]) / spread, _SLOPES[0]), _SLOPES[1])
-    linked = sum(there) / len(there) + slope * (value - sum(here) / len(here))
-    return min(max(linked, 0.0), 1.0)

@@ -137,18 +137,15 @@ class GroupDigest:
     ids: tuple[tuple[str, ...], ...]
 
 
-def digest_group(group: Sequence[Attempt], *, keep_order: bool = False) -> GroupDigest:
-    """Read a group: attempts with exactly the same text become one.
+def digest_group(group: Sequence[Attempt]) -> GroupDigest:
+    """Read a group at one task: attempts with exactly the same text become one.
 
-    Args:
-        group: Attempts at one task.
-        keep_order: Whether the different attempts stay in the group's order; else they are sorted by their
-            content, so that the group's order makes no difference.
+    The different attempts are sorted by their content, so that the group's order makes no difference.
     """
     ids: dict[tuple[Section, ...], list[str]] = {}
     for attempt in group:
         ids.setdefault(attempt_sections(attempt), []).append(attempt.id)
-    different = list(ids) if keep_order else sorted(ids, key=_content_hash)
+    different = sorted(ids, key=_content_hash)
     count = _common_steps(different)
     tools = sorted({canonical_json(tool) for attempt in group for tool in attempt.tools})
     return GroupDigest(
@@ -227,25 +224,22 @@ def build_prompt(
     rubric: Rubric,
     *,
     seed: int,
-    keep_order: bool = False,
 ) -> Prompt:
     """Write the question about some attempts.
 
     Args:
         shared: Name and quoted text of each thing that belongs to all of them, such as the task.
-        attempts: The attempts' quoted texts, in an order that follows from them, or in the order to be shown.
+        attempts: The attempts' quoted texts, in an order that follows from them; they are shown shuffled.
         rubric: What to look for.
         seed: Another seed gives other labels, marks and another order.
-        keep_order: Whether to show the attempts in the order given; else they are shuffled.
     """
-    content = [PROMPT_VERSION, seed, keep_order, list(shared), list(attempts), asdict(rubric)]
+    # `False` is what it once said of another order; without it, cached answers would fit no question.
+    content = [PROMPT_VERSION, seed, False, list(shared), list(attempts), asdict(rubric)]
     digest = _hash(canonical_json(content))
     used = "\n".join([rubric_text(rubric), *(text for _, text in shared), *attempts]).casefold()
     (mark,) = _fresh_words(f"{digest} mark", _MARK_LENGTH, 1, used)
     labels = _fresh_words(f"{digest} label", _LABEL_LENGTH, len(attempts), used)
-    order = list(range(len(attempts)))
-    if not keep_order:
-        order.sort(key=lambda place: _hash(f"{digest} order {place}"))
+    order = sorted(range(len(attempts)), key=lambda place: _hash(f"{digest} order {place}"))
     blocks = [f"MARK is {mark}.", *(_between(mark, name, text) for name, text in shared)]
     blocks += [_between(mark, f"attempt {labels[place]}", attempts[place]) for place in order]
     shown_labels = ", ".join(labels[place] for place in order)

@@ -218,7 +218,6 @@ _SINKS: Mapping[str, tuple[str, str]] = {
     "wandb": ("WandbSink", "wandb"),
     "langfuse": ("LangfuseSink", "langfuse"),
     "tensorboard": ("TensorBoardSink", "tensorboard"),
-    "trackio": ("TrackioSink", "trackio"),
     "mlflow": ("MlflowSink", "mlflow"),
     "otel": ("OpenTelemetrySink", "opentelemetry"),
 }

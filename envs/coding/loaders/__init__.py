@@ -1,1 +1,1 @@
-"""Loading coding task sets: HumanEval, MBPP, APPS, CodeContests, Exercism, QuixBugs."""
+"""Loading coding task sets: HumanEval, MBPP, APPS, CodeContests, Exercism."""

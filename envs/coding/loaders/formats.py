@@ -3,7 +3,7 @@
 HumanEval and MBPP are functions with assertions. Assertions that compare one call with one value
 become cases; all others become a unittest file, which runs in a process of its own. Numbers are compared as
 the sets' own ``==`` does. Contest problems (code_contests, APPS, TACO and the like) read stdin and print.
-Exercism's Python track and QuixBugs are published as repositories.
+Exercism's Python track is published as a repository.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import Any
 from art_gym.envs.coding.loaders.assertions import (
     UnsupportedTestError,
     doctest_cases,
-    shown_calls,
     simple_cases,
 )
 from art_gym.envs.coding.loaders.shown import examples
@@ -309,64 +308,6 @@ def exercism_folder(root: Path) -> Iterator[tuple[str, Problem | str]]:
             yield folder.name, read_exercism({"slug": folder.name, "instructions": instructions, **texts})
         except (OSError, ValueError, KeyError) as error:
             yield folder.name, f"{type(error).__name__}: {error}"
-
-
-_TOO_SLOW = ((6_404_180,), ("amanaplanacanalpanama",))
-"""First arguments of the cases of QuixBugs that its own tests skip, of `knapsack` and `levenshtein`."""
-_TOLERANCES = {"sqrt": 0.01}
-"""The tests of `sqrt` allow the precision that each asks for; this is the finest."""
-
-
-def quixbugs_folder(root: Path) -> Iterator[tuple[str, Problem | str]]:
-    """The programs of a checkout of QuixBugs that come with test cases as JSON: each has one wrong line.
-
-    Cases that the set's own tests skip as too slow are left out.
-    """
-    for file in sorted(root.glob("python_programs/*.py")):
-        name = file.stem
-        cases = root / "json_testcases" / f"{name}.json"
-        if name.endswith("_test") or name == "node":
-            continue
-        if not cases.exists():
-            yield name, "it has no test cases as JSON"
-            continue
-        try:
-            hidden = tuple(_quixbugs_cases(cases.read_text("utf-8")))
-            correct = (root / "correct_python_programs" / file.name).read_text("utf-8")
-            yield name, _repair(name, file.read_text("utf-8"), correct, hidden)
-        except (OSError, ValueError) as error:
-            yield name, f"{type(error).__name__}: {error}"
-
-
-def _repair(name: str, broken: str, correct: str, hidden: tuple[Case, ...]) -> Problem:
-    code, _, words = broken.partition('"""')
-    about = words.partition('"""')[0].strip()
-    calls = shown_calls(about, name)
-    by_text = sorted(hidden, key=lambda case: not any(map(case.has_input_of, calls)))
-    return Problem(
-        id=f"quixbugs/{name}",
-        prompt=f"One line of this program is wrong. Repair it.\n\n{about}".strip(),
-        level=_LEVEL,
-        entry_point=name,
-        template=code.strip() + "\n",
-        public=examples(by_text, 1),
-        hidden=hidden,
-        reference=correct,
-        mutants=(broken,),
-        equality="json",
-        tolerance=_TOLERANCES.get(name),
-        split=split_of(f"quixbugs/{name}"),
-        source="QuixBugs",
-    )
-
-
-def _quixbugs_cases(text: str) -> Iterator[Case]:
-    for line in text.splitlines():
-        if line.strip():
-            given, expected = json.loads(line)
-            args = tuple(given) if isinstance(given, list) else (given,)
-            if args[:1] not in _TOO_SLOW:
-                yield Case(args, expected=expected)
 
 
 def _modules(beside: Mapping[str, str]) -> str:

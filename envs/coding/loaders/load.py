@@ -19,7 +19,6 @@ from typing import Any
 from art_gym.envs.coding.loaders.evalplus import read_evalplus, with_expected
 from art_gym.envs.coding.loaders.formats import (
     exercism_folder,
-    quixbugs_folder,
     read_apps,
     read_code_contests,
     read_exercism,
@@ -62,8 +61,6 @@ FORMATS: Mapping[str, Format] = {
 }
 """The formats of lines of JSON, by name, in the order in which a line is compared with them."""
 
-_FOLDERS = {"quixbugs": quixbugs_folder, "exercism": exercism_folder}
-
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
@@ -93,29 +90,26 @@ def load_problems(path: str | PathLike[str], format: str | None = None) -> Loade
 
     Args:
         path: A file with one JSON object a line (also ``.gz``, ``.xz``), or a JSON list; or a checkout of
-            QuixBugs or of Exercism's Python track.
-        format: A name in `FORMATS`, ``"quixbugs"`` or ``"exercism"``; by default detected by the content.
+            Exercism's Python track.
+        format: A name in `FORMATS`; by default detected by the content.
 
     Raises:
         ValueError: If the format is unknown, or nothing in the file is a problem.
         OSError: If the file cannot be read.
     """
     path = Path(path)
-    known = {*FORMATS, *_FOLDERS}
-    if format is not None and format not in known:
-        raise ValueError(f"no format `{format}`{did_you_mean(format, sorted(known))}")
+    if format is not None and format not in FORMATS:
+        raise ValueError(f"no format `{format}`{did_you_mean(format, sorted(FORMATS))}")
     if path.is_dir():
-        name = format or ("quixbugs" if (path / "json_testcases").is_dir() else "exercism")
-        if name not in _FOLDERS:
+        name = format or "exercism"
+        if name != "exercism":
             raise ValueError(f"format `{name}` is a file, but {path} is a folder")
-        items: Iterator[tuple[str, Problem | str]] = _FOLDERS[name](path)
+        items: Iterator[tuple[str, Problem | str]] = exercism_folder(path)
     else:
         rows = list(_rows(path))
         name = format or _format_of(rows, path)
-        if name not in FORMATS:
-            raise ValueError(f"format `{name}` is a folder, but {path} is a file")
         items = _read_all(rows, FORMATS[name].read)
-    if name in FORMATS and FORMATS[name].by_reference:
+    if FORMATS[name].by_reference:
         items = _completed(items)
     if name != "own":
         items = _separated(items)

@@ -9,8 +9,8 @@
   that it reads. If a layer cannot be set up, the run is ``REFUSED``, with the reason.
 * After two equal requests, the child for the next one is forked and locked down in advance
   (``sandbox.Standby``).
-* A layer that a machine lacks is left out only if another layer does the same; else the zygote runs in
-  bubblewrap, else each run gets a container (``backends``).
+* A layer that a machine lacks is left out only if another layer does the same; else each run gets a
+  container (``backends``).
 
 Remaining risks: kernel bugs in the system calls that are allowed (``child.seccomp`` lists them), timing side
 channels, and, without a mount namespace, the names and sizes of files (not their contents).

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from art_gym.envs.coding.sandbox.bundle import source
-from art_gym.envs.coding.sandbox.child import landlock, seccomp
+from art_gym.envs.coding.sandbox.child import seccomp
 from art_gym.envs.coding.sandbox.child.kernel import MACHINE
 from art_gym.envs.coding.sandbox.child.lockdown import unused_id
 from art_gym.envs.coding.sandbox.container_backend import ContainerBackend
@@ -20,7 +19,7 @@ from art_gym.envs.coding.sandbox.streams import Pipes, Streams, make_pipes
 from art_gym.envs.coding.sandbox.zygote_backend import MissingLayerError, ZygoteBackend
 from art_gym.errors import did_you_mean
 
-BackendName = Literal["auto", "zygote", "bubblewrap", "container"]
+BackendName = Literal["auto", "zygote", "container"]
 
 _PRELOAD = """
 abc ast atexit bisect collections collections.abc contextlib copy ctypes dataclasses datetime decimal enum
@@ -73,7 +72,6 @@ def open_backend(drivers: Mapping[str, str], layers: BackendName, packages: Sequ
     """
     ways: dict[str, Callable[[Mapping[str, str], Sequence[str]], Backend]] = {
         "zygote": open_zygote,
-        "bubblewrap": open_bubblewrap,
         "container": open_container,
     }
     if layers not in ("auto", *ways):
@@ -87,52 +85,6 @@ def open_backend(drivers: Mapping[str, str], layers: BackendName, packages: Sequ
         except SandboxUnavailableError as error:
             reasons.append(f"{name}: {error}")
     raise SandboxUnavailableError("no sandbox works on this machine. " + " | ".join(reasons))
-
-
-def open_bubblewrap(drivers: Mapping[str, str], packages: Sequence[str]) -> Backend:
-    """A zygote in bubblewrap, which replaces its own namespaces and mounts.
-
-    Raises:
-        SandboxUnavailableError: Bubblewrap is not installed or does not work, or the kernel has too little.
-    """
-    _need_linux()
-    reasons = []
-    for interpreter in interpreters():
-        if unused_id(0) is not None and not interpreter.public:
-            reasons.append(_private(interpreter))
-            continue
-        plan = ["landlock"] * (landlock.abi() > 0)
-        config = configuration(interpreter, drivers, packages, [*plan, "mounts"])
-        try:
-            # The processes in its user namespace are counted apart from all others.
-            command = bubblewrap(interpreter, config["roots"])
-            return proven(ZygoteBackend(interpreter, {**config, "plan": plan, "counted": True}, command))
-        except SandboxUnavailableError as error:
-            reasons.append(str(error))
-    raise SandboxUnavailableError("; ".join(dict.fromkeys(reasons)))
-
-
-def bubblewrap(interpreter: Interpreter, readable: Iterable[str]) -> list[str]:
-    """The command that runs an interpreter in bubblewrap.
-
-    These are new namespaces of every kind, a root directory that holds the standard library and nothing else,
-    another user, and no capabilities. The kernel ends all that is inside with the command itself.
-
-    Raises:
-        SandboxUnavailableError: It is not installed.
-    """
-    program = shutil.which("bwrap")
-    if program is None:
-        raise SandboxUnavailableError("bubblewrap is not installed (no `bwrap` on the PATH)")
-    command = [program, "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session"]
-    command += ["--uid", "65534", "--gid", "65534", "--cap-drop", "ALL", "--hostname", "sandbox"]
-    for path in [interpreter.path, *readable]:
-        command += ["--ro-bind-try", path, path]
-    for path, target in interpreter.links().items():
-        command += ["--symlink", target, path]
-    for path in interpreter.hidden:
-        command += ["--tmpfs", path, "--remount-ro", path]
-    return [*command, "--remount-ro", "/", "--chdir", "/", "--"]
 
 
 def open_container(drivers: Mapping[str, str], packages: Sequence[str]) -> Backend:
@@ -264,6 +216,5 @@ def configuration(
         "readable": ["/"] if "mounts" in plan else [*interpreter.readable(), *extra],
         "listable": [*interpreter.library, *extra],
         "packages": {name: directories[0] for name, directories in found.items()},
-        "counted": False,
         "preload": [*_PRELOAD, *_OURS],
     }

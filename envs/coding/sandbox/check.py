@@ -50,7 +50,7 @@ FIRST = PROBES[:3]
 """A program that passes these could do harm with the others."""
 
 _LIMITS = Limits(wall_seconds=2.0, cpu_seconds=2.0)
-_BACKENDS: tuple[BackendName, ...] = ("zygote", "bubblewrap", "container")
+_BACKENDS: tuple[BackendName, ...] = ("zygote", "container")
 
 
 @dataclass(frozen=True)

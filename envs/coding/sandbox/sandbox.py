@@ -88,8 +88,8 @@ class Sandbox:
     Args:
         drivers: Further drivers: name → source.
         limits: What a run may use, if the run does not say otherwise.
-        layers: ``"zygote"`` (fork, Landlock, seccomp, namespaces), ``"bubblewrap"`` (the same inside of
-            bubblewrap), ``"container"`` (one for each run; slow), or ``"auto"``: the first that works here.
+        layers: ``"zygote"`` (fork, Landlock, seccomp, namespaces), ``"container"`` (one for each run; slow),
+            or ``"auto"``: the first that works here.
         packages: Installed packages that programs may import besides the standard library.
 
     Raises:

@@ -8,12 +8,11 @@ import json
 import os
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from art_gym.envs.coding.sandbox.bundle import BOOTSTRAP, bundle
 from art_gym.envs.coding.sandbox.child.channel import DESCRIPTORS, ENDED, KILL, REQUEST
-from art_gym.envs.coding.sandbox.child.lockdown import unused_id
 from art_gym.envs.coding.sandbox.interpreter import ENVIRONMENT, FLAGS, Interpreter
 from art_gym.envs.coding.sandbox.process import Ended
 from art_gym.envs.coding.sandbox.run import Request, SandboxUnavailableError
@@ -29,26 +28,19 @@ class ZygoteBackend:
     Args:
         interpreter: What it runs on.
         config: What its ``main`` gets.
-        bubblewrap: The command that isolates it, if it does not do so itself.
 
     Raises:
         SandboxUnavailableError: It did not start; the message has its reason.
         MissingLayerError: A layer of the plan cannot be set up here.
     """
 
-    def __init__(
-        self, interpreter: Interpreter, config: Mapping[str, Any], bubblewrap: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, interpreter: Interpreter, config: Mapping[str, Any]) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours = os.pidfd_open(os.getpid())
         bound = {**config, "control": theirs.fileno(), "parent": ours}
-        # Root's processes are not counted, so a program could start threads without end; and in bubblewrap
-        # a zygote cannot become another user. So bubblewrap is started as one.
-        user = unused_id(os.getpid()) if bubblewrap else None
-        identity: dict[str, Any] = {"user": user, "group": user, "extra_groups": []} if user else {}
         try:
             self._process = subprocess.Popen(
-                [*bubblewrap, interpreter.path, *FLAGS, "-c", BOOTSTRAP],
+                [interpreter.path, *FLAGS, "-c", BOOTSTRAP],
                 env=ENVIRONMENT,
                 cwd="/",
                 stdin=subprocess.PIPE,
@@ -56,7 +48,6 @@ class ZygoteBackend:
                 stderr=subprocess.PIPE,
                 pass_fds=(theirs.fileno(), ours),
                 start_new_session=True,  # the user's Ctrl-C is not for it
-                **identity,
             )
         except OSError as error:
             self._control.close()
@@ -70,7 +61,7 @@ class ZygoteBackend:
             stdin.write(bundle("zygote", bound))
         self._drivers = list(config["drivers"])
         self._numbers = itertools.count(1)
-        self.layers = ("bubblewrap" if bubblewrap else "zygote", *config["plan"], "seccomp")
+        self.layers = ("zygote", *config["plan"], "seccomp")
         """The layers of isolation around its children."""
         self.ahead = True
         self.facts: Mapping[str, Any] = self._greeting()

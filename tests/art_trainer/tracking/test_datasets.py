@@ -101,12 +101,11 @@ def mixed(tmp_path: Path) -> Path:
 
 
 class TestFiles:
-    @pytest.mark.parametrize("ending", ["jsonl", "parquet"])
-    def test_trl_takes_conversations_and_pairs(self, mixed: Path, tmp_path: Path, ending: str) -> None:
+    def test_trl_takes_conversations_and_pairs(self, mixed: Path, tmp_path: Path) -> None:
         from trl.data_utils import apply_chat_template, is_conversational
 
         tokenizer: Any = byte_tokenizer()
-        file = tmp_path / f"out.{ending}"
+        file = tmp_path / "out.jsonl"
         assert export_data(mixed, file, "sft", min_reward=1.0, system="Be brief.") == 24
         rows = loaded(file, tmp_path)
         assert all(is_conversational(row) for row in rows)
@@ -151,7 +150,7 @@ class TestFiles:
         assert file.read_text() == "before"
 
     def test_a_file_of_another_type_is_refused(self, mixed: Path, tmp_path: Path) -> None:
-        with pytest.raises(ConfigError, match=r"use .jsonl or .parquet"):
+        with pytest.raises(ConfigError, match=r"use .jsonl"):
             export_data(mixed, tmp_path / "a.csv", "sft")
 
 
@@ -159,5 +158,4 @@ def loaded(file: Path, tmp_path: Path) -> list[dict[str, Any]]:
     """The rows as the ``datasets`` library reads them."""
     from datasets import Dataset
 
-    read: Any = Dataset.from_json if file.suffix == ".jsonl" else Dataset.from_parquet
-    return list(read(str(file), cache_dir=str(tmp_path / "cache")))
+    return list(Dataset.from_json(str(file), cache_dir=str(tmp_path / "cache")))

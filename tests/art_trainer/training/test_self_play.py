@@ -54,32 +54,28 @@ def test_self_play_from_random_weights_learns_to_beat_the_script(tmp_path: Path)
     assert policy.version == 20
 
 
-def test_two_policies_learn_apart(tmp_path: Path) -> None:
+def test_one_policy_learns_from_its_own_seats_groups(tmp_path: Path) -> None:
     one, other = race_policy(0), race_policy(1)
     before = weights_of(one.model), weights_of(other.model)
-    trainer = SelfPlayTrainer({FIRST: one, SECOND: other}, Race, settings(tmp_path))
-    assert trainer.policy is one
+    policies = {FIRST: one, SECOND: other}
+    trainer = SelfPlayTrainer(policies, Race, settings(tmp_path), learning_seats=[SECOND])
+    assert trainer.policy is other
     groups = trainer.collect_episodes()
-    assert [seat_of(group) for group in groups] == [FIRST, SECOND] * 4
+    assert {seat_of(group) for group in groups} == {SECOND}
     metrics = trainer.update_policy(groups)
-    assert not torch.equal(weights_of(one.model), before[0])
+    assert torch.equal(weights_of(one.model), before[0])
     assert not torch.equal(weights_of(other.model), before[1])
-    assert (one.version, other.version) == (1, 1)
-    assert {"policy_loss", f"{SECOND}/policy_loss", f"{FIRST}/reward", f"{SECOND}/turns"} <= set(metrics)
-    # Each learned from its own seat's groups and no other's.
-    alone = race_policy(1)
-    single = SelfPlayTrainer({FIRST: ScriptedPolicy("any"), SECOND: alone}, Race, settings(tmp_path))
-    single.collected = 1
-    single.update_policy([group for group in groups if seat_of(group) == SECOND])
-    assert torch.equal(weights_of(alone.model), weights_of(other.model))
+    assert (one.version, other.version) == (0, 1)
+    assert f"{SECOND}/turns" in metrics
+    assert f"{FIRST}/turns" not in metrics
+    with pytest.raises(ConfigError, match="first_0 and second_1 have two policies to train"):
+        SelfPlayTrainer(policies, Race, settings(tmp_path))
 
 
-@pytest.mark.parametrize("separate", [False, True])
-def test_stopping_and_resuming_gives_the_numbers_of_never_stopping(tmp_path: Path, separate: bool) -> None:
+def test_stopping_and_resuming_gives_the_numbers_of_never_stopping(tmp_path: Path) -> None:
     def make(folder: str, seed: int = 0) -> SelfPlayTrainer:
-        policies = {FIRST: race_policy(seed), SECOND: race_policy(seed + 1)}
         config = settings(tmp_path / folder, max_steps=4, save_steps=2, save_total_limit=None)
-        return SelfPlayTrainer(policies if separate else race_policy(seed), Race, config)
+        return SelfPlayTrainer(race_policy(seed), Race, config)
 
     straight = make("straight")
     straight.train()
@@ -87,9 +83,7 @@ def test_stopping_and_resuming_gives_the_numbers_of_never_stopping(tmp_path: Pat
     resumed.load_checkpoint(list_checkpoints(straight.log.checkpoints)[0])
     assert resumed.step == 2
     resumed.train()
-    for name in (FIRST, SECOND):
-        one, other = (weights_of(trainer.policies[name].model) for trainer in (straight, resumed))
-        assert torch.equal(one, other)
+    assert torch.equal(*(weights_of(trainer.policy.model) for trainer in (straight, resumed)))
     # A run that never was does not know the first steps' lines.
     assert logged_metrics(straight.log.path)[2:] == logged_metrics(resumed.log.path)
 

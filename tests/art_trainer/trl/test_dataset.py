@@ -15,12 +15,11 @@ from art_trainer.trl import task_dataset
 from tests.art_trainer.trl.trl_runs import SAY_ID, WORDS
 
 
-def test_every_row_has_all_columns_and_says_its_start_in_the_prompt_too() -> None:
+def test_every_row_has_all_columns_and_the_first_observation() -> None:
     rows = task_dataset("art/2048-v0", size=3, env_args={"max_turns": 7}, free_text=True)
     assert rows.column_names == ["prompt", "seed", "task", "env"]
     for row in rows:
         assert json.loads(row["env"]) == {"id": "art/2048-v0", "args": {"max_turns": 7}}
-        assert json.loads(row["prompt"][-1]["start"]) == {"seed": row["seed"], "task": row["task"]}
         observation, _ = gym.make("art/2048-v0", max_turns=7).reset(seed=row["seed"])
         assert [message["role"] for message in row["prompt"]] == ["system", "user"]
         assert "\n\n".join(message["content"] for message in row["prompt"]) == observation

@@ -117,8 +117,6 @@ def test_files_that_hold_no_problems_say_so(tmp_path: Path) -> None:
             load_problems(file)
     with pytest.raises(ValueError, match="did you mean `humaneval`"):
         load_problems(file, "human-eval")
-    with pytest.raises(ValueError, match="is a folder"):
-        load_problems(file, "quixbugs")
     with pytest.raises(ValueError, match="is a file"):
         load_problems(tmp_path, "mbpp")
 
@@ -172,31 +170,6 @@ def test_examples_of_a_docstring_that_cannot_be_read_are_passed_over() -> None:
     assert doctest_cases(text, "f") == (Case((1,), expected=2), Case((3,), {"k": "x"}, expected=[1]))
 
 
-def write_files(folder: Path, files: dict[str, str]) -> None:
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-
-
-def test_quixbugs_is_repaired(tmp_path: Path, sandbox: Sandbox) -> None:
-    broken = 'def twice(a, b):\n    yield a + a\n\n"""\nAdds two numbers.\n"""\n'
-    files = {
-        "python_programs/twice.py": broken,
-        "python_programs/graph.py": "def graph(): pass",
-        "correct_python_programs/twice.py": broken.replace("a + a", "a + b"),
-        "json_testcases/twice.json": "[[1, 2], [3]]\n[[4, 5], [9]]\n[[6404180, 1], [0]]\n",
-    }
-    write_files(tmp_path, files)
-    result = load_problems(tmp_path)
-    (problem,) = result.problems
-    assert result.left_out == (("graph", "it has no test cases as JSON"),)
-    assert problem.prompt.endswith("Adds two numbers.")
-    assert problem.template == "def twice(a, b):\n    yield a + a\n"
-    assert [case.expected for case in problem.hidden] == [[3], [9]]
-    assert solved(problem, problem.reference, sandbox)
-    assert not solved(problem, problem.mutants[0], sandbox)
-
-
 def test_exercism_as_a_checkout(tmp_path: Path) -> None:
     (exercise,) = [task["row"] for task in TASKS if task["format"] == "exercism"]
     tests = ["two_sum_test.py", "helper.py"]
@@ -206,7 +179,10 @@ def test_exercism_as_a_checkout(tmp_path: Path) -> None:
         ".meta/example.py": exercise["example"]["example.py"],
         ".docs/instructions.md": exercise["instructions"],
     }
-    write_files(tmp_path / "python/exercises/practice/two-sum", files | exercise["stub"] | exercise["tests"])
+    for name, text in (files | exercise["stub"] | exercise["tests"]).items():
+        file = tmp_path / "python/exercises/practice/two-sum" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
     (tmp_path / "python/exercises/practice/broken").mkdir()
     result = load_problems(tmp_path / "python")
     assert result.problems == loaded(tmp_path, exercise).problems

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from art_gym.wrappers.judging import Attempt, Criterion, Rubric, Step
-from art_gym.wrappers.judging.llm_judge import RULER_RUBRIC, plan_batches
+from art_gym.wrappers.judging.llm_judge import RULER_RUBRIC, fit
 from art_gym.wrappers.judging.prompt import (
     Prompt,
     _fresh_words,
@@ -30,9 +30,8 @@ TWO = Rubric((Criterion("speed", 0.4, "few steps"), Criterion("style", 0.6)), "B
 ROOM = 100_000
 
 
-def prompt_of(group: list[Attempt], rubric: Rubric = RULER_RUBRIC, seed: int = 0, **options: Any) -> Prompt:
-    batches = plan_batches(digest_group(group, **options), ROOM, 100)
-    return build_prompt(batches.shared, batches.attempts, rubric, seed=seed, **options)
+def prompt_of(group: list[Attempt], rubric: Rubric = RULER_RUBRIC, seed: int = 0) -> Prompt:
+    return build_prompt(*fit(digest_group(group), ROOM), rubric, seed=seed)
 
 
 def mark_of(prompt: Prompt) -> str:
@@ -53,9 +52,7 @@ def test_what_all_share_is_shown_once_and_ids_not_at_all() -> None:
         Attempt("id-2", "Find it.", (*first, Step("select(2)", "over")), (tool,)),
         Attempt("id-3", "Find it.", first, (tool,)),
     ]
-    digest = digest_group(group, keep_order=True)
-    assert digest.ids == (("id-0", "id-2"), ("id-1",), ("id-3",))
-    assert sorted(digest_group(group).ids) == sorted(digest.ids)
+    assert sorted(digest_group(group).ids) == [("id-0", "id-2"), ("id-1",), ("id-3",)]
     assert digest_group(group[:1]).shared == ()
     assert [section.text for section in digest_group(group[:2]).shared][-1] == "a mail", "whole steps only"
     prompt = prompt_of(group)
@@ -86,17 +83,12 @@ def test_equal_groups_make_equal_questions_whatever_their_order_and_ids() -> Non
     assert mark_of(other) != mark_of(prompt)
 
 
-def test_every_attempt_comes_to_every_place_unless_the_given_order_is_kept() -> None:
+def test_every_attempt_comes_to_every_place() -> None:
     group = [attempt(str(number), number / 4) for number in range(4)]
     orders = [prompt_of(group, seed=seed).order for seed in range(200)]
     for place in range(4):
         counts = [sum(order[place] == which for order in orders) for which in range(4)]
         assert min(counts) > 25, counts  # 50 expected, standard deviation 6
-    for listed in (group, group[::-1]):
-        prompt = prompt_of(listed, keep_order=True)
-        places = [prompt.messages[1]["content"].index(one.steps[0].reply) for one in listed]
-        assert places == sorted(places)
-        assert prompt.order == (0, 1, 2, 3)
 
 
 def test_the_rules_and_the_schema_name_the_rubric_and_the_labels() -> None:

@@ -151,7 +151,7 @@ def main(config: Mapping[str, Any]) -> NoReturn:
     _prefer_as_victim()
     plan = config["plan"]
     user = unused_id(os.getpid())
-    counted = config["counted"] or user is not None or ("namespaces" in plan and os.geteuid() != 0)
+    counted = user is not None or ("namespaces" in plan and os.geteuid() != 0)
     if "namespaces" in plan:
         _step("namespaces", namespaces.enter)
         _continue_as_first_process()

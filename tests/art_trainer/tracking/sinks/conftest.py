@@ -38,10 +38,6 @@ def make_service(
     """Make a service by its sink's name."""
 
     def make(name: str) -> Service:
-        if name == "trackio":
-            sqlite_storage = pytest.importorskip("trackio.sqlite_storage")
-            # trackio reads TRACKIO_DIR once, when it is imported.
-            monkeypatch.setattr(sqlite_storage, "TRACKIO_DIR", tmp_path / "trackio")
         service = KINDS[name](name, tmp_path)
         if isinstance(service, HttpService):
             transport = httpx2.MockTransport(service)

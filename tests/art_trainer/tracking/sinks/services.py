@@ -80,27 +80,6 @@ class TensorBoard(Service):
         return [(head, float(rest.split()[1].strip(","))) for head, _, rest in heads]
 
 
-class Trackio(Service):
-    def place(self, run: MadeRun) -> Path:
-        return self.folder / "trackio"
-
-    def _logs(self) -> list[dict[str, Any]]:
-        from trackio.sqlite_storage import SQLiteStorage
-
-        assert SQLiteStorage.get_runs("art-gym") == ["run"]
-        logs: list[dict[str, Any]] = SQLiteStorage.get_logs("art-gym", "run")
-        return logs
-
-    def metrics(self, run: MadeRun) -> Metrics:
-        for row in self._logs():
-            names = row.keys() - {"timestamp", "step", "episodes"}
-            yield from (((row["step"], name), row[name]) for name in names)
-
-    def rewards(self, run: MadeRun) -> Rewards:
-        tables = [row["episodes"]["_value"] for row in self._logs() if "episodes" in row]
-        return [(row["episode_id"], row["total_reward"]) for table in tables for row in table]
-
-
 class Mlflow(Service):
     def place(self, run: MadeRun) -> Path:
         return self.folder / "mlruns"
@@ -205,7 +184,6 @@ class OpenTelemetry(HttpService):
 
 KINDS: dict[str, type[Service]] = {
     "tensorboard": TensorBoard,
-    "trackio": Trackio,
     "mlflow": Mlflow,
     "langfuse": Langfuse,
     "otel": OpenTelemetry,

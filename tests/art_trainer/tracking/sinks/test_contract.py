@@ -226,12 +226,10 @@ def test_a_missing_package_names_the_extra(name: str, monkeypatch: pytest.Monkey
     [
         (
             "langfuse,wandb",
-            {"LANGFUSE_PUBLIC_KEY": "pk-lf-1", "ART_LOG_TABLE_EPISODES": "0"},
-            "LANGFUSE_SECRET_KEY.*; .*ART_LOG_TABLE_EPISODES",
+            {"LANGFUSE_PUBLIC_KEY": "pk-lf-1", "ART_LOG_CLOSE_SECONDS": "soon"},
+            "LANGFUSE_SECRET_KEY.*; .*ART_LOG_CLOSE_SECONDS",
         ),
-        ("wandb", {"ART_LOG_TABLE_SECONDS": "soon"}, "ART_LOG_TABLE_SECONDS is .*: set a "),
         ("wandb", {"ART_LOG_CLOSE_SECONDS": "-1"}, "ART_LOG_CLOSE_SECONDS is .*: set a "),
-        ("wandb", {"ART_LOG_TABLE_EPISODES": "0"}, "ART_LOG_TABLE_EPISODES is .*: set a "),
         ("otel", {"OTEL_EXPORTER_OTLP_TIMEOUT": "soon"}, "OTEL_EXPORTER_OTLP_TIMEOUT is .*: set a "),
     ],
 )

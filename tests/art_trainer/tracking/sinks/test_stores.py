@@ -1,4 +1,4 @@
-"""What TensorBoard, MLflow and trackio have beside metrics and episodes; a full disk."""
+"""What TensorBoard and MLflow have beside metrics and episodes; a full disk."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from art_trainer.tracking.sinks.backfill import events_after
 from art_trainer.tracking.sinks.delivery import sync_run
 from tests.art_trainer.tracking.full_disk import full_disk
 from tests.art_trainer.tracking.sinks.sink_runs import MadeRun
@@ -29,20 +28,6 @@ def test_mlflow_has_parameters_tags_and_status(make_service: MakeService, tmp_pa
     assert kept.data.params == {name: str(value) for name, value in run.info.config.items()}
     assert {"GRPO", "ART", "art-tiny", "checkpoint.latest"} <= kept.data.tags.keys()
     assert kept.data.tags["checkpoint.latest"].endswith("step-000006")
-
-
-def test_trackio_stores_once_what_comes_twice(make_service: MakeService, tmp_path: Path) -> None:
-    service, run = make_service("trackio"), MadeRun(tmp_path / "run", steps=2)
-    from trackio.sqlite_storage import SQLiteStorage
-
-    run.played()
-    sink = service.sink()
-    sink.open(run.info, resume=None)
-    for event in (*events_after(run.folder), *events_after(run.folder)):
-        sink.deliver(event)
-    assert len(SQLiteStorage.get_logs("art-gym", "run")) == 4
-    config: Any = SQLiteStorage.get_run_config("art-gym", "run")
-    assert (config["learning_rate"], config["tags"]) == (0.001, ["ART", "GRPO", "art-tiny"])
 
 
 def test_a_full_disk_loses_nothing(make_service: MakeService, tmp_path: Path) -> None:
