@@ -49,6 +49,7 @@ AdvantageEstimator = Literal[
     "reinforce_plus_plus_baseline",
     "reward_to_go",
     "gigpo",
+    "gae",
 ]
 ScaleRewards = Literal["none", "group", "batch"]
 LossType = Literal["dapo", "grpo", "dr_grpo", "bnpo", "cispo"]
@@ -192,9 +193,21 @@ class GRPOConfig:
     ``"reward_to_go"``: one a turn, what came after it against the group's mean at that turn; for tasks with
     a reward at every turn, where one number an attempt says little about 500 moves.
     ``"gigpo"``: the attempt's, plus what came after the turn against the other turns that met the same
-    state. Equations in :mod:`art_trainer.algorithms.advantages`."""
+    state. ``"gae"``: one a turn, against what a value head expected; that is PPO, which needs no groups
+    (``num_generations`` may be 1), see :mod:`art_trainer.training.critic`. Equations in
+    :mod:`art_trainer.algorithms.advantages`."""
     gamma: Fraction = 1.0
-    """Discount of ``"reward_to_go"`` and ``"gigpo"``: the value of a reward one turn later."""
+    """Discount of ``"reward_to_go"``, ``"gigpo"`` and ``"gae"``: the value of a reward one turn later."""
+    lam: Fraction = 0.95
+    """λ of ``"gae"``: 1 for the observed return after a turn, 0 for the value head's estimate."""
+    vf_coef: Amount = 0.1
+    """Coefficient of the value loss of ``"gae"`` in the model's own weights; 0: the head learns from the
+    model's features and does not change them."""
+    cliprange_value: Positive | None = 0.2
+    """How far a value moves in one update before its gradient is clipped, in standard deviations of the
+    returns; ``null``: no clip."""
+    value_learning_rate: Positive | None = None
+    """Peak learning rate of the value head, on the policy's schedule; ``null``: ``learning_rate``."""
     step_advantage_weight: Amount = 1.0
     """Weight of the turns' part in ``"gigpo"`` (ω in its paper)."""
     step_states: StepStates = "snapshot"
@@ -203,7 +216,8 @@ class GRPOConfig:
     scale_rewards: ScaleRewards = "none"
     """Divide advantages by the rewards' standard deviation in the group or batch, or not at all. TRL divides
     by the group's; that gives nearly constant groups the largest weight (Dr. GRPO, arXiv:2503.20783) and
-    collapsed on guess-the-number (16 groups, learning rate 3e-3), which learns without it."""
+    collapsed on guess-the-number (16 groups, learning rate 3e-3), which learns without it. For ``"gae"``
+    ``"batch"`` also takes off the mean, PPO's usual whitening."""
     drop_zero_variance_groups: bool = True
     """Leave out groups whose rewards are all equal: their policy gradient is zero, and they cost a full pass
     (DAPO's dynamic sampling without the resampling). Their KL and entropy terms are left out with them."""
@@ -279,6 +293,11 @@ class GRPOConfig:
         return self.top_p < 1 or self.top_k > 0 or bool(self.min_p) or self.repetition_penalty != 1
 
     @property
+    def has_critic(self) -> bool:
+        """Whether a value head is trained and gives the baseline."""
+        return self.advantage_estimator == "gae"
+
+    @property
     def records_states(self) -> bool:
         """Whether a rollout records the environment's state before each reply."""
         return self.advantage_estimator == "gigpo" and self.step_states == "snapshot"
@@ -304,11 +323,15 @@ class GRPOConfig:
 # ----------------------------------------------------------------------
 # Settings that are each in range but contradict each other.
 
-DISCOUNTED = ("reward_to_go", "gigpo")
+DISCOUNTED = ("reward_to_go", "gigpo", "gae")
 """Estimators that use when a reward came."""
 NORMALISED = ("reinforce_plus_plus", "reinforce_plus_plus_baseline")
 """Estimators that divide by the batch's standard deviation themselves."""
-_USED_BY = {"gamma": DISCOUNTED, "step_advantage_weight": ("gigpo",)}
+_USED_BY = {
+    "gamma": DISCOUNTED,
+    "step_advantage_weight": ("gigpo",),
+    **dict.fromkeys(("lam", "vf_coef", "cliprange_value", "value_learning_rate"), ("gae",)),
+}
 """The estimators that use a setting, if not all do."""
 
 
@@ -374,12 +397,18 @@ def _check_estimator(config: GRPOConfig) -> None:
         "scale_rewards is 'batch', but 'gigpo' compares within groups: set 'none', or 'group' to divide by "
         "each group's standard deviation",
     )
+    _refuse(
+        scale == "group" and estimator == "gae",
+        "scale_rewards is 'group', but advantage_estimator 'gae' compares with a value head and not with a "
+        "group: set 'batch' to whiten advantages over the batch, or 'none'",
+    )
 
 
 def _check_groups(config: GRPOConfig) -> None:
     _refuse(
-        config.num_generations < 2,
-        "num_generations is 1, but GRPO's baseline is the mean over a group: set at least 2",
+        config.num_generations < 2 and not config.has_critic,
+        "num_generations is 1, but GRPO's baseline is the mean over a group: set at least 2, or "
+        "advantage_estimator to 'gae', whose baseline is a value head",
     )
     _refuse(
         config.steps_per_generation > config.groups_per_step,
@@ -387,7 +416,7 @@ def _check_groups(config: GRPOConfig) -> None:
         f"({config.groups_per_step}): an optimizer step needs at least one group",
     )
     _refuse(
-        config.dynamic_sampling and config.advantage_estimator == "reinforce_plus_plus",
+        config.dynamic_sampling and config.advantage_estimator in ("gae", "reinforce_plus_plus"),
         f"dynamic_sampling is on, but with advantage_estimator {config.advantage_estimator!r} a group of "
         "equal rewards teaches too: switch it off, or set the estimator to 'reinforce_plus_plus_baseline'",
     )

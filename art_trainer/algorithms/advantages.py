@@ -145,11 +145,78 @@ def deviation(values: Sequence[float] | Array) -> float:
     return (float(np.std(values, ddof=1)) if len(values) > 1 else 0.0) + STD_FLOOR
 
 
+# Generalized advantage estimation: how much better a turn went than a value function expected.
+#
+# A step is a turn: an agent decides once a turn, and the number of tokens of a reply is no measure of time.
+# Shape letter: T turns of an attempt.
+
+
+def generalized_advantages(
+    rewards_T: Sequence[float] | Array,
+    values_T: Sequence[float] | Array,
+    *,
+    gamma: float = 1.0,
+    lam: float = 0.95,
+    last_value: float = 0.0,
+) -> Array:
+    r"""Return the advantage of each turn.
+
+    .. math:: A_t = \sum_{l \ge 0} (\gamma \lambda)^l \delta_{t+l},\quad
+        \delta_t = r_t + \gamma V(s_{t+1}) - V(s_t)
+
+    GAE (arXiv:1506.02438, eq. 16). ``lam`` 1 gives the reward-to-go minus the value, which no error of the
+    value function biases; 0 gives the one-step error :math:`\delta_t` alone, of the lowest variance.
+    Advantages plus values are the λ-returns that the value function learns.
+
+    Args:
+        rewards_T: The rewards of an attempt's T turns.
+        values_T: The value of the state each turn was played in.
+        gamma: How much a reward one turn later is worth.
+        lam: λ, how much an error one turn later counts.
+        last_value: The value of the state after the last turn; 0 if the attempt is over.
+
+    Raises:
+        ValueError: If there are not as many values as rewards.
+    """
+    if len(rewards_T) != len(values_T):
+        raise ValueError(f"{len(rewards_T)} rewards need as many values, got {len(values_T)}")
+    advantages = np.zeros(len(rewards_T))
+    after, value_after = 0.0, last_value
+    for turn in range(len(rewards_T) - 1, -1, -1):
+        error = rewards_T[turn] + gamma * value_after - values_T[turn]
+        after = advantages[turn] = error + gamma * lam * after
+        value_after = values_T[turn]
+    return advantages
+
+
+def fill_gaps(
+    values_T: Sequence[float] | Array,
+    rewards_T: Sequence[float] | Array,
+    *,
+    gamma: float = 1.0,
+    last_value: float = 0.0,
+) -> Array:
+    r"""Return the values with those that are not a number computed from the next turn.
+
+    .. math:: V(s_t) = r_t + \gamma V(s_{t+1})
+
+    A turn without a sampled token has no place to read a value at. So filled it has an error of zero, and
+    its reward counts for the turns before it.
+    """
+    filled = np.array(values_T, dtype=np.float64)
+    after = last_value
+    for turn in range(len(filled) - 1, -1, -1):
+        if np.isnan(filled[turn]):
+            filled[turn] = rewards_T[turn] + gamma * after
+        after = float(filled[turn])
+    return filled
+
+
 Advantages = list[list[Array]]
 """By group and attempt an array with one number a turn; groups may differ in size, attempts in length."""
 
 
-def estimate(groups: Sequence[Group], config: GRPOConfig) -> Advantages:
+def estimate(groups: Sequence[Group], config: GRPOConfig, values: Advantages | None = None) -> Advantages:
     r"""Return the advantage of every turn of a batch by ``config.advantage_estimator``.
 
     ``config.scale_rewards`` ``"none"`` leaves them as they are (Dr. GRPO, arXiv:2503.20783); ``"group"``
@@ -157,14 +224,30 @@ def estimate(groups: Sequence[Group], config: GRPOConfig) -> Advantages:
     (\operatorname{std} r + 10^{-4})` (GRPO, arXiv:2402.03300, section 4.1.2); ``"batch"`` by that of the
     batch's (arXiv:2508.08221). Standard deviations have Bessel's correction, as in TRL. Those of
     ``"reward_to_go"`` are of the advantages, since rewards-to-go fall towards an attempt's end whatever was
-    played. REINFORCE++ divides by the batch's standard deviation itself.
+    played. Those of ``"gae"``, which compares with a value function and not with a group, are also centred on
+    the batch's mean, as PPO's usually are. REINFORCE++ divides by the batch's standard deviation itself.
 
     Args:
         groups: The groups.
-        config: ``advantage_estimator``, ``scale_rewards``, ``gamma`` and ``step_advantage_weight``.
+        config: ``advantage_estimator``, ``scale_rewards``, ``gamma``, ``lam`` and ``step_advantage_weight``.
+        values: The values of the turns; only ``"gae"`` needs them.
+
+    Raises:
+        ValueError: For ``"gae"`` without values.
     """
     name, gamma, scaling = config.advantage_estimator, config.gamma, config.scale_rewards
     rewards = [[[turn.reward for turn in episode.turns] for episode in group.episodes] for group in groups]
+    if name == "gae":
+        if values is None:
+            raise ValueError("estimator 'gae' compares with what a value function expected: pass values")
+        raw = [
+            [
+                generalized_advantages(*pair, gamma=gamma, lam=config.lam)
+                for pair in zip(group, known, strict=True)
+            ]
+            for group, known in zip(rewards, values, strict=True)
+        ]
+        return raw if scaling == "none" else _scaled(_centred(raw), raw, scaling)
     if name == "gigpo":
         scale, weight = scaling == "group", config.step_advantage_weight
         states = [[episode.states for episode in group.episodes] for group in groups]
@@ -208,6 +291,13 @@ def reinforce_plus_plus(totals: Sequence[Sequence[float] | Array], *, baseline: 
 
 def _flat(advantages: Advantages) -> Array:
     return np.concatenate([*(values for group in advantages for values in group), np.zeros(0)])
+
+
+def _centred(advantages: Advantages) -> Advantages:
+    """Subtract the mean over all turns of the batch."""
+    flat = _flat(advantages)
+    mean = float(flat.mean()) if flat.size else 0.0
+    return [[values - mean for values in group] for group in advantages]
 
 
 def _scaled(advantages: Advantages, spread: Advantages, scaling: ScaleRewards) -> Advantages:

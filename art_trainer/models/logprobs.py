@@ -125,10 +125,12 @@ class Scorer:
             base = base.get_base_model()
         self._decoder: Any = base.get_decoder()
         self._head: Any = base.get_output_embeddings()
+        self._has_decoder = self._decoder is not base
         self._temperature = temperature
         self.device = next(model.parameters()).device
         self._most_logits = WorkSizes.of(self.device).logits
         config = base.config.get_text_config(decoder=True)
+        self.hidden_size = int(config.hidden_size)
         self._layers = int(config.num_hidden_layers)
         self.shares_prefixes = False
         self._splits_head = False
@@ -160,8 +162,7 @@ class Scorer:
                 )
             return difference < tolerance
 
-        has_head = self._head is not None and self._decoder is not base
-        splits = has_head and self._only_head_follows(batches[False])
+        splits = self._head is not None and self._has_decoder and self._only_head_follows(batches[False])
         self._splits_head = splits
         self._splits_head = splits and agrees(share=False)
         self.prunes = self._splits_head and can_prune(self._decoder)
@@ -202,12 +203,29 @@ class Scorer:
         found = dict(zip(map(id, batch.rows), parts, strict=True))
         return torch.cat([found[id(row)] for row in rows])
 
-    def score(self, batch: Batch, *, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
+    def hidden(self, batch: Batch) -> Tensor:
+        """Return the last hidden states [N, H] of the positions that predict the sampled tokens.
+
+        Raises:
+            UnsupportedModelError: If the model has no decoder apart from its head.
+        """
+        if not self._has_decoder:
+            raise UnsupportedModelError(
+                f"{type(self._model).__name__} does not separate decoder and head, so there is no hidden "
+                "state to read a value from: set advantage_estimator to one without a value head ('group')"
+            )
+        return self._hidden(batch).index_select(0, batch.predictors_N)
+
+    def score(
+        self, batch: Batch, *, entropy_gradient: bool = False, hidden: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return each sampled token's log-prob and the entropy of the distribution it is scored under.
 
         Args:
             batch: The batch; with shared prefixes only if :attr:`shares_prefixes`.
             entropy_gradient: Whether the entropies need a gradient, which costs memory.
+            hidden: What :meth:`hidden` returned for the batch: the decoder does not run again then, unless
+                the model's logits are not its head of them alone.
 
         Returns:
             Log-probs and entropies in nats, shapes [N], float32 or the model's dtype if that is wider.
@@ -217,7 +235,7 @@ class Scorer:
             return self._pick(
                 logits[batch.positions_U], batch.predictors_N, batch.targets_N, entropy_gradient
             )
-        hidden = self._hidden(batch)
+        hidden = self._hidden(batch) if hidden is None else hidden.index_select(0, batch.some_N_U)
         size = max(self._most_logits // self._head.weight.shape[0], 1)
         if len(hidden) <= size:
             return self._pick(self._head(hidden), batch.predictors_N, batch.targets_N, entropy_gradient)

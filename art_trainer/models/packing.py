@@ -45,6 +45,9 @@ class TokenRow:
         group: Rows of equal group go to the same process.
         reference_logprobs: The sampled tokens' log-probs under the reference model, if there is one.
         corrections: What each sampled token's loss is multiplied by, if the sampler is another program.
+        values: The value head's outputs before the update at the first token of each turn, in the head's
+            units; ``nan`` at the other tokens.
+        returns: What the value head should output there.
     """
 
     token_ids: NDArray[np.int64]
@@ -55,6 +58,8 @@ class TokenRow:
     group: int
     reference_logprobs: NDArray[np.float32] | None = None
     corrections: NDArray[np.float32] | None = None
+    values: NDArray[np.float32] | None = None
+    returns: NDArray[np.float32] | None = None
 
     @classmethod
     def from_history(
@@ -98,6 +103,7 @@ class Batch:
         last_tree: The same for the positions that predict, all that the last layer needs.
         positions_U: Flat indices into [B, Q], sorted, of the positions that predict sampled tokens.
         predictors_N: Which of these predicts each sampled token.
+        some_N_U: For each of the positions one sampled token that it predicts.
         targets_N: The sampled tokens.
         old_logprobs_N: Their log-probs when sampled.
         advantages_N: Their advantages.
@@ -105,6 +111,8 @@ class Batch:
         sequences_N: The row each of them is in.
         reference_logprobs_N: Their log-probs under the reference model; ``None`` without one.
         corrections_N: Factors of their losses; ``None`` without a correction.
+        values_N: Their values before the update; ``None`` without a value head.
+        returns_N: What those should be.
         rows: The rows whose sampled tokens these are, in their order.
     """
 
@@ -114,6 +122,7 @@ class Batch:
     last_tree: TreePlan | None
     positions_U: Tensor
     predictors_N: Tensor
+    some_N_U: Tensor
     targets_N: Tensor
     old_logprobs_N: Tensor
     advantages_N: Tensor
@@ -121,6 +130,8 @@ class Batch:
     sequences_N: Tensor
     reference_logprobs_N: Tensor | None
     corrections_N: Tensor | None
+    values_N: Tensor | None
+    returns_N: Tensor | None
     rows: tuple[TokenRow, ...]
 
 
@@ -223,7 +234,9 @@ def _batch(
         tree: The tree that the tokens form, unless they are padded.
     """
     # Several tokens may be predicted at one place: N tokens, U different places.
-    positions_U, predictors_N = np.unique(np.concatenate(predicting), return_inverse=True)
+    positions_U, some_N_U, predictors_N = np.unique(
+        np.concatenate(predicting), return_index=True, return_inverse=True
+    )
     weights = np.asarray([row.weight for row in rows], dtype=np.float32)
     sizes = [row.targets.size for row in rows]
 
@@ -241,6 +254,7 @@ def _batch(
         last_tree=None if tree is None else TreePlan(tree.nodes, device, positions_U),
         positions_U=tensor(positions_U),
         predictors_N=tensor(predictors_N),
+        some_N_U=tensor(some_N_U),
         targets_N=tensor(np.concatenate([row.token_ids[row.targets] for row in rows])),
         old_logprobs_N=tensor(np.concatenate([row.old_logprobs for row in rows])),
         advantages_N=tensor(np.concatenate([row.advantages for row in rows])),
@@ -248,5 +262,7 @@ def _batch(
         sequences_N=tensor(np.repeat(np.arange(len(rows)), sizes)),
         reference_logprobs_N=column("reference_logprobs"),
         corrections_N=column("corrections"),
+        values_N=column("values"),
+        returns_N=column("returns"),
         rows=tuple(rows),
     )

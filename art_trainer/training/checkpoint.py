@@ -6,6 +6,7 @@
         model/                   save_pretrained: weights (only the adapter's for PEFT) and tokenizer
         optimizer.safetensors    AdamW's moments, by parameter name, and float32 copies of weights of 16 bits
         reference.safetensors    the frozen reference's weights, if there is one
+        critic.safetensors       the value head and its optimizer, if there is one
         state.json               counters, generators, config; plain JSON
         manifest.json            size and sha256 of each file above
 
@@ -45,7 +46,7 @@ from art_trainer.training.learner import Learner
 
 FORMAT = 2
 _PARTIAL, _DELETED = ".partial", ".deleted"
-_OPTIMIZER, _REFERENCE = "optimizer.safetensors", "reference.safetensors"
+_OPTIMIZER, _REFERENCE, _CRITIC = "optimizer.safetensors", "reference.safetensors", "critic.safetensors"
 
 
 def write_checkpoint(
@@ -57,7 +58,7 @@ def write_checkpoint(
 
     Args:
         path: The checkpoint's folder.
-        learner: Model, reference and counters.
+        learner: Model, reference, critic and counters.
         tokenizer: Saved beside the model, so that ``path / "model"`` loads as any Hugging Face folder.
         state: Everything else, JSON-able.
 
@@ -88,6 +89,8 @@ def _write(
         save_file(optimizer_tensors(learner.model, optimizer), partial / _OPTIMIZER)
         if learner.reference is not None:
             save_file(unshared_state_dict(learner.reference), partial / _REFERENCE)
+        if learner.critic is not None:
+            save_file(learner.critic.tensors(), partial / _CRITIC)
         (partial / "state.json").write_text(json.dumps({"format": FORMAT, **state}), encoding="utf-8")
         manifest = {str(file.relative_to(partial)): _fingerprint(file) for file in _files(partial)}
         (partial / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
@@ -142,13 +145,19 @@ def read_checkpoint(path: Path, learner: Learner) -> dict[str, Any]:
             f"{path} was written with{'out' if half else ''} float32 copies of weights of 16 bits: set dtype "
             f"as in that run, or start a new run from its weights: --model {path / 'model'}"
         )
-    if (path / _REFERENCE).exists() != (learner.reference is not None):
-        was = f"written with{'' if learner.reference is None else 'out'} a reference model"
-        raise CheckpointError(f"{path} was {was}: set beta as it was in that run")
+    for file, part, name, setting in (
+        (_REFERENCE, learner.reference, "reference model", "beta"),
+        (_CRITIC, learner.critic, "value head", "advantage_estimator"),
+    ):
+        if (path / file).exists() != (part is not None):
+            was = f"written with{'' if part is None else 'out'} a {name}"
+            raise CheckpointError(f"{path} was {was}: set {setting} as it was in that run")
     optimizer = learner.full_optimizer()
     load_model_weights(learner.model, path)
     load_optimizer(learner.model, optimizer, tensors)
     learner.load_full_optimizer(optimizer)
+    if learner.critic is not None:
+        learner.critic.load_tensors(load_file(path / _CRITIC))
     if learner.reference is not None:
         copy_weights(learner.reference, load_file(path / _REFERENCE), path)
     learner.restore(state.pop("learner"))

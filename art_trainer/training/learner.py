@@ -2,7 +2,8 @@
 
 An algorithm is a choice of functions: an estimator of advantages (:mod:`art_trainer.algorithms.advantages`),
 and a ratio, a surrogate and token weights (:mod:`art_trainer.algorithms.losses`). This module brings the
-numbers to them and takes the steps.
+numbers to them and takes the steps. If the estimator needs values, a critic
+(:mod:`art_trainer.training.critic`) gives them and learns along: that is PPO.
 
 The weights that sampled are the weights being trained, in the same process and precision, so the log-probs
 recorded while sampling serve as the old ones. Only if sampling was filtered (top-p and the like), or if the
@@ -37,6 +38,7 @@ from art_trainer.models.logprobs import Scorer
 from art_trainer.models.memory import MicroBatchLimit, release_memory, trim_memory
 from art_trainer.models.optim import UpdateGuard, make_optimizer, schedule_factor, trained_parameters
 from art_trainer.models.packing import Batch, TokenRow, pack
+from art_trainer.training.critic import Critic, ValueEstimates
 from art_trainer.training.distributed import ProcessGroup, current_process_group, shares
 from art_trainer.training.fsdp import ShardedModel
 from art_trainer.training.group_filter import has_signal, is_trained_on
@@ -54,20 +56,28 @@ class TrainingSample:
     tokens: int
 
 
-def build_training_samples(whole: Sequence[Group], config: GRPOConfig) -> list[list[TrainingSample]]:
+def build_training_samples(
+    whole: Sequence[Group],
+    config: GRPOConfig,
+    critic: Critic | None = None,
+    estimates: ValueEstimates | None = None,
+) -> list[list[TrainingSample]]:
     """Return the attempts to train on, by group; rows have their group's index and no weight yet."""
     kept = []
-    for index, (group, values) in enumerate(zip(whole, estimate(whole, config), strict=True)):
+    estimated = estimate(whole, config, None if estimates is None else estimates.values)
+    for index, (group, values) in enumerate(zip(whole, estimated, strict=True)):
         if config.drop_zero_variance_groups and not has_signal(group, values, config):
             continue
         members = []
-        for episode, advantages_T in zip(group.episodes, values, strict=True):
+        for member, (episode, advantages_T) in enumerate(zip(group.episodes, values, strict=True)):
             if not is_trained_on(episode, config):
                 continue
-            rows = [
-                TokenRow.from_history(history, advantages_T=advantages_T, weight=0.0, group=index)
-                for history in episode.histories
-            ]
+            rows = []
+            for history in episode.histories:
+                row = TokenRow.from_history(history, advantages_T=advantages_T, weight=0.0, group=index)
+                if critic is not None and estimates is not None:
+                    row = critic.with_targets(row, history, estimates, index, member)
+                rows.append(row)
             members.append(TrainingSample(tuple(rows), sum(row.targets.size for row in rows)))
         if any(sample.tokens for sample in members):
             kept.append(members)
@@ -90,6 +100,7 @@ class Learner:
         rng: Shuffles groups into optimizer steps.
         reference: A frozen copy of the weights at the start, if ``config.beta`` is above 0 and the model has
             no adapter to switch off.
+        critic: The value head and its training, if the advantage estimator needs values.
         microbatches: The size of micro-batches, which is halved when memory runs out.
 
     Raises:
@@ -110,6 +121,10 @@ class Learner:
         self.optimizer = self._make_optimizer(trained)
         self._guard = UpdateGuard(self.optimizer, config.max_grad_norm)
         self.microbatches = MicroBatchLimit(config.tokens_per_microbatch, self._scorer.device)
+        self.critic: Critic | None = None
+        if config.has_critic:
+            self.critic = Critic(self._scorer.hidden_size, config, self._scorer.device)
+            self.processes.broadcast(self.critic.head.parameters())
         self.reference: nn.Module | None = None
         self._reference_scorer = self._scorer
         if config.beta > 0 and not hasattr(model, "disable_adapter"):
@@ -165,7 +180,10 @@ class Learner:
         start = time.perf_counter()
         config = self.config
         whole = [group for group in groups if group.whole]
-        kept, sampler_metrics = self._add_logprob_columns(build_training_samples(whole, config))
+        estimates = self._estimate_values(whole)
+        kept, sampler_metrics = self._add_logprob_columns(
+            build_training_samples(whole, config, self.critic, estimates)
+        )
         steps = min(config.steps_per_generation, len(kept))
         batch_tokens = sum(attempt.tokens for members in kept for attempt in members) / max(steps, 1)
         totals = UpdateTotals()
@@ -179,7 +197,7 @@ class Learner:
         self.step += 1
         metrics = batch_metrics([*groups, *replaced]) | totals.metrics(config)
         metrics["learning_rate"] = learning_rate
-        metrics |= sampler_metrics
+        metrics |= sampler_metrics | ({} if estimates is None else estimates.metrics())
         if config.dynamic_sampling:
             metrics["resampled_groups"] = float(len(replaced))
         metrics["time/update"] = time.perf_counter() - start
@@ -212,6 +230,16 @@ class Learner:
         if self._sharded is not None:
             self._sharded.copy_from(self.model)
             self._sharded.scatter_moments(optimizer, self.optimizer)
+
+    def _estimate_values(self, whole: Sequence[Group]) -> ValueEstimates | None:
+        """Ask the critic, if there is one, what each turn is worth."""
+        if self.critic is None:
+            return None
+        head = self.critic.head
+        return self.critic.assess(
+            whole,
+            lambda rows: self._numbers(self._scorer, rows, lambda batch: head(self._scorer.hidden(batch))),
+        )
 
     def _add_logprob_columns(
         self, groups: list[list[TrainingSample]]
@@ -273,16 +301,22 @@ class Learner:
             self.processes.all_reduce_gradients(trained_parameters(self.model).values())
         norm = self._guard.step(loss, self.config.learning_rate * self._schedule_factor)
         totals.step(norm)
+        if self.critic is not None:
+            self.processes.all_reduce_gradients(self.critic.head.parameters())
+            self.critic.step(self._schedule_factor, finite=norm is not None)
         self._guard.check(self.config.max_skipped_updates)
 
     def _backward(self, rows: Sequence[TokenRow], step_tokens: int, totals: UpdateTotals) -> float:
         """Compute this process's share of a step's gradients; return the whole step's loss."""
+        turns = sum(int(np.isfinite(row.returns).sum()) for row in rows if row.returns is not None)
 
         def compute(tokens: int) -> list[dict[str, float]]:
             self._guard.clear_gradients()
+            if self.critic is not None:
+                self.critic.head.zero_grad()
             sums: list[dict[str, float]] = []
             for batch, counts in self._batches(rows, self._scorer, tokens):
-                part, found = self._run(self._scorer, partial(self._loss, batch, step_tokens))
+                part, found = self._run(self._scorer, partial(self._loss, batch, step_tokens, turns))
                 (part if counts else 0 * part).backward()  # type: ignore[no-untyped-call]
                 del part
                 trim_memory(self._scorer.device)
@@ -363,10 +397,13 @@ class Learner:
         """Return for each row the log-probs of its targets."""
         return self._numbers(scorer, rows, lambda batch: scorer.score(batch)[0])
 
-    def _loss(self, batch: Batch, step_tokens: int) -> tuple[Tensor, dict[str, float]]:
+    def _loss(self, batch: Batch, step_tokens: int, step_turns: int) -> tuple[Tensor, dict[str, float]]:
         """Return a batch's share of the loss of a step of so many tokens, and sums for the metrics."""
         config = self.config
-        logprobs, entropies = self._scorer.score(batch, entropy_gradient=config.entropy_coef > 0)
+        hidden = None if self.critic is None else self._scorer.hidden(batch)
+        logprobs, entropies = self._scorer.score(
+            batch, entropy_gradient=config.entropy_coef > 0, hidden=hidden
+        )
         found = policy_loss(
             config,
             logprobs_N=logprobs,
@@ -384,6 +421,10 @@ class Learner:
         if config.entropy_coef:
             # The mean over the step's tokens, as in TRL: the bonus does not depend on loss_type.
             loss = loss - config.entropy_coef * parts["entropy"] / step_tokens
+        if self.critic is not None and hidden is not None:
+            value, value_parts = self.critic.loss(hidden, batch)
+            loss = loss + value / max(step_turns, 1)
+            parts |= value_parts
         with torch.no_grad():
             parts["loss"] = loss
             parts["sampling_kl"] = kl_k3(logprobs, batch.old_logprobs_N).sum()

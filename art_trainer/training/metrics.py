@@ -16,7 +16,9 @@ with a reference also ``sampling_kl`` (to the policy that sampled), ``trained_to
 ``sampling/sampling_logp_difference/{mean,max}`` (nats, without sign) and
 ``sampling/importance_sampling_ratio/{min,mean,max}`` (as used, within its bounds). With dynamic sampling
 ``resampled_groups``, and what comes from episodes is over all that were played: those kept were chosen by
-their rewards.
+their rewards. With a value head ``value`` (mean over turns, before the update), ``explained_variance`` (of
+the returns, by the values before the update), ``value_loss`` (half the squared error a turn, in units of the
+returns' variance, part of ``loss``) and ``value_clip_ratio`` (share of turns whose value the clip held).
 """
 
 from __future__ import annotations
@@ -137,7 +139,7 @@ class UpdateTotals:
         def per(name: str, count: float) -> float:
             return self._sums.get(name, 0.0) / max(count, 1.0)
 
-        tokens = self._sums.get("tokens", 0.0)
+        tokens, turns = self._sums.get("tokens", 0.0), self._sums.get("value_turns", 0.0)
         metrics = {
             "loss": per("loss", steps),
             "policy_loss": per("policy_loss", steps),
@@ -150,6 +152,9 @@ class UpdateTotals:
         }
         if config.beta:
             metrics["sampling_kl"] = per("sampling_kl", tokens)
+        if turns:
+            metrics["value_loss"] = per("value_loss", turns)
+            metrics["value_clip_ratio"] = per("value_clipped", turns)
         if self._ratios:
             lowest, highest = zip(*self._ratios, strict=True)
             # By NumPy, which keeps what is not a number; Python's comparisons lose it.

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from art_trainer.algorithms.advantages import (
     STD_FLOOR,
     estimate,
+    fill_gaps,
+    generalized_advantages,
     gigpo_advantages,
     group_advantages,
     leave_one_out_advantages,
@@ -101,6 +103,30 @@ def test_reinforce_plus_plus_has_mean_zero_and_at_most_unit_deviation(
     assert flat.std(ddof=1) <= 1 + 1e-9
 
 
+# --- GAE ------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.floats(-9, 9), st.floats(-9, 9)), max_size=8), shares, shares, st.floats(-9, 9))
+def test_gae_is_the_sum_that_the_paper_defines(
+    pairs: list[tuple[float, float]], gamma: float, lam: float, last: float
+) -> None:
+    rewards, values = [r for r, _ in pairs], [v for _, v in pairs]
+    after = [*values[1:], last]
+    errors = [r + gamma * v_next - v for r, v, v_next in zip(rewards, values, after, strict=False)]
+    wanted = [
+        sum((gamma * lam) ** (k - t) * errors[k] for k in range(t, len(errors))) for t in range(len(errors))
+    ]
+    found = generalized_advantages(rewards, values, gamma=gamma, lam=lam, last_value=last)
+    assert found.tolist() == pytest.approx(wanted, abs=1e-9)
+
+
+def test_a_gap_in_the_values_is_filled_so_that_its_error_is_zero() -> None:
+    filled = fill_gaps([1.0, np.nan, 3.0, np.nan], [0.0, 2.0, 0.0, 1.0], gamma=0.5, last_value=4.0)
+    assert filled.tolist() == [1.0, 3.5, 3.0, 3.0]
+    with pytest.raises(ValueError, match="2 rewards need as many values, got 1"):
+        generalized_advantages([0.0, 1.0], [0.0])
+
+
 # --- a batch, by a config's settings ------------------------------------------------------------------------
 
 
@@ -152,7 +178,7 @@ def test_what_a_batchs_advantages_are_divided_by(
         assert found == pytest.approx(expected)
 
 
-BY_GROUP = [name for name in get_args(AdvantageEstimator) if name != "reinforce_plus_plus"]
+BY_GROUP = [name for name in get_args(AdvantageEstimator) if name not in ("reinforce_plus_plus", "gae")]
 
 
 @pytest.mark.parametrize("estimator", BY_GROUP)
@@ -164,3 +190,17 @@ def test_equal_rewards_have_advantages_of_exactly_zero(
         return  # such a config is refused
     settings = {"advantage_estimator": estimator, "scale_rewards": scale, "step_states": "observation"}
     assert of_single_turns([[value] * size, [0.0, 1.0]], **settings)[0] == [0.0] * size
+
+
+def test_gae_needs_values_and_is_whitened_over_the_batch_if_scaled() -> None:
+    groups = [group_of([0.0, 1.0], [2.0]), group_of([0.0, 0.0, 3.0])]
+    values = [[np.array([0.5, 0.5]), np.array([1.0])], [np.array([0.1, 0.2, 0.3])]]
+    settings: dict[str, Any] = {"advantage_estimator": "gae", "gamma": 0.9, "lam": 0.8}
+    raw = estimate(groups, GRPOConfig(**settings, scale_rewards="none"), values)
+    wanted = generalized_advantages([0.0, 1.0], [0.5, 0.5], gamma=0.9, lam=0.8)
+    assert raw[0][0].tolist() == wanted.tolist()
+    whitened = estimate(groups, GRPOConfig(**settings, scale_rewards="batch"), values)
+    before, after = (np.concatenate([x for g in found for x in g]) for found in (raw, whitened))
+    assert after == pytest.approx((before - before.mean()) / (before.std(ddof=1) + STD_FLOOR))
+    with pytest.raises(ValueError, match="pass values"):
+        estimate(groups, GRPOConfig(**settings))

@@ -87,6 +87,7 @@ def test_a_trees_places_lead_to_its_rows_tokens(limit: int) -> None:
         packed += batch.rows
         found = batch.positions_Q[batch.positions_U][batch.predictors_N] + 1
         assert found.tolist() == np.concatenate([row.targets for row in batch.rows]).tolist()
+        assert batch.predictors_N[batch.some_N_U].tolist() == list(range(len(batch.positions_U)))
         assert len(batch.rows) == 1 or batch.ids_BQ.numel() <= limit
     assert sorted(map(id, packed)) == sorted(map(id, rows))
 

@@ -64,8 +64,10 @@ def random_rows(rng: np.random.Generator, *, groups: int = 3, size: int = 7) -> 
             ids = np.asarray(history, np.int64)
             targets = np.flatnonzero(rng.random(len(ids)) < 0.5)
             targets = np.union1d(targets[targets > 0], [len(ids) - 1])
-            logprobs, advantages = rng.normal(size=(2, len(targets))).astype(np.float32)
-            rows.append(TokenRow(ids, targets, logprobs, advantages, float(rng.random()), group))
+            numbers = rng.normal(size=(3, len(targets))).astype(np.float32)
+            rows.append(
+                TokenRow(ids, targets, numbers[0], numbers[1], float(rng.random()), group, returns=numbers[2])
+            )
     return rows
 
 
@@ -147,15 +149,18 @@ def test_attention_by_parts_is_attention_with_a_mask(
 def numbers_of(
     model: torch.nn.Module, rows: Sequence[TokenRow], *, share: bool, temperature: float = 1.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probs and entropies by row, and a gradient through them."""
+    """Log-probs, entropies and values by row, and a gradient through them and the hidden states."""
     scorer = Scorer(model, temperature=temperature)
     assert scorer.shares_prefixes
     model.zero_grad()
     found: dict[int, torch.Tensor] = {}
     for batch in pack(rows, 10_000, share=share, device=CPU):
-        logprobs, spread = scorer.score(batch, entropy_gradient=True)
-        ((logprobs * batch.advantages_N * batch.weights_N).sum() + 0.3 * spread.sum()).backward()
-        together = torch.stack([logprobs, spread], -1).detach()
+        hidden = scorer.hidden(batch)
+        logprobs, spread = scorer.score(batch, entropy_gradient=True, hidden=hidden)
+        values = hidden.float().mean(-1)
+        loss = (logprobs * batch.advantages_N * batch.weights_N).sum() + 0.3 * spread.sum()
+        (loss if batch.returns_N is None else loss + (values * batch.returns_N).sum()).backward()
+        together = torch.stack([logprobs, spread, values], -1).detach()
         sizes = [row.targets.size for row in batch.rows]
         found.update(zip(map(id, batch.rows), together.split(sizes), strict=True))
     gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])

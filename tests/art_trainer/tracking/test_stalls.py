@@ -102,6 +102,7 @@ HEALTHY: dict[str, tuple[list[dict[str, float]], dict[str, Any]]] = {
         {},
     ),
     "solved after learning": ([LEARNING] + [FLAT | {"success": 0.97, "reward": 1.0}] * 20, {}),
+    "a value head": ([FLAT | {"trained_tokens": 9.0, "grad_norm": 1.0}] * 9, {"advantage_estimator": "gae"}),
     "updates that are not finite": ([LEARNING | {"grad_norm": 0.0, "skipped_updates": 1.0}] * 9, {}),
     "an evaluation without an update": ([{"eval_reward": 0.0}] * 9, {}),
 }

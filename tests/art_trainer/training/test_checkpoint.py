@@ -52,6 +52,8 @@ CASES: dict[str, dict[str, Any]] = {
     "reference": {"beta": 0.1},
     "reference of low precision": {"beta": 0.1, "reference_dtype": "bfloat16"},
     "adapter": {},
+    "critic": {"advantage_estimator": "gae"},
+    "critic beside an adapter": {"advantage_estimator": "gae"},
     "qwen3": {},
 }
 
@@ -114,12 +116,15 @@ def test_a_checkpoint_of_another_model_is_refused(checkpoint: Path) -> None:
 
 
 @pytest.mark.parametrize("saved_with", [True, False])
-def test_a_checkpoint_of_a_run_with_other_parts_is_refused(saved_with: bool, tmp_path: Path) -> None:
-    with_part = learner_for(tiny_model(), beta=0.1)
+@pytest.mark.parametrize(("setting", "value"), [("beta", 0.1), ("advantage_estimator", "gae")])
+def test_a_checkpoint_of_a_run_with_other_parts_is_refused(
+    setting: str, value: Any, saved_with: bool, tmp_path: Path
+) -> None:
+    with_part = learner_for(tiny_model(), **{setting: value})
     without = learner_for(tiny_model(seed=1))
     saved, other = (with_part, without) if saved_with else (without, with_part)
     before = other.model.lm_head.weight.clone()
-    with pytest.raises(CheckpointError, match="set beta as it was in that run"):
+    with pytest.raises(CheckpointError, match=f"set {setting} as it was in that run"):
         read_checkpoint(save(tmp_path / "saved", saved), other)
     assert torch.equal(other.model.lm_head.weight, before)
 

@@ -49,10 +49,12 @@ UPDATES: dict[str, dict[str, Any]] = {
     },
     "lora": {"lora": True, "config": {"beta": 0.1, "loss_type": "cispo", "epsilon_high": 5.0}},
     "experts": {"family": "deepseek-v3"},
+    "ppo": {"config": {"advantage_estimator": "gae"}},
     "fsdp2-hard": {**HARD, "family": "llama", "config": {**HARD["config"], "sharding": "fsdp2"}},
     "fsdp2-bfloat16": {"dtype": "bfloat16", "config": FSDP},
     "bfloat16": {"dtype": "bfloat16"},
     "fsdp2-bfloat16-lora": {"dtype": "bfloat16", "lora": True, "config": FSDP},
+    "fsdp2-ppo": {"config": {"sharding": "fsdp2", "advantage_estimator": "gae"}},
 }  # fmt: skip
 EVERY = {"save_steps": 1, "save_total_limit": None}
 DYNAMIC = {"dynamic_sampling": True, "groups_per_step": 5}

@@ -40,6 +40,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 
 CASES: dict[str, dict[str, Any]] = {
     **ALGORITHMS,
+    "ppo": {"advantage_estimator": "gae", "gamma": 0.9, "lam": 0.9},
     "with a reference": {"beta": 0.1, "num_iterations": 2},
     "with an entropy bonus": {"entropy_coef": 0.05},
     "several parts": {"steps_per_generation": 3, "num_iterations": 2, "max_grad_norm": 0.1},

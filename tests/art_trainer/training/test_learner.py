@@ -36,11 +36,12 @@ def test_a_group_with_a_failed_member_is_left_out() -> None:
     assert metrics["failed_groups"] == 1
 
 
-def test_a_batch_of_failures_changes_no_weight() -> None:
+@pytest.mark.parametrize("settings", [{}, {"advantage_estimator": "gae"}])
+def test_a_batch_of_failures_changes_no_weight(settings: dict[str, Any]) -> None:
     model = tiny_model()
     episode = Episode("made", "t", 0, "start", (), (), Ending.POLICY_ERROR, error="gone")
     before = weights_of(model)
-    learner = Learner(model, config())
+    learner = Learner(model, config(**settings))
     metrics = learner.update([Group((episode, episode))])
     assert torch.equal(weights_of(model), before)
     assert "reward" not in metrics

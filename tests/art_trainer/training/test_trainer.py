@@ -189,12 +189,22 @@ def test_groups_without_signal_are_replaced_counted_resumed_and_replayed(make_tr
 
 
 @pytest.mark.e2e
-def test_reward_rises_from_random_weights(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"groups_per_step": 32, "num_generations": 8, "steps_per_generation": 4, "entropy_coef": 0.01},
+        {
+            "advantage_estimator": "gae", "value_learning_rate": 1e-2, "groups_per_step": 64,
+            "num_generations": 1, "num_iterations": 2, "steps_per_generation": 2,
+        },
+    ],
+    ids=["GRPO", "PPO"],
+)  # fmt: skip
+def test_reward_rises_from_random_weights(settings: dict[str, Any], tmp_path: Path) -> None:
     watcher = Watcher()
     config = GRPOConfig(
-        output_dir=str(tmp_path), max_steps=24, learning_rate=2e-3, max_completion_length=1,
-        groups_per_step=32, num_generations=8, steps_per_generation=4, entropy_coef=0.01,
-    )  # fmt: skip
+        output_dir=str(tmp_path), max_steps=24, learning_rate=2e-3, max_completion_length=1, **settings
+    )
     GRPOTrainer(guess_policy(), GuessEnv, config, callbacks=[watcher]).train()
     rewards = [metrics["reward"] for metrics in watcher.steps]
     invalid = [metrics["invalid_actions"] for metrics in watcher.steps]
