@@ -17,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -265,6 +266,10 @@ def _tail(file: Path) -> str:
 def _conversations(base_url: str, api_key: str) -> list[list[dict[str, Any]]]:
     url = f"{base_url.removesuffix('/v1')}/conversations"
     request = urllib.request.Request(url, headers={"authorization": f"Bearer {api_key}"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        found: list[list[dict[str, Any]]] = json.load(answer)["conversations"]
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            found: list[list[dict[str, Any]]] = json.load(answer)["conversations"]
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise RuntimeError(f"the attempt was given up: {error}") from None
     return found
