@@ -113,7 +113,7 @@ def serve(
             if not no_dashboard:
                 typer.echo(f"Dashboard: {url}/")
             if not no_api:
-                typer.echo(f"OpenAI's API: {url}/v1")
+                typer.echo(f"OpenAI's and Anthropic's APIs: {url}/v1")
             if token is not None:
                 typer.echo(f"All of them require the token in {token_file or '$ART_SERVER_TOKEN'}.")
             warn_if_unencrypted(host, certificate)

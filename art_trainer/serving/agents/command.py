@@ -185,10 +185,14 @@ class CommandAgent:
         """Play one attempt.
 
         Raises:
-            RuntimeError: The reward function says that the program failed.
+            RuntimeError: The reward function raises, or says that the program failed.
         """
         attempt = self._program.run(base_url, api_key, task)
-        found = self._reward(attempt)
+        try:
+            found = self._reward(attempt)
+        except Exception as error:  # the user's own code
+            raised = f"reward(attempt) raised {type(error).__name__}: {error}"
+            raise RuntimeError(f"{raised}; {failed_attempt(attempt)}") from error
         if found is None:
             raise failed_attempt(attempt)
         return Reward.model_validate(dict(found)) if isinstance(found, Mapping) else found
