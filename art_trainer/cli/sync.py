@@ -17,7 +17,7 @@ from art_trainer.tracking.env_vars import ENV_VARS, load_env_vars
 @command(
     "sync",
     "`art-trainer sync runs/Email-v0-art-tiny-1 --to wandb` after a run that was offline.",
-    "`art-trainer sync runs/Email-v0-art-tiny-1 --to tensorboard,mlflow` sends a run to loggers that it "
+    "`art-trainer sync runs/Email-v0-art-tiny-1 --to tensorboard,langfuse` sends a run to loggers that it "
     "did not have.",
 )
 def sync(run: RunDir, *, to: Annotated[Sequence[str], Flag(metavar="LOGGERS")], timeout: Count = 600) -> None:

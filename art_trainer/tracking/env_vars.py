@@ -40,7 +40,6 @@ ENV_VARS = (
     EnvVar("LANGFUSE_HOST", "address of Langfuse", "https://cloud.langfuse.com"),
     EnvVar("OTEL_EXPORTER_OTLP_ENDPOINT", "where OpenTelemetry's traces go", "http://localhost:4318"),
     EnvVar("OTEL_EXPORTER_OTLP_HEADERS", "headers for it, name=value,name=value", secret=True),
-    EnvVar("MLFLOW_TRACKING_URI", "address of MLflow; without one a store beside the run's folder"),
     EnvVar("ART_LOG_CLOSE_SECONDS", "how long sinks may take, all together, when a run ends", "5"),
     EnvVar("VLLM_API_KEY", "key of a vLLM server", secret=True),
     EnvVar("SGLANG_API_KEY", "key of an SGLang server", secret=True),

@@ -1,1 +1,1 @@
-"""Sending a run's metrics, episodes and traces to other services (W&B, MLflow, OpenTelemetry, ...)."""
+"""Sending a run's metrics, episodes and traces to other services (W&B, Langfuse, OpenTelemetry, ...)."""

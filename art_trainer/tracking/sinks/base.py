@@ -218,7 +218,6 @@ _SINKS: Mapping[str, tuple[str, str]] = {
     "wandb": ("WandbSink", "wandb"),
     "langfuse": ("LangfuseSink", "langfuse"),
     "tensorboard": ("TensorBoardSink", "tensorboard"),
-    "mlflow": ("MlflowSink", "mlflow"),
     "otel": ("OpenTelemetrySink", "opentelemetry"),
 }
 """The registry: class and required package by name, which is that of the module and of the extra."""

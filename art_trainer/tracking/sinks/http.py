@@ -10,7 +10,7 @@ import httpx2
 from art_trainer.tracking.sinks.base import EventRefusedError, SinkError, SinkUnavailableError
 from art_trainer.tracking.sinks.redaction import Redactor
 
-PERMANENT = (400, 413, 422)
+_PERMANENT = (400, 413, 422)
 """Bad request, too large, cannot be processed: the same request gets the same answer."""
 _SHOWN = 200  # characters of a server's answer
 _READ = 10_000  # of those that are looked at
@@ -52,7 +52,7 @@ class HttpClient:
         status, answer = reply.status_code, f"HTTP {reply.status_code}: {self.excerpt(reply.text)}"
         if status in (401, 403):
             raise SinkUnavailableError(f"the server refused the key, {answer}")
-        kind = EventRefusedError if status in PERMANENT else SinkError
+        kind = EventRefusedError if status in _PERMANENT else SinkError
         raise kind(f"the server answered {answer}")
 
     def excerpt(self, text: object) -> str:

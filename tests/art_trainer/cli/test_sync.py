@@ -36,7 +36,7 @@ def test_config_shows_what_is_in_effect_and_masks_secrets(
     invoke: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / ".env").write_text(
-        "WANDB_API_KEY=0123456789secret\nLANGFUSE_HOTS=x\nMLFLOW_TRACKING_URI=https://me:hush@mlflow.example\n"
+        "WANDB_API_KEY=0123456789secret\nLANGFUSE_HOTS=x\nOTEL_EXPORTER_OTLP_ENDPOINT=https://me:hush@otel.example\n"
     )
     monkeypatch.setenv("LANGFUSE_HOST", "http://localhost:3000")
     shown = invoke("config").output
@@ -46,7 +46,7 @@ def test_config_shows_what_is_in_effect_and_masks_secrets(
     assert lines["ART_SERVER_PORT"][1] == "default"
     assert lines["OPENAI_API_KEY"][:2] == ["not", "set"]
     assert "did you mean `LANGFUSE_HOST`?" in shown
-    assert lines["MLFLOW_TRACKING_URI"][0] == "https://***@mlflow.example"
+    assert lines["OTEL_EXPORTER_OTLP_ENDPOINT"][0] == "https://***@otel.example"
     assert "0123456789secret" not in shown
 
 

@@ -16,7 +16,7 @@ CLIENT = httpx2.Client
 @pytest.fixture
 def clean_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No settings of services in the environment, and their folders below this test's own."""
-    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL", "WANDB_DIR", "MLFLOW_TRACKING_URI"):
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL", "WANDB_DIR"):
         monkeypatch.delenv(name, raising=False)
     for name in ("ENDPOINT", "HEADERS", "TIMEOUT", "CERTIFICATE"):
         monkeypatch.delenv(f"OTEL_EXPORTER_OTLP_{name}", raising=False)
@@ -25,8 +25,6 @@ def clean_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "HOME": str(tmp_path),
         "WANDB_DATA_DIR": str(tmp_path / "data"),
         "WANDB_CACHE_DIR": str(tmp_path / "cache"),
-        "MLFLOW_DISABLE_TELEMETRY": "true",
-        "MLFLOW_ALLOW_FILE_STORE": "true",
     }.items():
         monkeypatch.setenv(name, value)
 

@@ -80,29 +80,6 @@ class TensorBoard(Service):
         return [(head, float(rest.split()[1].strip(","))) for head, _, rest in heads]
 
 
-class Mlflow(Service):
-    def place(self, run: MadeRun) -> Path:
-        return self.folder / "mlruns"
-
-    def client(self, run: MadeRun) -> tuple[Any, str]:
-        from mlflow import MlflowClient
-
-        state = json.loads((run.folder / "sinks" / "mlflow.json").read_text())["state"]
-        return MlflowClient(tracking_uri=state["destination"]), state["id"]
-
-    def metrics(self, run: MadeRun) -> Metrics:
-        client, run_id = self.client(run)
-        for name in client.get_run(run_id).data.metrics:
-            history = client.get_metric_history(run_id, name)
-            yield from (((metric.step, name), metric.value) for metric in history)
-
-    def rewards(self, run: MadeRun) -> Rewards:
-        client, run_id = self.client(run)
-        folder = Path(client.get_run(run_id).info.artifact_uri.removeprefix("file://")) / "episodes"
-        rows = [json.loads(line) for file in folder.iterdir() for line in file.read_text().splitlines()]
-        return [(row["episode_id"], row["total_reward"]) for row in rows]
-
-
 class HttpService(Service):
     """A server in this process that takes everything, unless ``wrong`` has another answer.
 
@@ -184,7 +161,6 @@ class OpenTelemetry(HttpService):
 
 KINDS: dict[str, type[Service]] = {
     "tensorboard": TensorBoard,
-    "mlflow": Mlflow,
     "langfuse": Langfuse,
     "otel": OpenTelemetry,
 }

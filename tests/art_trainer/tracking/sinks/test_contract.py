@@ -242,7 +242,6 @@ def test_missing_and_wrong_settings_are_named(names: str, settings: dict[str, st
     ("name", "settings", "destination"),
     [
         ("wandb", {"WANDB_API_KEY": "k" * 40, "WANDB_BASE_URL": "http://here:1"}, "http://here:1"),
-        ("mlflow", {"MLFLOW_TRACKING_URI": "http://there"}, "http://there"),
         ("otel", {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://me:p4ss@o/own"}, "http://***@o/own"),
         ("otel", {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://o/"}, "http://o/v1/traces"),
     ],
