@@ -26,7 +26,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from art_gym.envs.mail.importers.charsets import decode, guessed_charset
+from art_gym.envs.mail.importers.charsets import decode
 from art_gym.envs.mail.importers.text import decode_header, html_to_text, transfer_decode
 from art_gym.envs.mail.message import Address, Message, bare_id
 
@@ -172,9 +172,9 @@ def split_part(data: bytes) -> Part:
     _keep(headers, name, lines)
     if b"".join(headers.values()).isascii():
         return Part({name: decode(value, None) for name, value in headers.items()}, data[at:])
-    # Letters that are not encoded are in the charset of the text, by its name or by its look.
+    # Letters that are not encoded are in the charset of the text.
     named = _CHARSET.search(headers.get("content-type", b""))
-    around = named[1].decode("ascii", "replace") if named else guessed_charset(data)
+    around = named[1].decode("ascii", "replace") if named else None
     return Part({name: decode(value, None, around) for name, value in headers.items()}, data[at:])
 
 

@@ -76,7 +76,7 @@ def test_charsets(data: str, declared: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(("codec", "text"), TEXTS["undeclared"])
-def test_undeclared_charsets_are_told_apart(codec: str, text: str) -> None:
+def test_charsets_that_need_no_declaration(codec: str, text: str) -> None:
     data = text.encode(codec)
     assert decode(b"Subject: x " + data + b"\nat 12:30 http://x.org", None).startswith(f"Subject: x {text}")
     # Cut in the middle of a letter, too; and the subject is in the charset of the text.
