@@ -1,4 +1,4 @@
-"""What does the training server cost? Episodes a second, latencies, memory, handshakes, weights.
+"""What does the training server cost? Episodes a second, latencies, weights.
 
 The real server (task queue, result log forced to the disk, strict messages, sockets) with simulated workers:
 processes that speak the protocol and answer each lease at once with the same episode, without a model. So
@@ -10,8 +10,7 @@ what is measured is the server, and what its messages cost a worker.
     python benchmarks/bench_server.py --quick             # little of each: shows that it runs
 
 Parts: ``clients`` (1 to 64 of them), ``thousand`` (1,000 of them, whose episodes last ten seconds, and
-somebody who watches ``/status``), ``memory`` (over 100,000 episodes), ``handshake``, ``weights`` (1 GB to 8
-workers).
+somebody who watches ``/status``), ``weights`` (1 GB to 8 workers).
 """
 
 from __future__ import annotations
@@ -36,11 +35,10 @@ from typing import Any
 import harness
 import numpy as np
 
-PARTS = ("clients", "thousand", "memory", "handshake", "weights")
+PARTS = ("clients", "thousand", "weights")
 EPISODE_SECONDS = 10.0
 """What an episode of a real model takes at least: 6 turns of 50 tokens at 30 tokens a second."""
 MOST_OVERHEAD = 0.05
-MOST_GROWTH = 1.1
 MOST_STATUS_MS = 200.0
 """99th percentile of ``/status`` with a thousand workers."""
 GROUP = 8
@@ -158,7 +156,6 @@ class Trainer(threading.Thread):
         self._batches = -(-episodes // (batch_groups * GROUP))
         self._batch_groups = batch_groups
         self.taken = 0
-        self.rss: list[tuple[int, float]] = []
 
     def run(self) -> None:
         from art_trainer.types import GroupSpec
@@ -176,13 +173,6 @@ class Trainer(threading.Thread):
                     missing.discard(played.task.id)
                     self.taken += len(played.episodes)
             self._queue.discard_before(batch + 1)
-            self.rss.append((self.taken, resident_mb()))
-
-
-def resident_mb() -> float:
-    """Memory of this process, in MB."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def workers(url: str, count: int, name: str, results: Any, seconds: float) -> None:
@@ -193,7 +183,7 @@ def workers(url: str, count: int, name: str, results: Any, seconds: float) -> No
 async def _workers(url: str, count: int, name: str, results: Any, seconds: float) -> None:
     playing = [_worker(url, f"{name}-{i}", seconds, np.random.default_rng(i)) for i in range(count)]
     found: list[dict[str, Any]] = await asyncio.gather(*playing)
-    merged = {key: [value for each in found for value in each[key]] for key in ("lease", "result", "hello")}
+    merged = {key: [value for each in found for value in each[key]] for key in ("lease", "result")}
     results.put({**merged, "cpu": time.process_time()})
 
 
@@ -204,14 +194,12 @@ async def _worker(url: str, client_id: str, seconds: float, rng: np.random.Gener
     from art_trainer.distributed.protocol import EpisodeData, EpisodeResult
 
     raw = episode_json()
-    times: dict[str, Any] = {"lease": [], "result": [], "hello": []}
-    began = time.perf_counter()
+    times: dict[str, Any] = {"lease": [], "result": []}
     address = url.replace("http", "ws", 1) + f"/ws/{client_id}"
     with contextlib.suppress(websockets.ConnectionClosed):
         async with websockets.connect(address, max_size=2**24, compression=None) as socket:
             await socket.send(json.dumps({"type": "hello", "protocol": 1}))
             json.loads(await socket.recv())
-            times["hello"].append(time.perf_counter() - began)
             while True:
                 asked = time.perf_counter()
                 await socket.send(json.dumps({"type": "lease_request", "count": 1 if seconds else IN_FLIGHT}))
@@ -242,11 +230,11 @@ async def _next(socket: Any, kind: str) -> dict[str, Any]:
 
 def crowd(
     clients: int, episodes: int, *, batch_groups: int = 64, seconds: float = 0.0
-) -> tuple[Crowd, Trainer, list[float], list[float]]:
+) -> tuple[Crowd, list[float]]:
     """Let so many workers answer so many episodes, each of which lasts so long on average.
 
     Returns:
-        What it took, the trainer, and the milliseconds of handshakes and of requests for ``/status``.
+        What it took, and the milliseconds of requests for ``/status``.
     """
     context = multiprocessing.get_context("spawn")
     processes = 1 if clients < 8 else 2
@@ -275,7 +263,6 @@ def crowd(
             process.join()
     lease = [1e3 * value for each in found for value in each["lease"]]
     result = [1e3 * value for each in found for value in each["result"]]
-    hello = [1e3 * value for each in found for value in each["hello"]]
     told = Crowd(
         clients=clients,
         episodes=trainer.taken,
@@ -285,7 +272,7 @@ def crowd(
         server_cpu_ms=1e3 * cpu / trainer.taken,
         worker_cpu_ms=1e3 * sum(each["cpu"] for each in found) / trainer.taken,
     )
-    return told, trainer, hello, watcher.times
+    return told, watcher.times
 
 
 class Watcher(threading.Thread):
@@ -316,7 +303,7 @@ def part_clients(quick: bool) -> dict[str, Any]:
     print("clients  episodes/s  lease ms (p99)    result ms (p99)   server CPU ms  worker CPU ms, an episode")
     rows = []
     for clients in (1, 8) if quick else (1, 2, 4, 8, 16, 32, 64):
-        row, _, _, _ = crowd(clients, 512 if quick else 4096)
+        row, _ = crowd(clients, 512 if quick else 4096)
         rows.append(row)
         print(
             f"{row.clients:7} {row.episodes_per_second:11.0f} {row.lease_ms[0]:9.1f} ({row.lease_ms[1]:.1f})"
@@ -335,34 +322,13 @@ def part_clients(quick: bool) -> dict[str, Any]:
 
 def part_thousand(quick: bool) -> dict[str, Any]:
     """A thousand workers, and how long ``/status`` takes meanwhile."""
-    row, _, _, status = crowd(1000, 2_000 if quick else 10_000, batch_groups=250, seconds=EPISODE_SECONDS)
+    row, status = crowd(1000, 2_000 if quick else 10_000, batch_groups=250, seconds=EPISODE_SECONDS)
     middle, worst = median_and_worst(status)
     print(
         f"{row.episodes_per_second:.0f} episodes/s, result {row.result_ms[0]:.0f} ms (p99 "
         f"{row.result_ms[1]:.0f}), /status {middle:.0f} ms (p99 {worst:.0f}, {len(status)} times)"
     )
     return {"crowd": asdict(row), "status_ms": middle, "status_p99_ms": worst}
-
-
-def part_memory(quick: bool) -> dict[str, Any]:
-    """Memory over many episodes."""
-    row, trainer, _, _ = crowd(8, 4_000 if quick else 100_000, batch_groups=64)
-    marks = [trainer.rss[int(share * (len(trainer.rss) - 1))] for share in (0.1, 0.25, 0.5, 0.75, 1.0)]
-    for taken, resident in marks:
-        print(f"{taken:8} episodes: {resident:.0f} MB")
-    growth = marks[-1][1] / marks[0][1]
-    print(f"{growth:.2f} times as much at the end as after a tenth; {row.episodes_per_second:.0f} episodes/s")
-    return {"marks": marks, "growth": growth}
-
-
-def part_handshake(quick: bool) -> dict[str, Any]:
-    """From opening the connection to the welcome."""
-    _, _, hello, _ = crowd(8 if quick else 64, 512)
-    middle, worst = median_and_worst(hello)
-    print(
-        f"connect, upgrade, hello, welcome: {middle:.1f} ms, p99 {worst:.1f}, {len(hello)} at the same moment"
-    )
-    return {"median_ms": middle, "p99_ms": worst, "at_once": len(hello)}
 
 
 def fetch(url: str, folder: str, results: Any) -> None:
@@ -417,8 +383,6 @@ def failures(found: dict[str, Any]) -> list[str]:
     if "thousand" in found and found["thousand"]["status_p99_ms"] >= MOST_STATUS_MS:
         p99 = found["thousand"]["status_p99_ms"]
         failed.append(f"/status takes {p99:.0f} ms (p99), claimed below {MOST_STATUS_MS:.0f}")
-    if "memory" in found and found["memory"]["growth"] >= MOST_GROWTH:
-        failed.append(f"memory grew {found['memory']['growth']:.2f} times, claimed below {MOST_GROWTH}")
     return failed
 
 
