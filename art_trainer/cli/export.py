@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, cast, get_args
+from typing import Annotated
 
 import typer
 
-from art_gym.errors import did_you_mean
-from art_trainer.cli.options import Amount, Count, Flag, RunDir, command
-from art_trainer.errors import ConfigError
+from art_trainer.cli.options import Count, Flag, RunDir, command
 from art_trainer.tracking.run_dir import RunFolder
 
 
@@ -47,45 +45,32 @@ def export(
     "export-data",
     "`art-trainer export-data runs/Email-v0-art-tiny-1 won.jsonl --min-reward 1`: replies with what was "
     "read before them, for TRL's SFTTrainer.",
-    "`art-trainer export-data runs/Email-v0-art-tiny-1 pairs.jsonl --format dpo --min-gap 0.5`: pairs for "
-    "its DPOTrainer.",
 )
 def export_data(
     run: RunDir,
     file: Path,
     *,
-    format_: str = "sft",
     min_reward: float | None = None,
-    min_gap: Amount = 0.0,
     from_step: Count = 1,
     duplicates: bool = False,
 ) -> None:
-    """Write a run's training episodes as a data set for supervised or preference training.
+    """Write a run's training episodes as a data set for supervised training, in TRL's format.
 
     Flags:
         file: Where to write: ….jsonl.
-        format_: sft or dpo, TRL's formats.
-        min_reward: Smallest reward of an attempt; of a pair: of the better one.
-        min_gap: dpo: smallest difference of rewards in a pair.
+        min_reward: Smallest reward of an attempt.
         from_step: Leave out episodes from before this step.
         duplicates: Keep attempts that equal another one word for word.
     """
-    from art_trainer.tracking.datasets import DataFormat
     from art_trainer.tracking.datasets import export_data as export_episodes
     from art_trainer.training.run_setup import system_message
 
-    formats = get_args(DataFormat)
-    if format_ not in formats:
-        hint = did_you_mean(format_, formats)
-        raise ConfigError(f"no format {format_!r}{hint}: there are {', '.join(formats)}")
     count = export_episodes(
         run,
         file,
-        cast(DataFormat, format_),
         min_reward=min_reward,
         steps=range(from_step, sys.maxsize),
         duplicates=duplicates,
-        min_gap=min_gap,
         system=system_message(RunFolder(run)),
     )
     typer.echo(f"{file}: {count} row{'' if count == 1 else 's'}")

@@ -1,9 +1,8 @@
-"""Export of recorded episodes as datasets for supervised fine-tuning and for preferences.
+"""Export of recorded episodes as a dataset for supervised fine-tuning.
 
-The formats are TRL's conversational ones (https://huggingface.co/docs/trl/dataset_formats)::
+The format is TRL's conversational one (https://huggingface.co/docs/trl/dataset_formats)::
 
-    sft         {"prompt": [{"role": "user", "content": …}, …], "completion": [message], "tools": "[…]"}
-    dpo         {"prompt": [messages], "chosen": [message], "rejected": [message], "tools": "[…]"}
+    {"prompt": [{"role": "user", "content": …}, …], "completion": [message], "tools": "[…]"}
 
 For TRL ``tools`` is JSON text: Arrow would merge the schemas of different tools into one structure. An
 assistant's message is the reply as it was sampled, tool calls included.
@@ -17,27 +16,26 @@ import os
 from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any
 
 from art_trainer.errors import ConfigError
 from art_trainer.rollout.episodes import first_messages
 from art_trainer.tracking.episode_store import iter_steps, require_observations
 from art_trainer.tracking.run_dir import require_writable
-from art_trainer.types import Episode, Group
+from art_trainer.types import Episode
 
-DataFormat = Literal["sft", "dpo"]
 Message = dict[str, Any]
 Row = dict[str, Any]
 
 
-def selected_groups(
+def selected_episodes(
     run: Path | str,
     *,
     min_reward: float | None = None,
     steps: Container[int] | None = None,
     duplicates: bool = False,
-) -> Iterator[tuple[Group, tuple[int, ...]]]:
-    """Yield each group with an episode good enough to learn from, and the indices of those.
+) -> Iterator[Episode]:
+    """Yield each episode good enough to learn from.
 
     Such an episode has a turn and no fault. One step is in memory at a time.
 
@@ -52,15 +50,12 @@ def selected_groups(
     """
     seen: set[bytes] = set()
     for group in (group for step in iter_steps(run, steps) for group in (*step.groups, *step.replaced)):
-        members = []
-        for index, episode in enumerate(group.episodes):
+        for episode in group.episodes:
             digest = _text_digest(episode)
             good = min_reward is None or episode.reward >= min_reward
             if good and episode.turns and not episode.failed and (duplicates or digest not in seen):
                 seen.add(digest)
-                members.append(index)
-        if members:
-            yield group, tuple(members)
+                yield episode
 
 
 def sft_rows(episode: Episode, system: str = "") -> Iterator[Row]:
@@ -79,37 +74,10 @@ def sft_rows(episode: Episode, system: str = "") -> Iterator[Row]:
         yield {"prompt": prompt, "completion": [reply], **_tools(episode)}
 
 
-def dpo_rows(
-    group: Group, chosen: Container[int], *, min_gap: float = 0.0, system: str = ""
-) -> Iterator[Row]:
-    """Yield preference pairs of a group: the best with the worst, the second with the second last, and so on.
-
-    The prompt is everything up to the first different reply; chosen and rejected are that one reply. Pairs
-    are left out if the replies never differ, or only after the environment answered differently.
-
-    Args:
-        group: The group.
-        chosen: Indices of the episodes that may be the better one.
-        min_gap: The smallest difference of rewards; it is more than 0 in any case.
-        system: As for :func:`sft_rows`.
-    """
-    sound = [(k, one) for k, one in enumerate(group.episodes) if one.turns and not one.failed]
-    order = sorted(sound, key=lambda numbered: -numbered[1].reward)
-    for (index, better), (_, worse) in zip(order[: len(order) // 2], reversed(order), strict=False):
-        gap = better.reward - worse.reward
-        turn = _first_difference(better, worse)
-        if index in chosen and gap > 0 and gap >= min_gap and turn is not None:
-            *prompt, reply = _conversation(better, system, turn)
-            rejected = _assistant(worse, turn)
-            yield {"prompt": prompt, "chosen": [reply], "rejected": [rejected], **_tools(better)}
-
-
 def export_data(
     run: Path | str,
     target: Path | str,
-    data_format: DataFormat,
     *,
-    min_gap: float = 0.0,
     system: str = "",
     **selection: Any,
 ) -> int:
@@ -118,10 +86,8 @@ def export_data(
     Args:
         run: The run folder.
         target: The file, ``….jsonl``.
-        data_format: Which rows.
-        min_gap: For ``"dpo"``, the smallest difference of rewards in a pair.
         system: The instructions that first observations begin with.
-        selection: Which episodes, as for :func:`selected_groups`; by default all.
+        selection: Which episodes, as for :func:`selected_episodes`; by default all.
 
     Returns:
         The rows written.
@@ -137,12 +103,8 @@ def export_data(
     require_observations(run)
 
     def rows() -> Iterator[Row]:
-        for group, members in selected_groups(run, **selection):
-            if data_format == "dpo":
-                yield from dpo_rows(group, members, min_gap=min_gap, system=system)
-            else:
-                for member in members:
-                    yield from sft_rows(group.episodes[member], system)
+        for episode in selected_episodes(run, **selection):
+            yield from sft_rows(episode, system)
 
     return _write(rows(), target)
 
@@ -152,10 +114,10 @@ def _text_digest(episode: Episode) -> bytes:
     return hashlib.blake2b(json.dumps(texts).encode(), digest_size=16).digest()
 
 
-def _conversation(episode: Episode, system: str, last: int = -1) -> list[Message]:
+def _conversation(episode: Episode, system: str, last: int) -> list[Message]:
     """Return the messages up to and with the reply of turn ``last``."""
     messages = first_messages(episode.observation, system)
-    for number in range(last % len(episode.turns)):
+    for number in range(last):
         answer = {"role": "user", "content": episode.turns[number].observation}
         messages += [_assistant(episode, number), answer]
     return [*messages, _assistant(episode, last)]
@@ -167,18 +129,6 @@ def _assistant(episode: Episode, turn: int) -> Message:
 
 def _tools(episode: Episode) -> dict[str, str]:
     return {"tools": json.dumps(episode.tools)} if episode.tools else {}
-
-
-def _first_difference(one: Episode, other: Episode) -> int | None:
-    """Return the first turn with another reply to the same history."""
-    if one.observation != other.observation:
-        return None
-    for number, (mine, theirs) in enumerate(zip(one.turns, other.turns, strict=False)):
-        if mine.reply != theirs.reply:
-            return number
-        if mine.observation != theirs.observation:
-            return None
-    return None
 
 
 def _write(rows: Iterable[Row], target: Path) -> int:

@@ -9,7 +9,7 @@ from art_trainer.tracking.run_dir import RunFolder
 from tests.art_trainer.toy_envs import Echo
 
 
-def test_episodes_are_exported_with_the_environments_instructions_apart(invoke, refused, tmp_path):
+def test_episodes_are_exported_with_the_environments_instructions_apart(invoke, tmp_path):
     groups = play_mixed_groups([ScriptedPolicy("random")], Echo, mixed_starts(Echo, groups=2), 3)
     RunFolder(tmp_path / "run").write_settings({"env": "toy/Echo-v0"})
     for step in (1, 2):
@@ -23,5 +23,3 @@ def test_episodes_are_exported_with_the_environments_instructions_apart(invoke, 
     assert "9 rows" in invoke("export-data", "run", "last.jsonl", "--from-step", 2, "--duplicates").output
     invoke("export-data", "run", "none.jsonl", "--min-reward", 99)
     assert (tmp_path / "none.jsonl").read_text() == ""
-    assert "did you mean `dpo`" in refused("export-data", "run", "a.jsonl", "--format", "dpoo")
-    assert not (tmp_path / "a.jsonl").exists()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from art_trainer.errors import ConfigError
-from art_trainer.tracking.datasets import dpo_rows, export_data, selected_groups, sft_rows
+from art_trainer.tracking.datasets import export_data, selected_episodes, sft_rows
 from art_trainer.tracking.episode_store import append_episodes
 from art_trainer.types import Ending, Episode, Group, Turn
 from tests.art_trainer.tiny_models import byte_tokenizer, tiny_model
@@ -32,8 +32,7 @@ def attempt(reward: float, *replies: str, task: int = 0, **changes: Any) -> Epis
 
 def test_episodes_are_selected_by_reward_and_step_without_faults_and_empty_ones(tmp_path: Path) -> None:
     def rewards(**selection: Any) -> list[float]:
-        found = selected_groups(tmp_path, **selection)
-        return [group.episodes[member].reward for group, members in found for member in members]
+        return [episode.reward for episode in selected_episodes(tmp_path, **selection)]
 
     broken = attempt(1.0, "x", ending=Ending.ENV_ERROR, error="x")
     first = Group((attempt(0.1, "a"), attempt(0.9, "b"), broken, attempt(1.0), attempt(0.5, "c")))
@@ -61,32 +60,6 @@ class TestRows:
         assert json.loads(row["tools"]) == list(TOOLS)
         assert all("tools" not in row for row in sft_rows(attempt(1.0, "a", tools=())))
 
-    def test_a_pair_parts_where_the_replies_do(self) -> None:
-        group = Group((attempt(0.0, "a", "x", "z"), attempt(1.0, "a", "y")))
-        (row,) = dpo_rows(group, (0, 1))
-        assert [message["content"] for message in row["prompt"]] == ["Be brief.\n\nGo!", "a", "heard a"]
-        assert row["chosen"] == [{"role": "assistant", "content": "y"}]
-        assert row["rejected"] == [{"role": "assistant", "content": "x"}]
-
-    def test_the_best_is_paired_with_the_worst(self) -> None:
-        group = Group(tuple(attempt(value, f"r{value}") for value in (0.5, 1.0, 0.0, 0.6, 0.55)))
-        rows = list(dpo_rows(group, range(5)))
-        pairs = [(row["chosen"][0]["content"], row["rejected"][0]["content"]) for row in rows]
-        assert pairs == [("r1.0", "r0.0"), ("r0.6", "r0.5")]
-        assert len(list(dpo_rows(group, range(5), min_gap=0.5))) == 1
-        assert list(dpo_rows(group, (0,))) == []
-
-    def test_no_pair_without_a_gap_or_a_different_reply(self) -> None:
-        won, luck = attempt(1.0, "a", "b"), attempt(0.0, "a", "c")
-        luck = replace(luck, turns=(replace(luck.turns[0], observation="bad luck"), luck.turns[1]))
-        for pair in (
-            (attempt(1.0, "a"), attempt(1.0, "b")),
-            (attempt(1.0, "a"), attempt(0.0, "a")),
-            (won, luck),
-            (won, attempt(0.0, "b", ending=Ending.POLICY_ERROR)),
-        ):
-            assert list(dpo_rows(Group(pair), (0, 1))) == []
-
 
 @pytest.fixture
 def mixed(tmp_path: Path) -> Path:
@@ -101,24 +74,18 @@ def mixed(tmp_path: Path) -> Path:
 
 
 class TestFiles:
-    def test_trl_takes_conversations_and_pairs(self, mixed: Path, tmp_path: Path) -> None:
+    def test_trl_takes_conversations(self, mixed: Path, tmp_path: Path) -> None:
         from trl.data_utils import apply_chat_template, is_conversational
 
         tokenizer: Any = byte_tokenizer()
         file = tmp_path / "out.jsonl"
-        assert export_data(mixed, file, "sft", min_reward=1.0, system="Be brief.") == 24
+        assert export_data(mixed, file, min_reward=1.0, system="Be brief.") == 24
         rows = loaded(file, tmp_path)
         assert all(is_conversational(row) for row in rows)
         assert json.loads(rows[0]["tools"]) == list(TOOLS)
         text = apply_chat_template(rows[7], tokenizer, tools=json.loads(rows[7]["tools"]))
         assert text["completion"] == "good 3<|im_end|>\n"
         assert text["prompt"].startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nGo!")
-        assert export_data(mixed, file, "dpo") == 12
-        rows = loaded(file, tmp_path)
-        assert all(is_conversational(row) for row in rows)
-        text = apply_chat_template(rows[5], tokenizer)
-        assert text["prompt"].endswith("heard hello<|im_end|>\n<|im_start|>assistant\n")
-        assert (text["chosen"], text["rejected"]) == ("good 5<|im_end|>\n", "bad 5<|im_end|>\n")
 
     @pytest.mark.filterwarnings("ignore:`gradient_checkpointing:FutureWarning")
     def test_trl_trains_on_replies_only(self, mixed: Path, tmp_path: Path) -> None:
@@ -126,7 +93,7 @@ class TestFiles:
         from trl import SFTConfig, SFTTrainer
 
         tokenizer: Any = byte_tokenizer()
-        export_data(mixed, tmp_path / "out.jsonl", "sft", min_reward=1.0)
+        export_data(mixed, tmp_path / "out.jsonl", min_reward=1.0)
         rows = Dataset.from_list(loaded(tmp_path / "out.jsonl", tmp_path)[:2])
         config = SFTConfig(
             str(tmp_path), max_steps=1, use_cpu=True, bf16=False, report_to=[], logging_steps=1
@@ -145,13 +112,13 @@ class TestFiles:
         data[-1] ^= 1
         (mixed / "episodes.jsonl.zst").write_bytes(bytes(data))
         with pytest.raises(ValueError, match="is damaged"):
-            export_data(mixed, file, "sft")
+            export_data(mixed, file)
         assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["out.jsonl"]
         assert file.read_text() == "before"
 
     def test_a_file_of_another_type_is_refused(self, mixed: Path, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"use .jsonl"):
-            export_data(mixed, tmp_path / "a.csv", "sft")
+            export_data(mixed, tmp_path / "a.csv")
 
 
 def loaded(file: Path, tmp_path: Path) -> list[dict[str, Any]]:
