@@ -31,7 +31,7 @@ def validate_command(
 ) -> None:
     """Grade the reference and wrong answers of every task in a file, and report broken tasks.
 
-    FILE is the project's own JSONL, or HumanEval, MBPP, EvalPlus, APPS, code_contests or Exercism as JSONL
+    FILE is the project's own JSONL, or HumanEval, MBPP, APPS, code_contests or Exercism as JSONL
     (also .gz, .xz), a checkout of Exercism's Python track, or "builtin". A task is broken if its
     reference fails, or if an answer passes that ignores its input. The exit code is 1 if one is broken.
 

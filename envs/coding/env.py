@@ -76,7 +76,7 @@ class CodingEnv(TextEnv):
 
     ## Arguments
     * ``problems``: ``"builtin"``; a file or folder in a format that ``load_problems`` reads (its own JSONL,
-      HumanEval, MBPP, EvalPlus, contests, Exercism); or a list of ``Problem``.
+      HumanEval, MBPP, contests, Exercism); or a list of ``Problem``.
     * ``level``: 0 (complete one expression; from a grammar, for small models), 1 (one small idea), 2 (a loop
       with a catch), 3 (an algorithm), a list of these, or ``None``: all that ask for a program.
     * ``operators``, ``described``: of level 0, how many operators an expression has and whether the task

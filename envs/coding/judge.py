@@ -178,7 +178,7 @@ def call_function(
     job = {
         "code": program,
         "entry_point": problem.entry_point,
-        "listed": problem.equality in ("json", "members"),
+        "listed": problem.equality == "json",
         "cases": _calls(cases),
         "again": talk is not None,
     }

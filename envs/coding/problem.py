@@ -89,8 +89,8 @@ class Problem:
         mutants: Plausible wrong solutions, in the same form; the hidden cases reject each.
         tolerance: How far a float may be off, relative or absolute; ``None``: not at all.
         equality: ``exact``: a value counts only in the type that is expected. The others are for sets whose
-            own tests compare so; see `values.same`. Of ``json`` and ``members`` an iterator counts as the
-            list of what it gives.
+            own tests compare so; see `values.same`. With ``json`` an iterator counts as the list of
+            what it gives.
         limits: What a run may use, by the names of `sandbox.Limits`; the rest is the sandbox's own.
         split: ``train``, ``test``, or a name of the author's.
         source: The origin of the problem.

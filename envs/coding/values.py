@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from art_gym.envs.coding.drivers.codec import STANDARD, encode, rebuild, scalar, standard
 
-Equality = Literal["exact", "python", "json", "members", "presence"]
+Equality = Literal["exact", "python", "json"]
 
 _DICTS = ("Counter", "OrderedDict", "defaultdict")
 _WORDS = {"l": "list", "t": "tuple", "S": "set", "F": "frozenset", "d": "dict"}
@@ -84,15 +84,7 @@ def same(expected: Tree, got: Tree, *, tolerance: float | None = None, equality:
             allows more; then an int may stand for an expected float.
         equality: ``"python"`` compares numbers, sets and dicts as ``==`` does: ``1``, ``1.0`` and ``True``
             are equal, and so are a dict and a ``Counter``. ``"json"``: so, but a tuple equals a list.
-            ``"members"``: two collections are equal if each member of one is in the other; else as
-            ``"python"``. ``"presence"``: only whether something came that is neither ``None`` nor ``False``.
     """
-    if equality == "presence":
-        return expected == Leaf("bool", present(got))
-    if equality == "members" and isinstance(expected, Branch) and isinstance(got, Branch):
-        return {"dict", *STANDARD}.isdisjoint((expected.kind, got.kind)) and (
-            set(_members(expected.parts, equality)) == set(_members(got.parts, equality))
-        )
     pairs = [(expected, got)]
     while pairs:
         left, right = (_unwrapped(side, equality) for side in pairs.pop())
@@ -139,13 +131,6 @@ def shorten(text: str, limit: int) -> str:
         return text
     head = limit * 2 // 3
     return f"{text[:head]} … [{len(text) - limit} characters left out] … {text[len(text) - limit + head :]}"
-
-
-def present(tree: Tree) -> bool:
-    """Whether a value says that there is something: a bool itself, anything else unless it is ``None``."""
-    return (
-        bool(tree.value) if isinstance(tree, Leaf) and tree.kind == "bool" else tree != Leaf("NoneType", None)
-    )
 
 
 def _kind(kind: str, equality: Equality) -> str:

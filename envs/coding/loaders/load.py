@@ -1,8 +1,7 @@
 """Load problems from files: the project's own JSONL, and the formats of published sets.
 
-`load_problems` detects the format by the content. Nothing of a file is executed outside the sandbox,
-and there only the reference solutions of sets that do not publish expected values. What cannot be turned
-into a problem is left out and listed with the reason.
+`load_problems` detects the format by the content. Nothing of a file is executed. What cannot be turned into a
+problem is left out and listed with the reason.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from art_gym.envs.coding.loaders.evalplus import read_evalplus, with_expected
 from art_gym.envs.coding.loaders.formats import (
     exercism_folder,
     read_apps,
@@ -28,7 +26,6 @@ from art_gym.envs.coding.loaders.formats import (
 )
 from art_gym.envs.coding.loaders.shown import without_shown
 from art_gym.envs.coding.problem import Problem
-from art_gym.envs.coding.sharing import shared_sandbox
 from art_gym.errors import did_you_mean
 
 Reader = Callable[[Mapping[str, Any]], Problem]
@@ -41,16 +38,13 @@ class Format:
     Attributes:
         fields: Fields that a line of this format has, and no line of a format further up in `FORMATS`.
         read: Makes a problem of a line; raises ``ValueError`` if it cannot.
-        by_reference: Whether what is expected is what the reference solution returns.
     """
 
     fields: frozenset[str]
     read: Reader
-    by_reference: bool = False
 
 
 FORMATS: Mapping[str, Format] = {
-    "evalplus": Format(frozenset({"task_id", "entry_point", "plus_input"}), read_evalplus, by_reference=True),
     "humaneval": Format(frozenset({"task_id", "entry_point", "test"}), read_humaneval),
     "mbpp": Format(frozenset({"task_id", "test_list"}), read_mbpp),
     "exercism": Format(frozenset({"slug", "tests"}), read_exercism),
@@ -68,8 +62,7 @@ class Loaded:
 
     Attributes:
         problems: The problems, with unique ids.
-        left_out: What could not be turned into a problem, or into cases of one: its name or line, and the
-            reason.
+        left_out: What could not be turned into a problem: its name or line, and the reason.
         format: The format it was read as.
     """
 
@@ -109,8 +102,6 @@ def load_problems(path: str | PathLike[str], format: str | None = None) -> Loade
         rows = list(_rows(path))
         name = format or _format_of(rows, path)
         items = _read_all(rows, FORMATS[name].read)
-    if FORMATS[name].by_reference:
-        items = _completed(items)
     if name != "own":
         items = _separated(items)
     return _gathered(items, name, path)
@@ -167,21 +158,6 @@ def _separated(items: Iterator[tuple[str, Problem | str]]) -> Iterator[tuple[str
     for where, item in items:
         try:
             yield where, item if isinstance(item, str) else without_shown(item)
-        except ValueError as error:
-            yield where, str(error)
-
-
-def _completed(items: Iterator[tuple[str, Problem | str]]) -> Iterator[tuple[str, Problem | str]]:
-    """The items with the expected values filled in."""
-    for where, item in items:
-        if isinstance(item, str):
-            yield where, item
-            continue
-        try:
-            problem, fewer = with_expected(item, shared_sandbox())
-            yield where, problem
-            if fewer:
-                yield problem.id, f"{fewer} of {len(item.hidden)} cases, too slow or with too large a result"
         except ValueError as error:
             yield where, str(error)
 
