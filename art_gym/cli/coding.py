@@ -32,8 +32,8 @@ def validate_command(
     """Grade the reference and wrong answers of every task in a file, and report broken tasks.
 
     FILE is the project's own JSONL, or HumanEval, MBPP, APPS, code_contests or Exercism as JSONL
-    (also .gz, .xz), a checkout of Exercism's Python track, or "builtin". A task is broken if its
-    reference fails, or if an answer passes that ignores its input. The exit code is 1 if one is broken.
+    (also .gz, .xz), or "builtin". A task is broken if its reference fails, or if an answer passes that
+    ignores its input. The exit code is 1 if one is broken.
 
     Example: art-gym coding validate HumanEval.jsonl.gz --out humaneval.jsonl
     """

@@ -38,7 +38,7 @@ def open_collection(
     """The problems by id, and the tasks made of them. Built once for the built-in ones and for a file.
 
     Args:
-        problems: ``"builtin"``, a file or folder that `load_problems` reads, or problems.
+        problems: ``"builtin"``, a file that `load_problems` reads, or problems.
         level: One level or several; ``None`` means all, of the built-in problems all that ask for a program.
         operators: Of the expressions of level 0.
         described: Whether tasks of level 0 describe what is wanted.

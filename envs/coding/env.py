@@ -75,7 +75,7 @@ class CodingEnv(TextEnv):
     and the reached share.
 
     ## Arguments
-    * ``problems``: ``"builtin"``; a file or folder in a format that ``load_problems`` reads (its own JSONL,
+    * ``problems``: ``"builtin"``; a file in a format that ``load_problems`` reads (its own JSONL,
       HumanEval, MBPP, contests, Exercism); or a list of ``Problem``.
     * ``level``: 0 (complete one expression; from a grammar, for small models), 1 (one small idea), 2 (a loop
       with a catch), 3 (an algorithm), a list of these, or ``None``: all that ask for a program.

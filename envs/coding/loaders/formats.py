@@ -1,9 +1,9 @@
-"""Read the formats of published problem sets: functions, contests and repositories.
+"""Read the formats of published problem sets: functions, contests and exercises.
 
 HumanEval and MBPP are functions with assertions. Assertions that compare one call with one value
 become cases; all others become a unittest file, which runs in a process of its own. Numbers are compared as
 the sets' own ``==`` does. Contest problems (code_contests, APPS, TACO and the like) read stdin and print.
-Exercism's Python track is published as a repository.
+Exercism's exercises have a file to fill in and a unittest file.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import ast
 import json
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from art_gym.envs.coding.loaders.assertions import (
@@ -293,21 +292,6 @@ def read_exercism(row: Mapping[str, Any]) -> Problem:
         split=split_of(f"exercism/{slug}"),
         source="Exercism",
     )
-
-
-def exercism_folder(root: Path) -> Iterator[tuple[str, Problem | str]]:
-    """The practice exercises of a checkout of ``exercism/python``."""
-    for folder in sorted(root.glob("exercises/practice/*")):
-        try:
-            files = json.loads((folder / ".meta/config.json").read_text("utf-8"))["files"]
-            texts = {
-                part: {name.rpartition("/")[2]: (folder / name).read_text("utf-8") for name in files[names]}
-                for part, names in (("stub", "solution"), ("tests", "test"), ("example", "example"))
-            }
-            instructions = (folder / ".docs/instructions.md").read_text("utf-8")
-            yield folder.name, read_exercism({"slug": folder.name, "instructions": instructions, **texts})
-        except (OSError, ValueError, KeyError) as error:
-            yield folder.name, f"{type(error).__name__}: {error}"
 
 
 def _modules(beside: Mapping[str, str]) -> str:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from art_gym.envs.coding.loaders.formats import (
-    exercism_folder,
     read_apps,
     read_code_contests,
     read_exercism,
@@ -79,11 +78,10 @@ class Loaded:
 
 
 def load_problems(path: str | PathLike[str], format: str | None = None) -> Loaded:
-    """Read a file of problems, or the folder of a repository of them.
+    """Read a file of problems.
 
     Args:
-        path: A file with one JSON object a line (also ``.gz``, ``.xz``), or a JSON list; or a checkout of
-            Exercism's Python track.
+        path: A file with one JSON object a line (also ``.gz``, ``.xz``), or a JSON list.
         format: A name in `FORMATS`; by default detected by the content.
 
     Raises:
@@ -94,14 +92,10 @@ def load_problems(path: str | PathLike[str], format: str | None = None) -> Loade
     if format is not None and format not in FORMATS:
         raise ValueError(f"no format `{format}`{did_you_mean(format, sorted(FORMATS))}")
     if path.is_dir():
-        name = format or "exercism"
-        if name != "exercism":
-            raise ValueError(f"format `{name}` is a file, but {path} is a folder")
-        items: Iterator[tuple[str, Problem | str]] = exercism_folder(path)
-    else:
-        rows = list(_rows(path))
-        name = format or _format_of(rows, path)
-        items = _read_all(rows, FORMATS[name].read)
+        raise ValueError(f"{path} is a folder: give the file of problems")
+    rows = list(_rows(path))
+    name = format or _format_of(rows, path)
+    items = _read_all(rows, FORMATS[name].read)
     if name != "own":
         items = _separated(items)
     return _gathered(items, name, path)

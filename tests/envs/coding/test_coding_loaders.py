@@ -117,8 +117,8 @@ def test_files_that_hold_no_problems_say_so(tmp_path: Path) -> None:
             load_problems(file)
     with pytest.raises(ValueError, match="did you mean `humaneval`"):
         load_problems(file, "human-eval")
-    with pytest.raises(ValueError, match="is a file"):
-        load_problems(tmp_path, "mbpp")
+    with pytest.raises(ValueError, match="is a folder: give the file"):
+        load_problems(tmp_path)
 
 
 TASKS = tomllib.loads(Path(__file__).with_name("formats.toml").read_text("utf-8"))["tasks"]
@@ -168,25 +168,6 @@ def test_other_expressions_and_assertions_are_not(text: str) -> None:
 def test_examples_of_a_docstring_that_cannot_be_read_are_passed_over() -> None:
     text = ">>> f(1)\n2\n>>> f(g)\n3\n>>> f(2)\nError\n>>> f(\n>>> f(3, k='x')\n[1]"
     assert doctest_cases(text, "f") == (Case((1,), expected=2), Case((3,), {"k": "x"}, expected=[1]))
-
-
-def test_exercism_as_a_checkout(tmp_path: Path) -> None:
-    (exercise,) = [task["row"] for task in TASKS if task["format"] == "exercism"]
-    tests = ["two_sum_test.py", "helper.py"]
-    config = {"solution": ["two_sum.py"], "test": tests, "example": [".meta/example.py"]}
-    files = {
-        ".meta/config.json": json.dumps({"files": config}),
-        ".meta/example.py": exercise["example"]["example.py"],
-        ".docs/instructions.md": exercise["instructions"],
-    }
-    for name, text in (files | exercise["stub"] | exercise["tests"]).items():
-        file = tmp_path / "python/exercises/practice/two-sum" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    (tmp_path / "python/exercises/practice/broken").mkdir()
-    result = load_problems(tmp_path / "python")
-    assert result.problems == loaded(tmp_path, exercise).problems
-    assert result.left_out[0][0] == "broken"
 
 
 SOUND = replace(TRIPLE, mutants=("def triple(n): return n",))
