@@ -28,7 +28,7 @@ _LOCAL = ("output_dir", "threads", "device", "max_batch", "judge", "judge_args")
 
 
 class ExportError(TrainerError, RuntimeError):
-    """A model that cannot be exported or pushed; the message says what is missing."""
+    """A model that cannot be exported; the message says what is missing."""
 
 
 def find_checkpoint(path: Path) -> tuple[Path, RunFolder]:
@@ -100,34 +100,6 @@ def _write_trained(checkpoint: Path, run: RunFolder, folder: Path, name: str) ->
     model.save_pretrained(folder)
     load_tokenizer(checkpoint / "model").save_pretrained(folder)
     (folder / "README.md").write_text(card, encoding="utf-8")
-
-
-def push_model(folder: Path, repository: str) -> str:
-    """Upload an exported folder to the Hugging Face hub, into a new repository or an old one of that name.
-
-    Returns:
-        The address of the model's page.
-
-    Raises:
-        ExportError: If nobody is logged in, or the hub refuses.
-    """
-    import huggingface_hub
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-
-    if huggingface_hub.get_token() is None:
-        raise ExportError(
-            f"cannot push to {repository}: nobody is logged in to the Hugging Face hub; run `hf auth login` "
-            f"or set HF_TOKEN, then push {folder} with `hf upload {repository} {folder}`"
-        )
-    hub = huggingface_hub.HfApi()
-    try:
-        page = hub.create_repo(repository, repo_type="model", exist_ok=True)
-        hub.upload_folder(repo_id=repository, folder_path=folder, commit_message="Add the trained model")
-    except (HfHubHTTPError, HFValidationError, OSError) as error:
-        raise ExportError(
-            f"cannot push to {repository}: {str(error).splitlines()[0]} (the model lies in {folder})"
-        ) from error
-    return str(page)
 
 
 def _merged(folder: Path) -> nn.Module:

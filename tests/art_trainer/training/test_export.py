@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from art_trainer.cli.main import app
 from art_trainer.errors import CheckpointError
 from art_trainer.tracking.run_dir import list_checkpoints
-from art_trainer.training.export import ExportError, cell, export_model, push_model
+from art_trainer.training.export import ExportError, cell, export_model
 from tests.art_trainer.tiny_models import CHATML, tiny_model
 
 ENV = "tests.art_trainer.toy_envs:toy/Echo-v0"
@@ -132,25 +132,6 @@ def test_what_cannot_be_exported_is_named_and_nothing_is_written(
     weights = saved / "adapter_model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
     refused(tmp_path / "run", CheckpointError, r"safetensors is damaged")
-
-
-def test_pushing_makes_a_repository_and_uploads_the_folder(
-    trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hub = Mock()
-    hub.create_repo.return_value = "https://hub.example/me/guess"
-    monkeypatch.setattr("huggingface_hub.HfApi", lambda: hub)
-    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    with pytest.raises(ExportError, match="hf auth login"):
-        push_model(tmp_path / "out", "me/guess")
-    assert hub.mock_calls == []
-    monkeypatch.setattr("huggingface_hub.get_token", lambda: "token")
-    output = invoke("export", trained_run, tmp_path / "out", "--push-to-hub", "me/guess")
-    assert "On the Hub: https://hub.example/me/guess" in output
-    hub.create_repo.assert_called_once_with("me/guess", repo_type="model", exist_ok=True)
-    uploaded = hub.upload_folder.call_args.kwargs
-    assert uploaded["repo_id"] == "me/guess"
-    assert (Path(uploaded["folder_path"]) / "model.safetensors").exists()
 
 
 def test_foreign_text_cannot_break_a_table_or_the_page() -> None:
