@@ -89,8 +89,7 @@ class RunAnalysis:
         tasks: Success rates by task, of the last evaluation and of training.
         change: Difference between two evaluations.
         usage: Tokens ``sampled`` in training, ``read`` (prompts and observations, each once), sampled
-            ``per_episode`` and ``evaluated`` (sampled in evaluations); ``cost`` at the given prices. What is
-            not known is missing.
+            ``per_episode`` and ``evaluated`` (sampled in evaluations). What is not known is missing.
         findings: Results of all detectors, most certain first.
         verdict: Three sentences.
     """
@@ -147,8 +146,6 @@ def analyze(
     *,
     compare: bool = False,
     between: tuple[str, str] | None = None,
-    price: float | None = None,
-    price_read: float = 0.0,
 ) -> Analysis:
     """Analyze runs: whether they learned, where they fail, and whether the reward is hacked.
 
@@ -157,8 +154,6 @@ def analyze(
         compare: Also compare the last evaluation of each later run with that of the first.
         between: Names of two evaluations of each run (``evaluations/NAME.json``) to compare; by default
             those before and after training.
-        price: Price of a million sampled tokens, for the cost of the run; ``None``: it is not computed.
-        price_read: Price of a million prompt tokens.
 
     Raises:
         FileNotFoundError: If a folder does not exist.
@@ -172,8 +167,7 @@ def analyze(
         if not folder.path.is_dir():
             raise FileNotFoundError(f"no run folder at {folder.path}")
         _require_run(folder)
-    prices = None if price is None else (price, price_read)
-    found = tuple(_analyze_run(folder, between, prices) for folder in folders)
+    found = tuple(_analyze_run(folder, between) for folder in folders)
     return Analysis(found, _comparisons(folders) if compare else ())
 
 
@@ -186,9 +180,7 @@ def _require_run(folder: RunFolder) -> None:
         raise ConfigError(f"{folder.path} holds no run: {hint}")
 
 
-def _analyze_run(
-    folder: RunFolder, between: tuple[str, str] | None, prices: tuple[float, float] | None
-) -> RunAnalysis:
+def _analyze_run(folder: RunFolder, between: tuple[str, str] | None) -> RunAnalysis:
     records, settings = read_run(folder.path), folder.settings()
     first, last = _evaluations(folder, between)
     change = change_between(first, last, between or (BEFORE, AFTER)) if first and last else None
@@ -222,7 +214,7 @@ def _analyze_run(
         endings={name: count / whole.episodes for name, count in whole.tally("ending").most_common()},
         tasks=tasks,
         change=change,
-        usage=_usage(folder, records, whole, prices),
+        usage=_usage(folder, records, whole),
         findings=tuple(findings),
         verdict=verdict_of(evidence, findings, last, tasks, errors),
     )
@@ -297,9 +289,7 @@ def _recorded_share(whole: Sums, records: RunRecords, settings: Mapping[str, Any
     return min(1.0, (whole.episodes + whole.count("faults")) / (groups * size * records.last_step))
 
 
-def _usage(
-    folder: RunFolder, records: RunRecords, whole: Sums, prices: tuple[float, float] | None
-) -> dict[str, float]:
+def _usage(folder: RunFolder, records: RunRecords, whole: Sums) -> dict[str, float]:
     logged = sum(sums.get(("num_tokens", "sum"), 0.0) for _, sums in records.metrics.ranges())
     names = sorted(file.stem for file in folder.evaluations.glob("*.json"))
     evaluations = [folder.evaluation(name) for name in names if not name.startswith(BASELINE)]
@@ -310,8 +300,4 @@ def _usage(
         "per_episode": whole.mean("tokens"),
         "evaluated": float(evaluated),
     }
-    usage = {name: value for name, value in found.items() if value is not None}
-    if prices is not None and "sampled" in usage:
-        sampled, read = usage["sampled"] + evaluated, usage.get("read", 0.0)
-        usage["cost"] = (prices[0] * sampled + prices[1] * read) / 1e6
-    return usage
+    return {name: value for name, value in found.items() if value is not None}

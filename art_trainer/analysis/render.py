@@ -235,7 +235,7 @@ def record_summary(run: RunAnalysis) -> str:
 
 
 def usage_summary(usage: Mapping[str, float]) -> str:
-    """Tokens and cost in a sentence."""
+    """Tokens in a sentence."""
     parts = [
         f"{usage[name]:,.0f} {what}"
         for name, what in (
@@ -246,8 +246,7 @@ def usage_summary(usage: Mapping[str, float]) -> str:
         )
         if usage.get(name)
     ]
-    words = f"Tokens: {', '.join(parts) or 'none on record'}."
-    return f"{words} Cost at the prices given: {usage['cost']:.4g}." if "cost" in usage else words
+    return f"Tokens: {', '.join(parts) or 'none on record'}."
 
 
 # The page.

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from art_trainer.cli.options import Amount, File, Flag, JsonFile, command
+from art_trainer.cli.options import File, Flag, JsonFile, command
 
 
 @command(
@@ -19,15 +19,12 @@ from art_trainer.cli.options import Amount, File, Flag, JsonFile, command
     "`art-trainer analyze runs/honest runs/odd --compare --html both.html`.",
     "`art-trainer analyze runs/Email-v0-art-tiny-1 --between step-000050 step-000100` shows which tasks "
     "were won and lost from one checkpoint to another, in a run with `--eval-steps 50`.",
-    "`art-trainer analyze runs/Email-v0-art-tiny-1 --price 0.60 --price-read 0.15 --json analysis.json`.",
 )
 def analyze(
     runs: Annotated[Sequence[Path], Flag(metavar="RUN…", exists=True, file_okay=False)],
     *,
     compare: bool = False,
     between: Annotated[tuple[str, str], Flag(metavar="FIRST SECOND")] | None = None,
-    price: Amount | None = None,
-    price_read: Amount = 0.0,
     json_: JsonFile | None = None,
     html: File | None = None,
 ) -> None:
@@ -41,8 +38,6 @@ def analyze(
         compare: Compare each later run's last evaluation with the first run's.
         between: Two evaluations of each run to compare, files of evaluations/, such as step-000010.
             [default: before after]
-        price: Price of a million sampled tokens, for the run's cost.
-        price_read: Price of a million prompt tokens.
         html: Write a page with plots to this file.
     """
     from art_trainer.analysis import analyze as analyze_runs
@@ -51,7 +46,7 @@ def analyze(
 
     for file in filter(None, (json_, html)):
         require_writable(file)
-    analysis = analyze_runs(runs, compare=compare, between=between, price=price, price_read=price_read)
+    analysis = analyze_runs(runs, compare=compare, between=between)
     print_analysis(analysis, Console())
     if json_ is not None:
         write_text(json_, json.dumps(analysis.to_json(), ensure_ascii=False, indent=1))

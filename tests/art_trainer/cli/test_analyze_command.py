@@ -22,7 +22,7 @@ def hacked(tmp_path):
 
 
 def test_the_terminal_answers_three_questions_and_numbers_and_page_are_written(analyze, hacked, tmp_path):
-    words = analyze(hacked, "--json", tmp_path / "a.json", "--html", tmp_path / "a.html", "--price", "3")
+    words = analyze(hacked, "--json", tmp_path / "a.json", "--html", tmp_path / "a.html")
     assert "Did it learn? Not by more than chance: held-out success went from 50% to 50%" in words
     assert "Where does it fail? 50% of the 40 evaluated attempts fail" in words
     assert "Is the reward hacked? Yes" in words
