@@ -1,4 +1,4 @@
-"""Shows an analysis: the same tables in the terminal and on a page that opens offline."""
+"""Shows an analysis: the same tables in the terminal and in a run's report, which opens offline."""
 
 from __future__ import annotations
 
@@ -300,12 +300,6 @@ def _drawn(run: RunAnalysis, titles: Mapping[str, tuple[str, str]]) -> list[Char
         if name in curves
     ]
     return [chart for chart in charts if chart is not None]
-
-
-def analysis_page(analysis: Analysis) -> str:
-    """The HTML of a page that shows an analysis of one or more runs."""
-    runs = [(run, main_charts(run) + more_charts(run)) for run in analysis.runs]
-    return render_page("analysis.html.j2", runs=runs, comparisons=analysis.comparisons)
 
 
 def render_page(template: str, **values: Any) -> str:

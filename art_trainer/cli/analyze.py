@@ -1,4 +1,4 @@
-"""``art-trainer analyze``: the analysis of runs as tables, as a file of numbers and as a page."""
+"""``art-trainer analyze``: the analysis of runs as tables and as a file of numbers."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from art_trainer.cli.options import File, Flag, JsonFile, command
+from art_trainer.cli.options import Flag, JsonFile, command
 
 
 @command(
     "analyze",
     "`art-trainer analyze runs/Email-v0-art-tiny-1`.",
-    "`art-trainer analyze runs/honest runs/odd --compare --html both.html`.",
+    "`art-trainer analyze runs/honest runs/odd --compare`.",
     "`art-trainer analyze runs/Email-v0-art-tiny-1 --between step-000050 step-000100` shows which tasks "
     "were won and lost from one checkpoint to another, in a run with `--eval-steps 50`.",
 )
@@ -26,7 +26,6 @@ def analyze(
     compare: bool = False,
     between: Annotated[tuple[str, str], Flag(metavar="FIRST SECOND")] | None = None,
     json_: JsonFile | None = None,
-    html: File | None = None,
 ) -> None:
     """Analyze runs: did the model learn, where does it fail, does it cheat?
 
@@ -38,20 +37,16 @@ def analyze(
         compare: Compare each later run's last evaluation with the first run's.
         between: Two evaluations of each run to compare, files of evaluations/, such as step-000010.
             [default: before after]
-        html: Write a page with plots to this file.
     """
     from art_trainer.analysis import analyze as analyze_runs
-    from art_trainer.analysis.render import analysis_page, print_analysis
+    from art_trainer.analysis.render import print_analysis
     from art_trainer.tracking.run_dir import require_writable, write_text
 
-    for file in filter(None, (json_, html)):
-        require_writable(file)
+    if json_ is not None:
+        require_writable(json_)
     analysis = analyze_runs(runs, compare=compare, between=between)
     print_analysis(analysis, Console())
     if json_ is not None:
         write_text(json_, json.dumps(analysis.to_json(), ensure_ascii=False, indent=1))
-    if html is not None:
-        write_text(html, analysis_page(analysis))
-        typer.echo(f"Page: {html}")
     if any(run.damage for run in analysis.runs):
         raise typer.Exit(1)

@@ -6,8 +6,6 @@ from html.parser import HTMLParser
 
 import pytest
 
-from art_trainer.analysis import analyze
-from art_trainer.analysis.render import analysis_page
 from art_trainer.analysis.report import choose_samples, headline, shared_instructions, write_report
 from art_trainer.rollout.evaluate import EpisodeResult, Evaluation
 from art_trainer.tracking.run_dir import RunFolder, read_lines
@@ -106,19 +104,19 @@ def test_the_page_loads_nothing_and_what_a_run_holds_is_text(run):
     for name in ("before", "after"):
         fill(run, name, [True] * 3, reply=EVIL, observation=EVIL)
     run.write_settings({"env": EVIL, "model": EVIL, EVIL: EVIL})
-    for text in (page_of(run), analysis_page(analyze(run.path))):
-        page = Page(text)
-        assert not {"script", "link", "img", "iframe", "object", "form", "a"} & set(page.tags)
-        loading = ("src", "href", "style", "on")
-        assert not [name for name in page.attributes if name.startswith(loading)]
-        assert any("</pre><script>alert(1)</script>" in word for word in page.words)
-        assert "\x1b" not in text
-        style = re.search(r"<style>(.*?)</style>", text, re.S)[1]
-        assert not {"url(", "@import"} & set(re.findall(r"url\(|@import", style))
-        digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-        policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)[1]
-        wanted = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-        assert policy == wanted
+    text = page_of(run)
+    page = Page(text)
+    assert not {"script", "link", "img", "iframe", "object", "form", "a"} & set(page.tags)
+    loading = ("src", "href", "style", "on")
+    assert not [name for name in page.attributes if name.startswith(loading)]
+    assert any("</pre><script>alert(1)</script>" in word for word in page.words)
+    assert "\x1b" not in text
+    style = re.search(r"<style>(.*?)</style>", text, re.S)[1]
+    assert not {"url(", "@import"} & set(re.findall(r"url\(|@import", style))
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)[1]
+    wanted = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    assert policy == wanted
 
 
 def test_an_unfinished_run_says_so_and_shows_what_there_is(run):
@@ -146,7 +144,6 @@ def test_what_a_killed_run_left_and_missing_values_are_no_obstacle(run):
 def test_an_empty_folder_gives_a_page_and_a_missing_one_an_error(tmp_path):
     RunFolder(tmp_path).settings_file.touch()
     assert "Nothing was evaluated yet." in page_of(RunFolder(tmp_path))
-    assert "Unknown yet" in analysis_page(analyze(tmp_path))
     with pytest.raises(FileNotFoundError, match=r"no run folder at .*missing"):
         write_report(tmp_path / "missing")
 

@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from art_trainer.analysis.report import write_report
 from tests.art_trainer.analysis.drifting_runs import Play, honest, pays_length, write_evaluation, write_run
 
 EVIL = "\x1b[31m [bold]x[/bold] [/x]"
@@ -21,8 +22,8 @@ def hacked(tmp_path):
     return folder
 
 
-def test_the_terminal_answers_three_questions_and_numbers_and_page_are_written(analyze, hacked, tmp_path):
-    words = analyze(hacked, "--json", tmp_path / "a.json", "--html", tmp_path / "a.html")
+def test_the_terminal_answers_three_questions_and_numbers_are_written(analyze, hacked, tmp_path):
+    words = analyze(hacked, "--json", tmp_path / "a.json")
     assert "Did it learn? Not by more than chance: held-out success went from 50% to 50%" in words
     assert "Where does it fail? 50% of the 40 evaluated attempts fail" in words
     assert "Is the reward hacked? Yes" in words
@@ -31,17 +32,14 @@ def test_the_terminal_answers_three_questions_and_numbers_and_page_are_written(a
     assert words.index("strong") < words.index("not measured")
     data = json.loads((tmp_path / "a.json").read_text())
     assert data["runs"][0]["verdict"]["confidence"] == "strong"
-    page = (tmp_path / "a.html").read_text()
-    assert "the evidence is strong" in page
-    assert "<polyline" in page
 
 
-def test_damaged_records_are_named_first_and_are_a_failure(invoke, hacked, tmp_path):
+def test_damaged_records_are_named_first_and_are_a_failure(invoke, hacked):
     with (hacked / "metrics.jsonl").open("a") as stream:
         stream.write("garbage\n")
-    result = invoke("analyze", hacked, "--html", tmp_path / "a.html")
+    result = invoke("analyze", hacked)
     assert result.exit_code == 1
-    for text in (result.output, (tmp_path / "a.html").read_text()):
+    for text in (result.output, write_report(hacked).read_text()):
         words = " ".join(text.split())
         assert words.index("Warning: the records are damaged") < words.index("Did it learn?")
         assert "metrics.jsonl has 1 lines that cannot be read" in words
@@ -50,8 +48,7 @@ def test_damaged_records_are_named_first_and_are_a_failure(invoke, hacked, tmp_p
 def test_runs_and_evaluations_are_compared(analyze, hacked, tmp_path):
     other = write_run(tmp_path / "fair", honest, steps=8)
     write_evaluation(other, "after", [True] * 40)
-    assert "Episodes won 20, lost 0" in analyze(hacked, other, "--compare", "--html", tmp_path / "both.html")
-    assert "Episodes won 20, lost 0" in (tmp_path / "both.html").read_text()
+    assert "Episodes won 20, lost 0" in analyze(hacked, other, "--compare")
     write_evaluation(hacked, "step-10", [True] * 40)
     named = analyze(hacked, "--between", "step-10", "after")
     assert "step-10 → after" in named

@@ -27,7 +27,6 @@ WRITING = {
     "eval": ("eval", *ENV, "--policy", "random", "--json"),
     "judge eval": ("judge", "eval", *ENV, "--json"),
     "analyze": ("analyze", "RUN", "--json"),
-    "analyze's page": ("analyze", "RUN", "--html"),
     "make-suite": ("make-suite", *ENV),
 }
 """Commands that write; what they write comes last."""
