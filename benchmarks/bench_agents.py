@@ -88,7 +88,7 @@ def make_server() -> Any:
                     output = GenerationOutput(run, stopped=True, hit_stop_string=False, version=0)
                     job.started_version = 0
                     job.result.set_result(output)
-                time.sleep(0.001)
+                time.sleep(max(0.001, self._due[0][0] - now) if self._due else 0.01)
 
     server = AgentServer(policy)
     server.scheduler.close()

@@ -162,9 +162,8 @@ def _add_conversations() -> None:
         @_ROUTES.post(f"/v1{path}")
         async def converse(session: Episode, request: Request) -> Response:
             body = await read_json_body(request)
-            server: AgentServer = request.app.state.server
             exchange = await session.exchange(
-                await server.chat.in_thread(lambda: parse(dialect, body, session.stored)),
+                parse(dialect, body, session.stored),
                 writer,
                 body=body,
                 retry=request.headers.get("x-stainless-retry-count", "0") not in ("", "0"),
