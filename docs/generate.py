@@ -31,6 +31,24 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
+def on_post_build(config: Any) -> None:
+    """Write the site for language models: ``llms.txt``, the list of pages, and ``llms-full.txt``, their text.
+
+    The form is that of https://llmstxt.org.
+    """
+    folder, site = Path(config["docs_dir"]), Path(config["site_dir"])
+    listed, whole = [f"# {config['site_name']}\n\n> {config['site_description']}\n"], []
+    for address in _addresses(config["nav"]):
+        page = folder / address
+        if page.is_file():  # those made from the code are long lists
+            text = page.read_text(encoding="utf-8")
+            title = next(line.lstrip("# ") for line in text.splitlines() if line.startswith("#"))
+            listed.append(f"- [{title}]({address.removesuffix('.md')}.html)")
+            whole.append(text)
+    (site / "llms.txt").write_text("\n".join(listed) + "\n", encoding="utf-8")
+    (site / "llms-full.txt").write_text("\n\n".join(whole), encoding="utf-8")
+
+
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Show above a block why it is not run: what stands behind its language is no title to the extension."""
     return re.sub(r"^```(\w+) (no-run: [^\n\"]+)$", r'```\1 title="\2"', markdown, flags=re.MULTILINE)
