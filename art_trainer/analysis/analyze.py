@@ -117,11 +117,6 @@ class RunAnalysis:
     findings: tuple[Finding, ...]
     verdict: Verdict
 
-    @property
-    def name(self) -> str:
-        """The folder's own name."""
-        return Path(self.path).name
-
 
 @dataclass(frozen=True, slots=True)
 class Analysis:

@@ -143,7 +143,9 @@ def test_what_a_killed_run_left_and_missing_values_are_no_obstacle(run):
 
 def test_an_empty_folder_gives_a_page_and_a_missing_one_an_error(tmp_path):
     RunFolder(tmp_path).settings_file.touch()
-    assert "Nothing was evaluated yet." in page_of(RunFolder(tmp_path))
+    page = page_of(RunFolder(tmp_path))
+    assert "Nothing was evaluated yet." in page
+    assert "Unknown yet" in page
     with pytest.raises(FileNotFoundError, match=r"no run folder at .*missing"):
         write_report(tmp_path / "missing")
 
