@@ -1,0 +1,98 @@
+"""``art-trainer doctor``: what this machine can do, and what to install for what is missing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from importlib import metadata
+
+from rich.console import Console
+from rich.text import Text
+
+from art_trainer.cli.options import command
+
+_DISTRIBUTION = "art-gym"
+_NOT_FOR_USERS = ("test", "dev", "docs")
+_REQUIREMENT = re.compile(r"([\w.-]+).*?(?:extra\s*==\s*['\"]([\w-]+)['\"])")
+
+Row = tuple[str, str, str]
+"""What it is, what there is, and what to do about it."""
+
+
+@command("doctor", "`art-trainer doctor`, before a first run or with a report of a problem.")
+def doctor() -> None:
+    """Show what this machine can do: cores, memory, GPUs, the sandbox, extras; and what is missing."""
+    from art_trainer.cli.console import make_table
+
+    table = make_table(None, ["part", "here", "to do"], [])
+    for row in (*_machine(), *_sandbox(), *_extras()):
+        table.add_row(*map(Text, row))
+    Console().print(table)
+
+
+def _machine() -> Iterator[Row]:
+    import torch
+
+    from art_trainer.models.memory import free_memory
+
+    yield "art-gym", metadata.version(_DISTRIBUTION), ""
+    yield "Python", f"{platform.python_version()}, {platform.system()} {platform.machine()}", ""
+    yield "PyTorch", torch.__version__, ""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    yield "CPU cores", str(usable), ""
+    yield "free memory", _gib(free_memory(torch.device("cpu"))), ""
+    fast = "avx512_bf16" in _cpu_flags() or "amx_bf16" in _cpu_flags()
+    yield "bfloat16 on the CPU", "fast" if fast else "slow", "" if fast else "--dtype float32 without a GPU"
+    if not torch.cuda.is_available():
+        build = torch.version.cuda or "none"
+        todo = "" if torch.version.cuda else "for an NVIDIA GPU install PyTorch's CUDA build"
+        yield "NVIDIA GPU", f"none that PyTorch sees (its CUDA: {build})", todo
+    for index in range(torch.cuda.device_count()):
+        device = torch.device("cuda", index)
+        half = "" if torch.cuda.is_bf16_supported() else "too old for bfloat16: --dtype float32"
+        yield f"GPU {index}", f"{torch.cuda.get_device_name(index)}, {_gib(free_memory(device))} free", half
+
+
+def _sandbox() -> Iterator[Row]:
+    from art_gym.envs.coding.sandbox.check import available_backends
+
+    backends = available_backends()
+    works = any(backend.holds for backend in backends)
+    for backend in backends:
+        todo = "" if works else "art/Coding-v0 needs one: docs/guides/coding.md"
+        yield f"sandbox: {backend.name}", backend.detail if backend.holds else f"no: {backend.detail}", todo
+
+
+def _extras() -> Iterator[Row]:
+    """Each extra of the package, with what is missing for it."""
+    wanted: defaultdict[str, list[str]] = defaultdict(list)
+    for requirement in metadata.requires(_DISTRIBUTION) or []:
+        if (found := _REQUIREMENT.match(requirement)) and found[2] not in _NOT_FOR_USERS:
+            wanted[found[2]].append(found[1])
+    for extra, names in wanted.items():
+        missing = [name for name in names if not _installed(name)]
+        todo = f"pip install {' '.join(missing)}" if missing else ""
+        yield f"extra: {extra}", f"missing: {', '.join(missing)}" if missing else "installed", todo
+
+
+def _installed(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _cpu_flags() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as described:
+            return next((line for line in described if line.startswith("flags")), "")
+    except OSError:  # not on Linux
+        return ""
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB"
