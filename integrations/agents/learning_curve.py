@@ -66,7 +66,7 @@ def curve(model: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     torch.manual_seed(seed)
     config = GRPOConfig(
         output_dir=str(options.output / f"seed-{seed}"), seed=seed, max_steps=options.steps, eval_steps=0,
-        groups_per_step=options.groups, learning_rate=6e-5, max_completion_length=32,
+        groups_per_step=options.groups, learning_rate=6e-5, lr_final_ratio=0.3, max_completion_length=32,
         tokens_per_microbatch=1536, save_steps=0, eval_temperature=1.0, eval_episodes=options.episodes,
     )  # fmt: skip
     policy: TransformersPolicy = local_policy(
