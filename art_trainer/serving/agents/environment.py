@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any
 
 from art_gym.servers.mcp import AsyncEpisode
 from art_gym.servers.mcp_http import PATH, EpisodeSessions, Limits
@@ -49,15 +49,7 @@ class SeededTasks(Sequence[EnvTask]):
     def __len__(self) -> int:
         return sys.maxsize
 
-    @overload
-    def __getitem__(self, place: int) -> EnvTask: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[EnvTask]: ...
-
-    def __getitem__(self, place: int | slice) -> EnvTask | Sequence[EnvTask]:
-        if isinstance(place, slice):
-            raise TypeError("starts are named by one seed")
+    def __getitem__(self, place: int) -> EnvTask:  # type: ignore[override]
         return EnvTask(place, self._options)
 
 

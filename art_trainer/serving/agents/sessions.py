@@ -176,46 +176,38 @@ class Session:
             ApiError: The request is wrong, or the episode is closed.
         """
         async with self._opening:  # the retry of a request finds it
-            return await self._exchange(request, writer, body, retry, key)
-
-    async def _exchange(
-        self,
-        request: ConversationRequest,
-        writer: type[ResponseWriter],
-        body: Mapping[str, Any],
-        retry: bool,
-        key: str,
-    ) -> Exchange:
-        if self.ended.is_set():
-            raise _closed()
-        digest = hashlib.sha256(json.dumps([key, writer.__name__, body], sort_keys=True).encode()).hexdigest()
-        earlier = self._exchanges.get(digest)
-        if earlier is not None and earlier.can_be_fetched and (retry or key or earlier.lost):
-            return earlier
-        longest = self._policy.sampling.max_new_tokens
-        generation = request.generation(self._policy.sampling)
-        length = min(generation.max_length or longest, longest)
-        opened = await self._chat.in_thread(lambda: self._open(request, length))
-        stops, context = generation.stops, list(opened.history.context)
-        job = GenerationJob(
-            context=context,
-            uniforms=self._uniforms(generation.seed, opened, length),
-            stops=StopStrings(stops.strings, self._chat.decode) if stops.strings else None,
-            owner=self,
-        )
-        make_writer = partial(
-            writer,
-            request,
-            generation,
-            self._policy.name,
-            [context],
-            self._chat,
-            response_id=opened.id,
-            created=int(time.time()),
-        )
-        reply = self._sample(job, opened, make_writer())
-        self._exchanges[digest] = exchange = Exchange(job, reply, make_writer, stream=request.stream)
-        return exchange
+            if self.ended.is_set():
+                raise _closed()
+            digest = hashlib.sha256(
+                json.dumps([key, writer.__name__, body], sort_keys=True).encode()
+            ).hexdigest()
+            earlier = self._exchanges.get(digest)
+            if earlier is not None and earlier.can_be_fetched and (retry or key or earlier.lost):
+                return earlier
+            longest = self._policy.sampling.max_new_tokens
+            generation = request.generation(self._policy.sampling)
+            length = min(generation.max_length or longest, longest)
+            opened = await self._chat.in_thread(lambda: self._open(request, length))
+            stops, context = generation.stops, list(opened.history.context)
+            job = GenerationJob(
+                context=context,
+                uniforms=self._uniforms(generation.seed, opened, length),
+                stops=StopStrings(stops.strings, self._chat.decode) if stops.strings else None,
+                owner=self,
+            )
+            make_writer = partial(
+                writer,
+                request,
+                generation,
+                self._policy.name,
+                [context],
+                self._chat,
+                response_id=opened.id,
+                created=int(time.time()),
+            )
+            reply = self._sample(job, opened, make_writer())
+            self._exchanges[digest] = exchange = Exchange(job, reply, make_writer, stream=request.stream)
+            return exchange
 
     def set_reward(self, reward: Reward) -> None:
         """Set the reward, which ends the episode.
