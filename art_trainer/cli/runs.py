@@ -1,0 +1,58 @@
+"""``art-trainer runs``: the runs in a folder, with how far each is and what came of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from art_trainer.cli.options import command
+from art_trainer.errors import ConfigError, RecordError
+from art_trainer.formatting import duration, number, percent, sparkline
+from art_trainer.tracking.run_dir import AFTER, BEFORE, RunFolder
+
+
+@command("runs", "`art-trainer runs`, or `art-trainer runs experiments/` for another folder than `runs/`.")
+def runs(folder: Path = Path("runs")) -> None:
+    """List the runs in a folder: their state, the curve of the reward, and success before and after.
+
+    The newest is last. `art-trainer dash` shows the same and more in a browser.
+
+    Flags:
+        folder: Folder that contains runs.
+    """
+    from art_trainer.cli.console import make_table
+    from art_trainer.serving.dashboard.run_reader import RunReader
+
+    if not folder.is_dir():
+        raise ConfigError(f"no folder at {folder}: name one that contains runs")
+    found = [path for path in folder.iterdir() if path.is_dir() and RunFolder(path).holds_run]
+    if not found:
+        raise ConfigError(f"no run in {folder}: name a folder that contains runs")
+    headings = ["run", "model", "state", "reward by step"], ["step", "before", "after"]
+    table = make_table(None, *headings)
+    for path in sorted(found, key=lambda one: one.stat().st_mtime):
+        facts, run = RunReader(path).summary(), RunFolder(path)
+        rewards = [float(row["reward"]) for row in run.metrics().records if row.get("reward") is not None]
+        state = facts["state"]
+        if facts["seconds_left"] is not None:
+            state += f", {duration(facts['seconds_left'])} left"
+        if facts["stall"] is not None:
+            state += f": {facts['stall']['title']}"
+        step = f"{facts['step']}/{facts['max_steps'] or '?'}"
+        shown = path.name, facts["model"] or "–", state, sparkline(rewards), step
+        table.add_row(*map(Text, (*shown, _result(run, BEFORE), _result(run, AFTER))))
+    Console().print(table)
+
+
+def _result(run: RunFolder, name: str) -> str:
+    """Success in an evaluation, or without one the mean reward."""
+    try:
+        found = run.evaluation(name)
+    except RecordError:
+        return "damaged"
+    if found is None:
+        return "–"
+    text = percent(found.success) if found.success is not None else number(found.reward)
+    return text.partition(" ")[0]
