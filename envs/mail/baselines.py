@@ -7,6 +7,7 @@ of the question identify the mail; it is deliberately a bad one, and not for com
 
 from __future__ import annotations
 
+import calendar
 import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ import numpy as np
 from art_gym.baselines import Act, Baseline
 from art_gym.envs.mail.message import Message
 from art_gym.envs.mail.store.store import query_words
+from art_gym.envs.mail.synthetic.language import MONTHS
 from art_gym.parameters import Parameter
 from art_gym.tools import Tool
 
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 _GOOD_QUERY = 0.3  # how often the demonstrator searches the identifying words; otherwise three words in a row
 _BEST_LINE = 0.7  # how often it selects a line with the most matched words
 _MORE_CALLS = 0.12  # how often it reads or searches again before it ends
+_LOOKALIKES = 2  # the difficulty at which sender, month, first or last decide between mails
+_FULL_NAME = re.compile(r"[A-Z]\w+ [A-Z]\w+")
+_DATE = re.compile(rf"(?:(\d+) )?({'|'.join(MONTHS)}) (\d{{4}})")
 _STOP_WORDS = frozenset(
     (
         "a an the of for in on at to by from with about and or is are was were be been do does did has have "
@@ -68,6 +73,8 @@ def demonstrator(env: EmailEnv, rng: np.random.Generator) -> Act:
 
     It knows which words of the question identify the mail and searches them in a third of its tries.
     Otherwise it searches any three content words in a row. It often selects a line that is not the best.
+    Among look-alikes its good searches name sender and dates if the question does, and its best line is the
+    oldest or newest of those that match. It never knows which mail is right.
     """
     replies = _demonstrated_replies(env, rng)
     return lambda observation: next(replies)
@@ -118,8 +125,27 @@ def _noisy_search(env: EmailEnv, rng: np.random.Generator) -> str:
     content = _content_words(env.task.prompt)
     good = [word for word in query_words(env.task.prompt) if word in identifying]
     start = int(rng.integers(max(1, len(content) - 2)))
-    words = good if good and rng.random() < _GOOD_QUERY else content[start : start + 3]
-    return env.tools["search"].render({"query": " ".join(words)})
+    arguments = {"query": " ".join(content[start : start + 3])}
+    if good and rng.random() < _GOOD_QUERY:
+        arguments = {"query": " ".join(good)}
+        if env.task.data["difficulty"] == _LOOKALIKES:
+            arguments = _narrowed(good, env.task.prompt)
+    return env.tools["search"].render(arguments)
+
+
+def _narrowed(words: list[str], question: str) -> dict[str, str]:
+    """A search for the words that keeps to the sender, and to the day or month, that the question names."""
+    named, dated = _FULL_NAME.search(question), _DATE.search(question)
+    name = named.group() if named else ""
+    arguments = {"query": " ".join(word for word in words if word not in query_words(name))}
+    if named:
+        arguments["sender"] = name
+    if dated:
+        day, month, year = dated[1], MONTHS.index(dated[2]) + 1, int(dated[3])
+        last = calendar.monthrange(year, month)[1]
+        for argument, number in (("after", day or 1), ("before", day or last)):
+            arguments[argument] = f"{year}-{month:02d}-{int(number):02d}"
+    return arguments
 
 
 def _noisy_choice(env: EmailEnv, rng: np.random.Generator) -> int | None:
@@ -128,11 +154,29 @@ def _noisy_choice(env: EmailEnv, rng: np.random.Generator) -> int | None:
     if not listed:
         return None
     noise = rng.random(len(listed))
-    if rng.random() < _BEST_LINE:
+    best = rng.random() < _BEST_LINE
+    if best and env.task.data["difficulty"] == _LOOKALIKES:
+        return env.listed[_first_or_last(env)]
+    if best:
         scores = [matched + jitter for (_, matched), jitter in zip(listed, noise, strict=True)]
     else:
         scores = list(noise)
     return listed[int(np.argmax(scores))][0]
+
+
+def _first_or_last(env: EmailEnv) -> int:
+    """The oldest of the results that match best; if the last is asked for, the newest with its subject."""
+    listed = [(row, matched) for row, matched in env.results if row in env.listed]
+    most = max(matched for _, matched in listed)
+    oldest = [row for row, matched in listed if matched == most][-1]
+    if not re.search(r"\b(last|ended)\b", env.task.prompt):
+        return oldest
+    title = _title(env, oldest)
+    return next(row for row, _ in listed if _title(env, row) == title)
+
+
+def _title(env: EmailEnv, row: int) -> str:
+    return re.sub(r"^((Re|Fwd): )+", "", env.store.header(row).subject)
 
 
 def _end(env: EmailEnv, number: int | None) -> str:

@@ -9,9 +9,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from art_gym.envs.mail.baselines import _likely_value
+from art_gym.envs.mail.baselines import _first_or_last, _likely_value, _narrowed, demonstrator
 from art_gym.envs.mail.env import EmailEnv
 from art_gym.envs.mail.rewards import episode_facts
+from art_gym.envs.mail.store.store import query_words
 from tests.envs.mail.boxes import EVE, FALCON_MAILS, FALCON_QUESTIONS, mail, written
 from tests.envs.playing import last_info
 
@@ -117,6 +118,48 @@ def test_how_well_the_players_play(name: str, least: float, most: float) -> None
     harder = EmailEnv(difficulty=[2, 3, 4])
     for seed in range(10):
         last_info(harder, name, seed)
+
+
+def test_among_lookalikes_the_demonstrator_uses_sender_date_and_order_as_asked() -> None:
+    env = EmailEnv(difficulty=2)
+    assert 0.2 <= np.mean([last_info(env, "demonstrator", seed)["success"] for seed in range(100)]) < 0.5
+    right = []
+    for task in env.tasks.split("train"):
+        env.reset(seed=0, options={"task": task.id})
+        words = [word for word in query_words(task.prompt) if word in task.data["telling"]]
+        env.step(env.tools["search"].render(_narrowed(words, task.prompt)))
+        right.append(_first_or_last(env) in env._gold)
+    assert np.mean(right) >= 0.85
+
+
+@pytest.mark.parametrize(
+    ("asked", "arguments"),
+    [
+        ("I need the expenses by Ann Fell written in February 2024.", ("2024-02-01", "2024-02-29")),
+        ("Find the expenses mail from Ann Fell, sent on 3 May 2023.", ("2023-05-03", "2023-05-03")),
+        ("Which was the last expenses mail from Ann Fell?", ()),
+    ],
+)
+def test_what_a_search_among_lookalikes_is_narrowed_to(asked: str, arguments: tuple[str, ...]) -> None:
+    dates = dict(zip(("after", "before"), arguments, strict=False))
+    expected = {"query": "expenses", "sender": "Ann Fell"} | dates
+    assert _narrowed(["expenses", "ann", "fell"], asked) == expected
+    assert _narrowed(["audit", "swan"], "Find the first mail of the Swan audit.") == {"query": "audit swan"}
+
+
+def test_the_demonstrator_does_not_know_which_mail_is_right() -> None:
+    env = EmailEnv(difficulty=[1, 2])
+    for seed in range(20):
+        replies = []
+        for gold in (True, False):
+            observation, _ = env.reset(seed=seed)
+            env._gold = env._gold if gold else frozenset()
+            act, ended, said = demonstrator(env, np.random.default_rng(seed)), False, []
+            while not ended:
+                said.append(act(observation))
+                observation, _, ended, *_ = env.step(said[-1])
+            replies.append(said)
+        assert replies[0] == replies[1]
 
 
 @pytest.mark.parametrize(
