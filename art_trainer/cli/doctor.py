@@ -24,11 +24,14 @@ Row = tuple[str, str, str]
 
 @command("doctor", "`art-trainer doctor`, before a first run or with a report of a problem.")
 def doctor() -> None:
-    """Show what this machine can do: cores, memory, GPUs, the sandbox, extras; and what is missing."""
+    """Show what this machine can do, cores, memory, GPUs and extras, and what to install for what is missing.
+
+    `art-gym sandbox check` does the same for the sandbox of `art/Coding-v0`.
+    """
     from art_trainer.cli.console import make_table
 
     table = make_table(None, ["part", "here", "to do"], [])
-    for row in (*_machine(), *_sandbox(), *_extras()):
+    for row in (*_machine(), *_extras()):
         table.add_row(*map(Text, row))
     Console().print(table)
 
@@ -54,16 +57,6 @@ def _machine() -> Iterator[Row]:
         device = torch.device("cuda", index)
         half = "" if torch.cuda.is_bf16_supported() else "too old for bfloat16: --dtype float32"
         yield f"GPU {index}", f"{torch.cuda.get_device_name(index)}, {_gib(free_memory(device))} free", half
-
-
-def _sandbox() -> Iterator[Row]:
-    from art_gym.envs.coding.sandbox.check import available_backends
-
-    backends = available_backends()
-    works = any(backend.holds for backend in backends)
-    for backend in backends:
-        todo = "" if works else "art/Coding-v0 needs one: docs/guides/coding.md"
-        yield f"sandbox: {backend.name}", backend.detail if backend.holds else f"no: {backend.detail}", todo
 
 
 def _extras() -> Iterator[Row]:

@@ -6,15 +6,12 @@ from collections.abc import Callable
 import pytest
 from click.testing import Result
 
-from art_gym.envs.coding.sandbox import check
 from art_trainer.cli import doctor
 
 
 def test_what_is_here_and_what_to_install(
     invoke: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layers = [check.Layer("zygote", False, "no namespaces"), check.Layer("container", False, "no engine")]
-    monkeypatch.setattr(check, "available_backends", lambda: layers)
     monkeypatch.setattr(doctor, "_cpu_flags", lambda: "flags : sse2")
     monkeypatch.setattr(doctor, "_installed", lambda name: name != "pettingzoo")
     found = invoke("doctor")
@@ -22,8 +19,6 @@ def test_what_is_here_and_what_to_install(
     rows = {row.split("│")[1].strip(): row for row in found.output.splitlines() if row.startswith("│")}
     assert platform.python_version() in rows["Python"]
     assert "--dtype float32" in rows["bfloat16 on the CPU"]
-    assert "no: no namespaces" in rows["sandbox: zygote"]
-    assert "art/Coding-v0 needs one" in rows["sandbox: zygote"]
     assert "pip install pettingzoo" in rows["extra: pettingzoo"]
     assert "installed" in rows["extra: train"]
     assert "extra: test" not in rows

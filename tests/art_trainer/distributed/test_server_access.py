@@ -87,7 +87,9 @@ def test_no_route_answers_without_the_token(whole: Served) -> None:
                     answer = client.request(method, path, json={})
                 assert answer.status_code == 401, (method, path, token)
                 assert answer.headers["www-authenticate"] == "Bearer"
-                assert path == "/" or answer.json()["error"]["code"] == "invalid_api_key"
+                if path != "/":
+                    error = answer.json()["error"]
+                    assert error.get("code", error.get("details", {}).get("error_code")) == "invalid_api_key"
 
 
 def test_the_token_opens_the_routes_and_there_are_no_documentation_pages(whole: Served) -> None:
@@ -111,7 +113,8 @@ OWN, HOST = "{url}", "{host}"
         ({"authorization": f"Basic {TOKEN}"}, 401),
         ({"authorization": TOKEN}, 401),
         ({"authorization": f"Bearer {TOKEN}, Bearer {TOKEN}"}, 401),
-        ({"authorization": "", "x-api-key": TOKEN, "cookie": f"token={TOKEN}"}, 401),
+        ({"authorization": "", "x-api-key": TOKEN}, 200),
+        ({"authorization": "", "x-api-key": f"{TOKEN}x", "cookie": f"token={TOKEN}"}, 401),
         ({"origin": OWN}, 200),
         *(({"origin": origin}, 403) for origin in ("http://evil.example", "null", "", "file://")),
         *(({"origin": origin}, 403) for origin in (f"{OWN}.evil.example", f"x://{HOST}")),

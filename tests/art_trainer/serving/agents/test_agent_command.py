@@ -194,11 +194,11 @@ def test_mistakes_are_named_before_anything_runs(tmp_path: Path) -> None:
         Program("python 'x", tmp_path, timeout=1)
     with pytest.raises(ConfigError, match=r"has \{kind\}, but a task has only \{task\}, \{level\}"):
         Program("python {kind}", tmp_path, timeout=1).arguments({"level": 1})
-    file = tmp_path / "reward.py"
-    for source, named in (("x = 1", "no function"), ("1 / 0", "ZeroDivisionError"), (None, "no such")):
-        file.unlink(missing_ok=True) if source is None else file.write_text(source)
+    (tmp_path / "without.py").write_text("x = 1")
+    (tmp_path / "raises.py").write_text("1 / 0")
+    for name, named in (("without", "no function"), ("raises", "ZeroDivisionError"), ("other", "no such")):
         with pytest.raises(ConfigError, match=named):
-            load_reward(file)
+            load_reward(tmp_path / f"{name}.py")
     tasks = tmp_path / "tasks.jsonl"
     for text, named in (("\n", "no task"), ('{"a": 1}\n{"b": ', "line 2"), (None, "No such file")):
         tasks.unlink(missing_ok=True) if text is None else tasks.write_text(text)
