@@ -29,6 +29,8 @@ _GOOD_QUERY = 0.3  # how often the demonstrator searches the identifying words; 
 _BEST_LINE = 0.7  # how often it selects a line with the most matched words
 _MORE_CALLS = 0.12  # how often it reads or searches again before it ends
 _LOOKALIKES = 2  # the difficulty at which sender, month, first or last decide between mails
+_NARROWED_QUERY, _FIRST_OR_LAST = 0.7, 0.9  # the same two shares there, where chance succeeds less often
+_LAST = re.compile(r"\b(?:last|ended)\b")
 _FULL_NAME = re.compile(r"[A-Z]\w+ [A-Z]\w+")
 _DATE = re.compile(rf"(?:(\d+) )?({'|'.join(MONTHS)}) (\d{{4}})")
 _STOP_WORDS = frozenset(
@@ -73,8 +75,8 @@ def demonstrator(env: EmailEnv, rng: np.random.Generator) -> Act:
 
     It knows which words of the question identify the mail and searches them in a third of its tries.
     Otherwise it searches any three content words in a row. It often selects a line that is not the best.
-    Among look-alikes its good searches name sender and dates if the question does, and its best line is the
-    oldest or newest of those that match. It never knows which mail is right.
+    Among look-alikes it searches well in seven of ten tries, by sender and dates if the question names them,
+    and takes the oldest or newest line as asked. It never knows which mail is right.
     """
     replies = _demonstrated_replies(env, rng)
     return lambda observation: next(replies)
@@ -125,19 +127,23 @@ def _noisy_search(env: EmailEnv, rng: np.random.Generator) -> str:
     content = _content_words(env.task.prompt)
     good = [word for word in query_words(env.task.prompt) if word in identifying]
     start = int(rng.integers(max(1, len(content) - 2)))
-    arguments = {"query": " ".join(content[start : start + 3])}
-    if good and rng.random() < _GOOD_QUERY:
-        arguments = {"query": " ".join(good)}
-        if env.task.data["difficulty"] == _LOOKALIKES:
-            arguments = _narrowed(good, env.task.prompt)
+    arguments: dict[str, object] = {"query": " ".join(content[start : start + 3])}
+    alike = env.task.data["difficulty"] == _LOOKALIKES
+    if good and rng.random() < (_NARROWED_QUERY if alike else _GOOD_QUERY):
+        arguments = _narrowed(good, env.task.prompt) if alike else {"query": " ".join(good)}
     return env.tools["search"].render(arguments)
 
 
-def _narrowed(words: list[str], question: str) -> dict[str, str]:
-    """A search for the words that keeps to the sender, and to the day or month, that the question names."""
+def _narrowed(words: list[str], question: str) -> dict[str, object]:
+    """A search for the words that keeps to the sender, and to the day or month, that the question names.
+
+    Without a date few are listed, so that the first or last of them is likely the one. Of a conversation the
+    first mail is the best match: its answers hold the words only where they quote it.
+    """
     named, dated = _FULL_NAME.search(question), _DATE.search(question)
     name = named.group() if named else ""
-    arguments = {"query": " ".join(word for word in words if word not in query_words(name))}
+    query = " ".join(word for word in words if word not in query_words(name))
+    arguments: dict[str, object] = {"query": query}
     if named:
         arguments["sender"] = name
     if dated:
@@ -145,6 +151,8 @@ def _narrowed(words: list[str], question: str) -> dict[str, str]:
         last = calendar.monthrange(year, month)[1]
         for argument, number in (("after", day or 1), ("before", day or last)):
             arguments[argument] = f"{year}-{month:02d}-{int(number):02d}"
+    else:
+        arguments["limit"] = 4 if _LAST.search(question) else 3 if named else 1
     return arguments
 
 
@@ -154,8 +162,9 @@ def _noisy_choice(env: EmailEnv, rng: np.random.Generator) -> int | None:
     if not listed:
         return None
     noise = rng.random(len(listed))
-    best = rng.random() < _BEST_LINE
-    if best and env.task.data["difficulty"] == _LOOKALIKES:
+    alike = env.task.data["difficulty"] == _LOOKALIKES
+    best = rng.random() < (_FIRST_OR_LAST if alike else _BEST_LINE)
+    if best and alike:
         return env.listed[_first_or_last(env)]
     if best:
         scores = [matched + jitter for (_, matched), jitter in zip(listed, noise, strict=True)]
@@ -169,7 +178,7 @@ def _first_or_last(env: EmailEnv) -> int:
     listed = [(row, matched) for row, matched in env.results if row in env.listed]
     most = max(matched for _, matched in listed)
     oldest = [row for row, matched in listed if matched == most][-1]
-    if not re.search(r"\b(last|ended)\b", env.task.prompt):
+    if not _LAST.search(env.task.prompt):
         return oldest
     title = _title(env, oldest)
     return next(row for row, _ in listed if _title(env, row) == title)

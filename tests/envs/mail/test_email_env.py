@@ -122,29 +122,28 @@ def test_how_well_the_players_play(name: str, least: float, most: float) -> None
 
 def test_among_lookalikes_the_demonstrator_uses_sender_date_and_order_as_asked() -> None:
     env = EmailEnv(difficulty=2)
-    assert 0.2 <= np.mean([last_info(env, "demonstrator", seed)["success"] for seed in range(100)]) < 0.5
+    assert 0.5 <= np.mean([last_info(env, "demonstrator", seed)["success"] for seed in range(100)]) < 0.75
     right = []
     for task in env.tasks.split("train"):
         env.reset(seed=0, options={"task": task.id})
         words = [word for word in query_words(task.prompt) if word in task.data["telling"]]
         env.step(env.tools["search"].render(_narrowed(words, task.prompt)))
         right.append(_first_or_last(env) in env._gold)
-    assert np.mean(right) >= 0.85
+    assert np.mean(right) >= 0.8
 
 
 @pytest.mark.parametrize(
-    ("asked", "arguments"),
+    ("asked", "dates"),
     [
         ("I need the expenses by Ann Fell written in February 2024.", ("2024-02-01", "2024-02-29")),
         ("Find the expenses mail from Ann Fell, sent on 3 May 2023.", ("2023-05-03", "2023-05-03")),
-        ("Which was the last expenses mail from Ann Fell?", ()),
     ],
 )
-def test_what_a_search_among_lookalikes_is_narrowed_to(asked: str, arguments: tuple[str, ...]) -> None:
-    dates = dict(zip(("after", "before"), arguments, strict=False))
-    expected = {"query": "expenses", "sender": "Ann Fell"} | dates
-    assert _narrowed(["expenses", "ann", "fell"], asked) == expected
-    assert _narrowed(["audit", "swan"], "Find the first mail of the Swan audit.") == {"query": "audit swan"}
+def test_what_a_search_among_lookalikes_is_narrowed_to(asked: str, dates: tuple[str, str]) -> None:
+    words, named = ["expenses", "ann", "fell"], {"query": "expenses", "sender": "Ann Fell"}
+    assert _narrowed(words, asked) == named | dict(zip(("after", "before"), dates, strict=True))
+    assert _narrowed(words, "Which was the last expenses mail from Ann Fell?") == named | {"limit": 4}
+    assert _narrowed(["swan"], "Find the first mail of the Swan audit.") == {"query": "swan", "limit": 1}
 
 
 def test_the_demonstrator_does_not_know_which_mail_is_right() -> None:
