@@ -144,8 +144,13 @@ def resident_kib() -> float:
 
 
 def measure(attempts: int) -> Load:
-    """Play attempts against one server."""
+    """Play attempts against one server, after one that is not counted."""
+    from art_trainer.serving.http.server import shorten_garbage_collections
+
     with make_server() as server:
+        first = server.open()
+        asyncio.run(attempt(server.base_url(first), first.token))
+        shorten_garbage_collections()  # as the command does
         sessions = [server.open(number) for number in range(attempts)]
         places = [(server.base_url(session), session.token) for session in sessions]
         context = multiprocessing.get_context("spawn")

@@ -112,14 +112,10 @@ def serving(folder: Path, weights_bytes: int = 1000) -> Iterator[tuple[Any, Any]
     """A server with a result log in a folder; yields it and its task queue."""
     from art_trainer.distributed.protocol import Limits, RunSpec
     from art_trainer.distributed.result_log import ResultLog
-    from art_trainer.distributed.server import (
-        RunProgress,
-        ServerOptions,
-        TrainingServer,
-        shorten_garbage_collections,
-    )
+    from art_trainer.distributed.server import RunProgress, ServerOptions, TrainingServer
     from art_trainer.distributed.task_queue import TaskQueue
     from art_trainer.inference.sampling import SamplingParams
+    from art_trainer.serving.http.server import shorten_garbage_collections
 
     file = folder / "weights"
     with file.open("wb") as stream:

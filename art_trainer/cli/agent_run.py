@@ -28,6 +28,7 @@ from art_trainer.serving.agents.command import (
     read_tasks,
 )
 from art_trainer.serving.agents.rollouts import Agent, AgentBackend, AgentLimits
+from art_trainer.serving.http.server import shorten_garbage_collections
 from art_trainer.signals import sigterm_as_sigint
 from art_trainer.tracking.run_dir import AFTER, BEFORE
 from art_trainer.training.distributed import init_distributed
@@ -84,6 +85,7 @@ def train_agent(settings: Settings, console: Console, *, dry_run: bool = False) 
         settings = sized_for(settings, policy.model.device)  # type: ignore[arg-type]
         folder.write_settings({**settings.to_mapping(), "threads": torch.get_num_threads()})
         _log.info("Run folder: %s", folder.path)
+        shorten_garbage_collections()
         with reported(folder, "train"), ExitStack() as stack:
             stack.callback(job.program.close)
             limits = AgentLimits(settings.run.agent_timeout + _GRACE, settings.run.agent_concurrency)

@@ -152,11 +152,12 @@ def server_setup(
         dashboard: Serve the dashboard.
     """
     from art_trainer.distributed.backend import RemoteBackend
-    from art_trainer.distributed.server import RunProgress, shorten_garbage_collections
+    from art_trainer.distributed.server import RunProgress
     from art_trainer.rollout.backend import RolloutSetup
     from art_trainer.serving.dashboard import RunsSource, dashboard_router, page
     from art_trainer.serving.dialects import ServedPolicy
     from art_trainer.serving.dialects.router import dialect_router
+    from art_trainer.serving.http.server import shorten_garbage_collections
 
     run, config, folder = settings.run, settings.config, settings.folder.path
     progress = RunProgress(folder.name, config.max_steps)

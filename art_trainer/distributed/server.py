@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -37,17 +36,6 @@ _ROUTES = "/status, /prompt, /model, /weights/{version}, /ws/{client_id} and /sh
 _ETA_STEPS = 10
 _NO_VERSION = "there are no weights of this version, or no longer"
 VersionNumber = Annotated[int, PathParameter(ge=0, le=2**53)]
-
-
-def shorten_garbage_collections() -> None:
-    """Leave out of Python's garbage collections what is loaded by now, and make full ones ten times rarer.
-
-    A full one stops the event loop: with a thousand workers for 0.2 to 0.35 s, most of it for the objects of
-    imported packages. For processes that do nothing but serve and train.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*gc.get_threshold()[:2], 100)
 
 
 class RunProgress:

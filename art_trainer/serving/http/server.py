@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import threading
 from dataclasses import dataclass
@@ -39,6 +40,17 @@ class Certificate:
 
     certificate: Path
     key: Path
+
+
+def shorten_garbage_collections() -> None:
+    """Leave out of Python's garbage collections what is loaded by now, and make full ones ten times rarer.
+
+    A full one stops the event loop: with a thousand clients for 0.2 to 0.35 s, most of it for the objects of
+    imported packages. For processes that do nothing but serve and train.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*gc.get_threshold()[:2], 100)
 
 
 def listen(host: str, port: int) -> socket.socket:
