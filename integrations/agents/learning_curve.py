@@ -30,7 +30,7 @@ from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.models.loading import ModelOptions
 from art_trainer.rollout.envs import env_maker
 from art_trainer.serving.agents import AgentBackend, AgentLimits
-from art_trainer.serving.agents.environment import EnvTask, SeededTasks
+from art_trainer.serving.agents.environment import EnvTask, SeededTasks, episode_reward
 from art_trainer.serving.agents.sessions import Reward
 from art_trainer.training.run_setup import local_policy
 from art_trainer.training.trainer import EVALUATION_SEED, GRPOTrainer
@@ -56,9 +56,7 @@ async def agent(base_url: str, api_key: str, task: EnvTask) -> Reward:
     player = Agent(model, tools=[tool(function) for function in episode.tools], retries=0)
     with contextlib.suppress(UsageLimitExceeded, UnexpectedModelBehavior):  # the model's own fault
         await player.run(episode.observation, usage_limits=UsageLimits(request_limit=5))
-    result = episode.close()
-    left = result["ended_by"] == "leaving"
-    return Reward(reward=result["reward"], success=result["success"], truncated=left)
+    return episode_reward(episode.close())
 
 
 def curve(model: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:

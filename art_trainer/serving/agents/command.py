@@ -1,8 +1,8 @@
 """An agent that is a program: run once for each attempt, in a folder of its own.
 
 The program finds the episode's URL and key where the official clients look for them, in ``OPENAI_BASE_URL``,
-``OPENAI_API_KEY``, ``ANTHROPIC_BASE_URL`` and ``ANTHROPIC_API_KEY``, and its task in its arguments or in
-``ART_TASK``.
+``OPENAI_API_KEY``, ``ANTHROPIC_BASE_URL`` and ``ANTHROPIC_API_KEY``, and its task in its arguments. It is
+told nothing else of the task, which may hold the answer, and cannot set its own reward.
 """
 
 from __future__ import annotations
@@ -78,15 +78,14 @@ class Program:
         found = shutil.which(self._arguments[0]) if self._arguments else None
         if found is None:
             raise ConfigError(f"agent {command!r}: no program {next(iter(self._arguments), '')!r} in PATH")
-        # Attempts run in other folders than this one: what is a file here gets its whole path.
-        self._arguments = [
-            str(Path(part).resolve()) if Path(part).is_file() else part for part in self._arguments
-        ]
-        self._arguments[0] = found
+        # Attempts run in other folders than this one: what is a file here gets its whole path. Links stay, as
+        # the Python of a virtual environment is one.
+        parts = [found, *self._arguments[1:]]
+        self._arguments = [os.path.abspath(part) if Path(part).is_file() else part for part in parts]
         self._folder = folder
         self._timeout = timeout
-        self._numbers = itertools.count(sum(1 for _ in folder.glob("*")))
-        self._folders: list[Path] = []
+        self._folders = sorted(folder.glob("[0-9]*"))
+        self._numbers = itertools.count(int(self._folders[-1].name) + 1 if self._folders else 0)
         self._running: set[subprocess.Popen[bytes]] = set()
         self._closed = False
         self._lock = threading.Lock()
@@ -127,7 +126,7 @@ class Program:
         self._forget_folders(place)
         urls = {"OPENAI_BASE_URL": base_url, "OPENAI_API_BASE": base_url, "OPENAI_API_KEY": api_key}
         claude = {"ANTHROPIC_BASE_URL": base_url.removesuffix("/v1"), "ANTHROPIC_API_KEY": api_key}
-        given = {**os.environ, **urls, **claude, "ART_TASK": _text(task), **(env or {})}
+        given = {**os.environ, **urls, **claude, **(env or {})}
         with (place / OUTPUT).open("wb") as printed:
             started = subprocess.Popen(
                 self.arguments(task),
@@ -176,6 +175,7 @@ class CommandAgent:
     """
 
     __name__ = "agent"
+    posts_reward = False
 
     def __init__(self, program: Program, reward: RewardFunction) -> None:
         self._program = program

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -65,6 +65,8 @@ class EnvCommandAgent:
         name: The environment's name.
     """
 
+    posts_reward = False
+
     def __init__(self, program: Program, make_env: MakeEnv, name: str) -> None:
         self.__name__ = name
         self._program = program
@@ -74,7 +76,7 @@ class EnvCommandAgent:
         """Play one attempt.
 
         Raises:
-            RuntimeError: The program never opened a session, or the environment failed.
+            RuntimeError: The environment failed, or the program ended with an error before its first call.
         """
 
         def begin() -> ToolEpisode:
@@ -84,17 +86,26 @@ class EnvCommandAgent:
             given = {MCP_URL: url, MCP_TOKEN: api_key}
             attempt = self._program.run(base_url, api_key, episode.introduction, given)
         result = episode.result()
-        if result["ended_by"] == "fault":
-            raise RuntimeError(f"the environment failed: {result['fault']}")
         if not result["turns"] and attempt.exit_code:
             raise failed_attempt(attempt)
-        metrics = {"turns": float(result["turns"]), **result.get("metrics", {})}
-        return Reward(
-            reward=result["reward"],
-            success=result.get("success"),
-            truncated=result["ended_by"] != "termination",
-            metrics={name: float(value) for name, value in metrics.items() if isinstance(value, int | float)},
-        )
+        return episode_reward(result)
+
+
+def episode_reward(result: Mapping[str, Any]) -> Reward:
+    """The reward of an episode, from what :meth:`.ToolEpisode.result` gives.
+
+    Raises:
+        RuntimeError: The environment failed.
+    """
+    if result["ended_by"] == "fault":
+        raise RuntimeError(f"the environment failed: {result['fault']}")
+    metrics = {"turns": result["turns"], **result.get("metrics", {})}
+    return Reward(
+        reward=result["reward"],
+        success=result.get("success"),
+        truncated=result["ended_by"] != "termination",
+        metrics={name: float(value) for name, value in metrics.items() if isinstance(value, int | float)},
+    )
 
 
 @contextmanager

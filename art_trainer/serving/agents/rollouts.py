@@ -100,7 +100,8 @@ class AgentBackend(SelfContainedBackend):
     parameters may change.
 
     Args:
-        agent: The agent, see :data:`Agent`.
+        agent: The agent, see :data:`Agent`. With an attribute ``posts_reward`` that is false, only what it
+            returns is its reward.
         tasks: What it is trained on: anything the agent understands; an ``id``, as attribute or key, names a
             task.
         policy: The policy in training, which answers it.
@@ -222,7 +223,9 @@ class AgentBackend(SelfContainedBackend):
     def _play(self, task: _Task, spec: EpisodeSpec, stop: threading.Event) -> tuple[Episode, EpisodeTiming]:
         """Run the agent in a thread, which cannot be stopped but can be abandoned."""
         started, deadline = time.time(), time.monotonic() + self._limits.timeout
-        session = self.server.open(spec.rng_seed)
+        # A program that runs the model's commands has the episode's token, and with it the model.
+        takes_reward = getattr(self._agent, "posts_reward", True)
+        session = self.server.open(spec.rng_seed, takes_reward=takes_reward)
         done: Future[Reward | None] = Future()
         given = (self._agent, self.server.base_url(session), session, task.task, done, self._loop)
         threading.Thread(target=_run_agent, args=given, name="agent", daemon=True).start()

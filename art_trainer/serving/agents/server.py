@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, ClassVar
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -98,13 +98,14 @@ class AgentServer:
         self.url = self._thread.url
         self.scheduler = BatchScheduler(policy)
 
-    def open(self, rng_seed: int | Sequence[int] = 0) -> Session:
+    def open(self, rng_seed: int | Sequence[int] = 0, *, takes_reward: bool = True) -> Session:
         """Start an episode.
 
         Args:
             rng_seed: Seeds the policy's randomness; equal seeds and messages get equal replies.
+            takes_reward: Whether whoever has the episode's token may post its reward.
         """
-        session = Session(self.policy, self.chat, self.scheduler, rng_seed)
+        session = Session(self.policy, self.chat, self.scheduler, rng_seed, takes_reward=takes_reward)
         self._sessions[session.id] = session
         return session
 
@@ -157,26 +158,26 @@ async def count_tokens(session: Episode, request: Request) -> Response:
     return await token_count(request, request.app.state.server.chat)
 
 
-def _add_conversations() -> None:
-    def add(path: str, dialect: type[ConversationRequest], writer: type[ResponseWriter]) -> None:
-        @_ROUTES.post(f"/v1{path}")
-        async def converse(session: Episode, request: Request) -> Response:
-            body = await read_json_body(request)
-            exchange = await session.exchange(
-                parse(dialect, body, session.stored),
-                writer,
-                body=body,
-                retry=request.headers.get("x-stainless-retry-count", "0") not in ("", "0"),
-                key=request.headers.get("idempotency-key", ""),
-            )
-            exchange.clients += 1
-            return await respond(request, exchange, exchange.make_writer())
+def _endpoint(
+    dialect: type[ConversationRequest], writer: type[ResponseWriter]
+) -> Callable[..., Awaitable[Response]]:
+    async def converse(session: Episode, request: Request) -> Response:
+        body = await read_json_body(request)
+        exchange = await session.exchange(
+            parse(dialect, body, session.stored),
+            writer,
+            body=body,
+            retry=request.headers.get("x-stainless-retry-count", "0") not in ("", "0"),
+            key=request.headers.get("idempotency-key", ""),
+        )
+        exchange.clients += 1
+        return await respond(request, exchange, exchange.make_writer())
 
-    for path, pair in _DIALECTS.items():
-        add(path, *pair)
+    return converse
 
 
-_add_conversations()
+for _path, _dialect in _DIALECTS.items():
+    _ROUTES.add_api_route(f"/v1{_path}", _endpoint(*_dialect), methods=["POST"])
 
 
 @_ROUTES.get("/v1/models")
@@ -195,6 +196,8 @@ async def list_conversations(session: Episode) -> Response:
 @_ROUTES.post("/reward")
 async def post_reward(session: Episode, request: Request) -> Response:
     """Set the episode's reward, which ends it."""
+    if not session.takes_reward:
+        raise ApiError("this episode is paid by who runs the agent: no reward is posted", "reward_refused")
     reward = parse(Reward, await read_json_body(request))
     session.set_reward(reward)
     return JSONResponse({"episode": session.id, "reward": reward.reward})

@@ -127,6 +127,7 @@ class Session:
         recording: What was read and sampled.
         stored: Responses that a later request may continue.
         reward: The reward, once known.
+        takes_reward: Whether whoever has the token may post the reward.
         error: Outcome and message if the newest request failed for a reason that is not the request.
         ended: Set once there is a reward or the session is closed.
     """
@@ -137,7 +138,10 @@ class Session:
         chat: AgentChat,
         scheduler: BatchScheduler,
         rng_seed: int | Sequence[int],
+        *,
+        takes_reward: bool = True,
     ) -> None:
+        self.takes_reward = takes_reward
         self.id = secrets.token_hex(8)
         self.token = secrets.token_urlsafe(24)
         self.recording = Recording(chat, policy.max_context)

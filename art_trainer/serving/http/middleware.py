@@ -35,6 +35,7 @@ _SECURITY_HEADERS = {
 _STATUS = {
     "invalid_api_key": 401,
     "wrong_origin": 403,
+    "reward_refused": 403,
     "not_found": 404,
     "model_not_found": 404,
     "too_slow": 408,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -29,7 +28,7 @@ from tests.art_trainer.serving.helpers import ScriptedScheduler, tiny_policy
 from tests.art_trainer.waiting import until
 
 ASK = """
-import json, os, sys, urllib.request
+import json, os, sys, urllib.error, urllib.request
 
 def ask(*texts):
     url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
@@ -114,14 +113,17 @@ def test_a_program_gets_its_task_its_url_and_a_folder(write: Any, run: Any) -> N
         seen.append(attempt)
         return {"reward": 0.5, "success": True, "metrics": {"lines": 1}}
 
-    source = "open('said', 'w').write(ask(sys.argv[1])); print(os.environ['ART_TASK']); sys.exit(3)"
-    task = {"id": "t7", "level": 2, "text": "hi"}
-    episode = run(write(source) + " {level}", task=task, reward=reward)
+    source = "open('said', 'w').write(ask(sys.argv[1])); print(sys.argv[1:], os.environ); sys.exit(3)"
+    task = {"id": "t7", "level": 2, "text": "hi", "answer": "unknown to the program"}
+    command = write(source).replace("{task}", "{text} {level}")
+    episode = run(command, task=task, reward=reward)
     (attempt,) = seen
     assert (attempt.folder / "said").read_text() == "fine"
-    assert (attempt.exit_code, json.loads(attempt.output)) == (3, task)
+    assert (attempt.exit_code, attempt.task) == (3, task)
+    assert attempt.output.startswith("['hi', '2']")
+    assert task["answer"] not in attempt.output
     ((asked, answered),) = attempt.conversations
-    assert json.loads(asked["content"]) == task
+    assert asked == {"role": "user", "content": "hi"}
     assert answered == {"role": "assistant", "content": "fine"}
     assert (episode.reward, episode.success, episode.metrics) == (0.5, True, {"lines": 1})
     assert (episode.task_id, episode.facts["outcome"]) == ("t7", "rewarded")
@@ -146,6 +148,42 @@ def test_each_failure_has_a_name(
     assert episode.facts["outcome"] == outcome
     assert error in str(episode.error)
     assert episode.ending == Ending.ENV_ERROR
+
+
+def test_a_program_cannot_set_its_own_reward(write: Any, run: Any) -> None:
+    source = """
+    ask("x")
+    url = os.environ["OPENAI_BASE_URL"].removesuffix("/v1") + "/reward"
+    headers = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "content-type": "application/json"}
+    try:
+        urllib.request.urlopen(urllib.request.Request(url, b'{"reward": 100}', headers))
+    except urllib.error.HTTPError as error:
+        print(error.code)
+    """
+    printed: list[str] = []
+
+    def reward(attempt: Attempt) -> float:
+        printed.append(attempt.output)
+        return 0.25
+
+    assert run(write(source), reward=reward).reward == 0.25
+    assert printed == ["403\n"]
+
+
+def test_a_relative_program_and_a_resumed_run(
+    write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("")
+    (tmp_path / "run.sh").write_text(f"#!/bin/sh\nexec {sys.executable} $1")
+    (tmp_path / "run.sh").chmod(0o755)
+    (tmp_path / "attempts" / "000041").mkdir(parents=True)  # older ones were deleted
+    monkeypatch.chdir(tmp_path)
+    with AgentServer(tiny_policy()) as server:
+        session = server.open()
+        program = Program("./run.sh agent.py", tmp_path / "attempts", timeout=60)
+        attempt = program.run(server.base_url(session), session.token, "x")
+    assert (attempt.exit_code, attempt.output) == (0, "")
+    assert attempt.folder.parent.name == "000042"
 
 
 def test_what_a_program_leaves_running_is_killed(write: Any, run: Any, tmp_path: Path) -> None:
