@@ -32,7 +32,7 @@ from art_trainer.serving.http.server import shorten_garbage_collections
 from art_trainer.signals import sigterm_as_sigint
 from art_trainer.tracking.run_dir import AFTER, BEFORE
 from art_trainer.training.distributed import init_distributed
-from art_trainer.training.run_settings import SCRATCH, Settings
+from art_trainer.training.run_settings import SCRATCH, RunSettings, Settings
 from art_trainer.training.run_setup import find_checkpoint, prepare_policy, reward_model, sized_for
 from art_trainer.training.trainer import EVALUATION_SEED, GRPOTrainer
 from art_trainer.types import Episode
@@ -41,7 +41,11 @@ ATTEMPTS = "attempts"
 """Folder of a run with a folder for each attempt: what the program printed, and where it worked."""
 _GRACE = 30.0
 """Seconds that an attempt may take beside the program: to begin, to end, and for its reward."""
-_WITHOUT = ("engine", "warm_start", "history_window", "baselines")
+_UNUSED = (
+    "engine", "warm_start", "history_window", "baselines", "log", "backend", "train_env_args", "opponent",
+    "seat",
+)  # fmt: skip
+_OF_ENV, _OF_TASKS = ("env_args", "test_split"), ("eval_tasks",)
 _log = logging.getLogger(__name__)
 
 
@@ -130,11 +134,10 @@ def _check(settings: Settings) -> None:
         raise ConfigError("tasks is set, but no agent: give the command that plays them, as --agent")
     if run.model == SCRATCH:
         raise ConfigError(f"agent is set, and model is {SCRATCH}: name a language model, as --model smollm2")
-    for name in _WITHOUT:
-        if getattr(run, name) is not None:
-            raise ConfigError(f"{name} is set, which an agent's run does not read: leave it out")
-    if run.tasks is None and run.eval_tasks is not None:
-        raise ConfigError("eval_tasks is set without tasks: the environment has splits of its own")
+    plain, kind = RunSettings(), "environment" if run.tasks is None else "tasks"
+    for name in (*_UNUSED, *(_OF_TASKS if run.tasks is None else _OF_ENV)):
+        if getattr(run, name) != getattr(plain, name):
+            raise ConfigError(f"{name} is set, which an agent's run on {kind} does not read: leave it out")
     if run.tasks is None and run.reward != ENV:
         raise ConfigError(f"reward is {run.reward}, but the environment pays the agent: leave it out")
 

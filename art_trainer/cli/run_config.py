@@ -174,8 +174,8 @@ def gather_settings(
         saved = Layer(RESUMED, _saved_settings(resume))
         layers = [saved, *layers, Layer("--resume", {"output_dir": str(resume)})]
     # The tasks of an agent take the place of an environment.
-    taskless = _values(layers).get("tasks") is None
-    if recipe is not None or (taskless and "env" not in _values(layers)):
+    has_env = _values(layers).get("tasks") is None
+    if recipe is not None or (has_env and "env" not in _values(layers)):
         name = recipe or default_recipe
         values = read_recipe(name)
         # Those of the default recipe suit its model.
@@ -183,7 +183,9 @@ def gather_settings(
         layers.insert(0, Layer(f"recipe {name}", {"env": values["env"]} if other_model else values))
     chosen = {"model": SCRATCH, **_values(layers)}
     model = str(chosen["model"])
-    env = find_env(str(chosen["env"])).name if taskless else ""
+    if not has_env and chosen.get("env"):
+        raise ConfigError("env and tasks are both set: an agent has an environment or a file of tasks")
+    env = find_env(str(chosen["env"])).name if has_env else ""
     below = {"output_dir": str(free_folder(env or Path(str(chosen["tasks"])).stem, model)), **defaults}
     small = dict(SMALL_MODELS.get(model, {}))
     if isinstance(groups := chosen.get("groups_per_step"), int) and "steps_per_generation" in small:
@@ -192,7 +194,7 @@ def gather_settings(
     layers = [Layer(DEFAULT, below), lora, Layer(f"default of {model}", small), *layers]
     settings = merge_settings(layers)
     run = dataclasses.replace(settings.run, env=env)  # a file's whole path, for a resume from another folder
-    if taskless:
+    if has_env:
         find_env(env, run.all_env_args)
     settings = dataclasses.replace(
         settings, run=run, resume=resume, resume_step=resume_step, verbose=bool(verbose)

@@ -65,6 +65,8 @@ def run_training(
     """
     if settings.run.opponent != SELF or settings.run.seat is not None:
         raise ConfigError("opponent and seat are settings of art-trainer self-play: leave them out")
+    if settings.run.agent is not None:
+        raise ConfigError("agent is a setting of art-trainer train: leave it out")
     with init_distributed(settings.run.process_timeout) as processes, sigterm_as_sigint():
         # A folder that did not exist is named by the main process.
         output_dir: str = processes.gather(settings.config.output_dir)[0]

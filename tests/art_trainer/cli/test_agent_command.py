@@ -71,6 +71,12 @@ def test_a_program_is_evaluated_trained_and_resumed(tmp_path: Path) -> None:
     wrong = art_trainer(tmp_path, *common, *sizes)
     assert wrong.returncode == 2
     assert "--reward my_reward.py" in wrong.stderr
+    for more, named in (
+        (["--env", "art/Email-v0"], "env and tasks are both set"),
+        (["--env-args", "difficulty=1"], "env_args is set"),
+        (["--log", "tensorboard"], "log is set"),
+    ):
+        assert named in art_trainer(tmp_path, *given[:-1], "other", *more).stderr
     (tmp_path / "agent.py").write_text("raise SystemExit('no key')")
     failed = art_trainer(tmp_path, *given[:-1], "failed")
     assert failed.returncode == 2
