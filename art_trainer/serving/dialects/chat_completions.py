@@ -18,7 +18,7 @@ from art_trainer.serving.dialects.conversation import (
     Tool,
     ToolCall,
     argument_names,
-    function_tool,
+    check_function,
 )
 from art_trainer.serving.dialects.replies import INCOMPLETE
 from art_trainer.serving.dialects.requests import Generation, TokenCount
@@ -30,7 +30,7 @@ def _check_tool(tool: dict[str, Any]) -> dict[str, Any]:
     function = tool.get("function")
     if not isinstance(function, Mapping):
         raise ValueError("a tool needs a function with a name")
-    function_tool(function, "parameters")
+    check_function(function, "parameters")
     return tool
 
 

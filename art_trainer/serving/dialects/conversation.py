@@ -15,6 +15,9 @@ from art_trainer.serving.dialects.requests import DialectRequest, StrictModel
 from art_trainer.serving.http.middleware import ApiError
 
 Tool = Mapping[str, Any]
+_TOOL_LABELS = frozenset({"type", "strict", "cache_control", "eager_input_streaming"})
+_NOTHING: tuple[object, ...] = (None, False, [], {}, ["direct"])
+"""Values of a tool's other fields that change nothing; ``direct`` are calls by the model itself."""
 
 
 def join_parts(content: object, kinds: Sequence[str] = ("text",)) -> object:
@@ -114,12 +117,8 @@ class ConversationRequest(DialectRequest):
             raise template_error(error) from error
 
 
-def function_tool(tool: Mapping[str, Any], schema: str) -> dict[str, Any]:
-    """A tool as a function of chat completions.
-
-    Args:
-        tool: The tool, with its name, description and arguments.
-        schema: The field with the JSON schema of its arguments.
+def check_function(tool: Mapping[str, Any], schema: str) -> None:
+    """Check a tool's name, and the JSON schema of its arguments in the field ``schema``.
 
     Raises:
         ValueError: It has no name, or its schema is none.
@@ -129,8 +128,20 @@ def function_tool(tool: Mapping[str, Any], schema: str) -> dict[str, Any]:
         raise ValueError("a tool needs a name")
     if not (isinstance(parameters, Mapping) and isinstance(parameters.get("properties", {}), Mapping)):
         raise ValueError(f"{schema} of the tool {tool['name']!r} is no JSON schema of an object")
+
+
+def function_tool(tool: Mapping[str, Any], schema: str) -> dict[str, Any]:
+    """A tool of another API as a function of chat completions.
+
+    Raises:
+        ValueError: As for :func:`check_function`, or a field would be lost that could change a reply.
+    """
+    check_function(tool, schema)
+    for name in tool.keys() - {"name", "description", schema} - _TOOL_LABELS:
+        if tool[name] not in _NOTHING:
+            raise ValueError(f"{name} of the tool {tool['name']!r} is not supported, leave it out")
     described = {"description": tool["description"]} if tool.get("description") else {}
-    return {"name": tool["name"], **described, "parameters": parameters}
+    return {"name": tool["name"], **described, "parameters": tool.get(schema) or {}}
 
 
 def argument_names(tools: Sequence[Tool]) -> dict[str, tuple[str, ...]]:

@@ -39,12 +39,12 @@ from art_trainer.serving.dialects.requests import (
 from art_trainer.serving.dialects.writers import BlockWriter, Json
 from art_trainer.serving.http.middleware import ApiError
 
-_MOST_STORED = 10_000
+_MOST_STORED = 1000
 _PARTS = ("input_text", "output_text", "text")
 
 
 class StoredResponses:
-    """Conversations that a later request may continue by a response's id: the newest 10,000."""
+    """Conversations that a later request may continue by a response's id: the newest 1,000."""
 
     def __init__(self) -> None:
         self._items: OrderedDict[str, list[Json]] = OrderedDict()
