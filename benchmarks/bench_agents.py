@@ -16,7 +16,6 @@ import asyncio
 import collections
 import json
 import multiprocessing
-import random
 import resource
 import sys
 import threading
@@ -106,9 +105,9 @@ async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: 
     return json.loads(content)["choices"][0]["message"]
 
 
-async def attempt(url: str, token: str) -> list[float]:
-    """Play one attempt; return what it waited beyond the sampling, a request."""
-    await asyncio.sleep(random.random() * SAMPLING_SECONDS)
+async def attempt(url: str, token: str, delay: float = 0.0) -> list[float]:
+    """Play one attempt after a delay; return what it waited beyond the sampling, a request."""
+    await asyncio.sleep(delay)
     address, _, path = url.removeprefix("http://").partition("/")
     host, _, port = address.partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
@@ -131,9 +130,9 @@ def play(places: list[tuple[str, str]], results: Any) -> None:
     """Play all attempts in this process."""
 
     async def all_of_them() -> list[list[float]]:
-        return await asyncio.gather(*(attempt(*place) for place in places))
+        delays = np.random.default_rng(0).uniform(0, SAMPLING_SECONDS, len(places))
+        return await asyncio.gather(*map(attempt, *zip(*places, strict=True), delays))
 
-    random.seed(0)
     results.put(asyncio.run(all_of_them()))
 
 
