@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -126,14 +127,14 @@ async def attempt(url: str, token: str, delay: float = 0.0) -> list[float]:
     return waits
 
 
-def play(places: list[tuple[str, str]], results: Any) -> None:
-    """Play all attempts in this process."""
+def play(places: Sequence[tuple[str, str]]) -> list[list[float]]:
+    """Play all attempts; they begin spread over the time of one reply."""
 
     async def all_of_them() -> list[list[float]]:
         delays = np.random.default_rng(0).uniform(0, SAMPLING_SECONDS, len(places))
         return await asyncio.gather(*map(attempt, *zip(*places, strict=True), delays))
 
-    results.put(asyncio.run(all_of_them()))
+    return asyncio.run(all_of_them())
 
 
 def resident_kib() -> float:
@@ -152,14 +153,11 @@ def measure(attempts: int) -> Load:
         shorten_garbage_collections()  # as the command does
         sessions = [server.open(number) for number in range(attempts)]
         places = [(server.base_url(session), session.token) for session in sessions]
-        context = multiprocessing.get_context("spawn")
-        results = context.Queue()
-        playing = context.Process(target=play, args=(places, results))
-        playing.start()
-        began, memory = time.process_time(), resident_kib()
-        waits = np.array(results.get())
-        used, grown = time.process_time() - began, resident_kib() - memory
-        playing.join()
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as agents:
+            playing = agents.submit(play, places)
+            began, memory = time.process_time(), resident_kib()
+            waits = np.array(playing.result())
+            used, grown = time.process_time() - began, resident_kib() - memory
         recorded = sum(len(session.recording.turns(0.0)[0]) for session in sessions)
         whole = sum(len(session.recording.histories()) == 1 for session in sessions)
     return Load(
