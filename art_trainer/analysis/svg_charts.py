@@ -35,7 +35,7 @@ class Plot:
         self,
         x_range: tuple[float, float],
         y_range: tuple[float, float],
-        margins: tuple[float, float, float] = (46.0, 10.0, 24.0),
+        margins: tuple[float, float, float] = (54.0, 10.0, 24.0),
     ) -> None:
         self._x_marks, self._y_marks = ticks(*x_range, 5), ticks(*y_range, 5)
         self.left, self.top = margins[:2]
