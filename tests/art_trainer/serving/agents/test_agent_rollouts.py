@@ -44,6 +44,14 @@ SETTINGS: dict[str, Any] = {
 }
 
 
+DIALECTS: dict[str, tuple[str, str, Callable[[Any], str]]] = {
+    "chat/completions": ("messages", "max_tokens", lambda answer: answer["choices"][0]["message"]["content"]),
+    "responses": ("input", "max_output_tokens", lambda answer: answer["output"][0]["content"][0]["text"]),
+    "messages": ("messages", "max_tokens", lambda answer: answer["content"][0]["text"]),
+}
+"""By the path of each API: two fields of a request, and the reply in an answer."""
+
+
 class Asker:
     """An agent over plain HTTP; its reward is the share of capital letters."""
 
@@ -51,6 +59,7 @@ class Asker:
 
     def __init__(self) -> None:
         self.http = httpx.Client(timeout=60)
+        self.path = "chat/completions"
         self.turns = 1
         self.tasks: list[Any] = []
         self.watch: Callable[[], float] = lambda: 0.0
@@ -70,9 +79,10 @@ class Asker:
         return share / self.turns
 
     def ask(self, base_url: str, api_key: str, messages: list[Any]) -> dict[str, Any]:
-        answer = self.post(f"{base_url}/chat/completions", api_key, {"messages": messages})
+        field, limit, reply = DIALECTS[self.path]
+        answer = self.post(f"{base_url}/{self.path}", api_key, {field: messages, limit: 4})
         assert answer.status_code == 200, answer.text
-        return dict(answer.json()["choices"][0]["message"])
+        return {"role": "assistant", "content": reply(answer.json())}
 
     def post(self, url: str, api_key: str, body: dict[str, Any]) -> httpx.Response:
         return self.http.post(url, json=body, headers={"authorization": f"Bearer {api_key}"})
@@ -146,8 +156,9 @@ def test_groups_are_attempts_at_the_task_that_their_seed_picks(make_backend: Any
     assert tokens_of(again) == tokens_of(groups[1:2])
 
 
-def test_equal_seeds_give_equal_episodes_with_the_models_own_log_probs(asker: Asker) -> None:
-    asker.turns = 2
+@pytest.mark.parametrize("path", DIALECTS)
+def test_equal_seeds_give_equal_episodes_with_the_models_own_log_probs(path: str, asker: Asker) -> None:
+    asker.path, asker.turns = path, 2
     policy = tiny_policy(temperature=0.7)
 
     def played(workers: int, seed: int) -> list[Group]:
