@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import generate_commands
 import generate_environments
+import generate_recipes
 import generate_settings
 
 _MADE = ("environments", "reference")
@@ -24,6 +25,7 @@ def on_files(files: Files, config: Any) -> Files:
     pages = generate_environments.pages()
     pages["reference/commands.md"] = generate_commands.page()
     pages["reference/settings.md"] = generate_settings.page()
+    pages["reference/recipes.md"] = generate_recipes.page()
     for address, text in pages.items():
         files.append(File.generated(config, address, content=text))
     known = {file.src_uri for file in files.documentation_pages()}
