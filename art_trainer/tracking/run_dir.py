@@ -59,11 +59,11 @@ class Lines:
     broken: int = 0
 
 
-@dataclass(frozen=True, slots=True)
 class RunFolder:
     """Paths, readers and writers of one run's folder; the first write makes it."""
 
-    path: Path
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
 
     @property
     def holds_run(self) -> bool:
