@@ -1,0 +1,211 @@
+"""OpenTelemetry: what arrives at a server that speaks OTLP/HTTP, and one that does not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from art_trainer.tracking.loggers.base import LoggerError, RunInfo, make_logger
+from tests.art_trainer.tracking.loggers.logged_runs import SETTINGS, log_run, solved
+from tests.art_trainer.waiting import until
+
+
+class Server(ThreadingHTTPServer):
+    """Takes spans, or answers with another status; ``requests`` has paths, headers and bodies."""
+
+    status = 200
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.requests: list[tuple[str, Mapping[str, str], bytes]] = []
+
+    def spans(self) -> list[dict[str, Any]]:
+        """All spans that arrived, as plain data in the order of their starts."""
+        messages = [ExportTraceServiceRequest.FromString(body) for _, _, body in self.requests]
+        found = [
+            {
+                "name": span.name,
+                "trace": span.trace_id,
+                "id": span.span_id,
+                "parent": span.parent_span_id,
+                "start": span.start_time_unix_nano,
+                "end": span.end_time_unix_nano,
+                "error": span.status.message if span.status.code == 2 else None,
+                "resource": _attributes(part.resource.attributes),
+                "attributes": _attributes(span.attributes),
+                "events": [(event.name, _attributes(event.attributes)) for event in span.events],
+            }
+            for message in messages
+            for part in message.resource_spans
+            for scope in part.scope_spans
+            for span in scope.spans
+        ]
+        return sorted(found, key=lambda span: (span["start"], -span["end"]))
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.server.status == 200:
+            self.server.requests.append((self.path, dict(self.headers), body))
+        self.send_response(self.server.status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Prints nothing."""
+
+
+def _attributes(pairs: Any) -> dict[str, Any]:
+    return {pair.key: _plain(pair.value) for pair in pairs}
+
+
+def _plain(value: Any) -> Any:
+    kind = value.WhichOneof("value")
+    if kind == "array_value":
+        return [_plain(item) for item in value.array_value.values]
+    return getattr(value, kind)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    with Server() as made:
+        Thread(target=made.serve_forever).start()
+        url = f"http://127.0.0.1:{made.server_address[1]}/api/public/otel"  # as of Langfuse
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "Authorization=Basic cGs6c2VjcmV0,x-key=a%2Fb")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.5")  # less than the first pause: no repeats
+        yield made
+        made.shutdown()
+
+
+def test_an_episode_is_a_trace(server: Server, tmp_path: Path) -> None:
+    log_run(tmp_path / "mail-1", [make_logger("otel")], last=1)
+    path, headers, _ = server.requests[0]
+    assert path == "/api/public/otel/v1/traces"
+    assert (headers["authorization"], headers["x-key"]) == ("Basic cGs6c2VjcmV0", "a/b")
+    spans = server.spans()
+    (start,) = {span["trace"] for span in spans if span["start"] == 1_800_000_000_250_000_000}
+    first = [span for span in spans if span["trace"] == start]
+    agent, chat, tool, *_ = first
+    operations = ["chat art-tiny", "execute_tool search", "chat art-tiny", "execute_tool answer"]
+    assert [span["name"] for span in first] == ["invoke_agent art/Email-v0", *operations]
+    assert [span["parent"] for span in first] == [b"", *[agent["id"]] * 4]
+    assert {span["resource"]["art.run.name"] for span in spans} == {"mail-1"}
+    starts = [round((span["start"] - agent["start"]) / 1e9, 5) for span in first]
+    assert starts == [0, 0, 0.5, 0.625, 0.875]
+    assert (agent["start"], agent["end"]) == (1_800_000_000_250_000_000, first[-1]["end"])
+    about = agent["attributes"]
+    assert (
+        about.items()
+        >= {
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.agent.name": "art/Email-v0",
+            "gen_ai.conversation.id": "mail-1/000001-0000",
+            "gen_ai.request.temperature": 0.7,
+            "gen_ai.usage.output_tokens": 7,
+            "art.reward": pytest.approx(0.9),
+            "art.success": True,
+            "art.metric.searches": 1.0,
+        }.items()
+    )
+    assert json.loads(about["gen_ai.input.messages"])[0]["parts"][0]["content"] == "What did the books cost?"
+    assert (
+        chat["attributes"].items()
+        >= {
+            "gen_ai.usage.input_tokens": 5,
+            "gen_ai.usage.output_tokens": 3,
+            "gen_ai.response.finish_reasons": ["stop"],
+            "art.latency_seconds": 0.5,
+            "art.policy_version": 11,
+        }.items()
+    )
+    assert (
+        tool["attributes"].items()
+        >= {
+            "gen_ai.tool.name": "search",
+            "gen_ai.tool.call.arguments": '{"query": "bücher"}',
+            "gen_ai.tool.call.result": "Nothing found. ☃",
+            "art.reward": -0.1,
+            "art.term.cost": -0.1,
+        }.items()
+    )
+    assert first[3]["attributes"]["gen_ai.response.finish_reasons"] == ["length"]
+    assert {name for name, _ in agent["events"]} == {"gen_ai.evaluation.result"}
+    scores = {event["gen_ai.evaluation.name"]: event for _, event in agent["events"]}
+    values = {name: round(event["gen_ai.evaluation.score.value"], 6) for name, event in scores.items()}
+    assert values == {
+        "reward": 0.9, "independent_reward": 0.8, "success": 1.0, "term.cost": -0.1, "term.correct": 1.0,
+        "judge.clarity": 0.75, "judge.clarity.tone": 0.5,
+    }  # fmt: skip
+    assert scores["judge.clarity"]["gen_ai.evaluation.explanation"] == "short and clear"
+
+
+def test_failures_of_episodes_are_errors_of_spans(server: Server, tmp_path: Path) -> None:
+    log_run(tmp_path, [make_logger("otel")], last=1)
+    failed = {span["name"]: span["error"] for span in server.spans() if span["error"] is not None}
+    assert failed == {
+        "execute_tool invalid_reply": "no call was found",
+        "invoke_agent art/Email-v0": "KeyError: 'inbox'",
+    }
+    results = [span["attributes"].get("gen_ai.tool.call.result") for span in server.spans()]
+    assert "No call was found. ?" in results  # half a surrogate pair
+
+
+def test_what_is_no_number_is_no_score(server: Server, tmp_path: Path) -> None:
+    logger = make_logger("otel")
+    logger.begin(RunInfo(tmp_path, SETTINGS), 0)
+    turn = replace(solved().turns[0], reward=float("nan"), score_terms={"loss": float("inf"), "fine": 1.0})
+    logger.log_step(1, {}, [replace(solved(), turns=(turn,), judgements={})], [None])
+    logger.end("finished")
+    names = [event["gen_ai.evaluation.name"] for _, event in server.spans()[0]["events"]]
+    assert names == ["independent_reward", "success", "term.fine"]
+
+
+def test_a_step_of_many_spans_arrives_whole(server: Server, tmp_path: Path) -> None:
+    logger = make_logger("otel")
+    logger.begin(RunInfo(tmp_path, SETTINGS), 0)
+    logger.log_step(1, {}, [solved()] * 600, [None] * 600)
+    logger.end("finished")
+    assert len(server.spans()) == 600 * 5
+
+
+def test_a_server_that_refuses_is_reported_and_one_that_is_back_is_used(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
+    logger: Any = make_logger("otel")
+    logger.begin(RunInfo(tmp_path, SETTINGS), 0)
+    server.status = 401
+    logger.log_step(1, {}, [solved()], [None])
+    until(lambda: logger._exporter._failed)
+    with pytest.raises(LoggerError, match=r"spans could not be sent: .*401.*Unauthorized"):
+        logger.log_step(2, {}, [solved()], [None])
+    server.status = 200
+    with suppress(LoggerError):
+        logger.log_step(3, {}, [solved()], [None])
+    until(lambda: not logger._exporter._failed)
+    logger.end("finished")
+    assert 3 in {span["attributes"].get("art.step") for span in server.spans()}
+    assert caplog.messages == []
+
+
+def test_a_dead_server_is_one_warning_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.5")
+    log_run(tmp_path, [make_logger("otel")])
+    (message,) = caplog.messages
+    assert message.startswith("otel: the last spans could not be sent")
