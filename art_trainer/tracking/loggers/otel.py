@@ -184,7 +184,7 @@ class _Exporter(OTLPSpanExporter):
     def check(self) -> None:
         """Raise a LoggerError if the last batch was not sent."""
         if self._failed:
-            raise LoggerError(f"the last spans could not be sent: {self._message}")
+            raise LoggerError(f"OTEL_EXPORTER_OTLP_ENDPOINT did not take the last spans: {self._message}")
 
 
 def token_usage(episode: Episode) -> dict[int, tuple[int, int, int]]:

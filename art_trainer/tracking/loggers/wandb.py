@@ -147,7 +147,7 @@ class WandbLogger(RunLogger):
         except TimeoutError as error:
             raise LoggerError(f"not everything was uploaded; to send it: wandb sync {folder}") from error
         if self._run.offline:
-            _log.info("wandb was offline; to send the run: wandb sync %s", folder)
+            _log.info("wandb was offline; to send the run: wandb sync %s/offline-run-*", folder.parent)
 
 
 def _run_id(file: Path, *, resumed: bool) -> str:

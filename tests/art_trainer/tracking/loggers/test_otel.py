@@ -18,38 +18,37 @@ from art_trainer.tracking.loggers.base import LoggerError, RunInfo, make_logger
 from tests.art_trainer.tracking.loggers.logged_runs import SETTINGS, log_run, solved
 from tests.art_trainer.waiting import until
 
+STARTED = 1_800_000_000_250_000_000
+
 
 class Server(ThreadingHTTPServer):
-    """Takes spans, or answers with another status; ``requests`` has paths, headers and bodies."""
-
-    status = 200
+    """Takes spans, or answers with another status."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        self.status = 200
         self.requests: list[tuple[str, Mapping[str, str], bytes]] = []
 
     def spans(self) -> list[dict[str, Any]]:
         """All spans that arrived, as plain data in the order of their starts."""
         messages = [ExportTraceServiceRequest.FromString(body) for _, _, body in self.requests]
+        parts = [part for message in messages for part in message.resource_spans]
         found = [
             {
                 "name": span.name,
                 "trace": span.trace_id,
-                "id": span.span_id,
-                "parent": span.parent_span_id,
-                "start": span.start_time_unix_nano,
-                "end": span.end_time_unix_nano,
+                "ids": (span.span_id, span.parent_span_id),
+                "times": (span.start_time_unix_nano, span.end_time_unix_nano),
                 "error": span.status.message if span.status.code == 2 else None,
-                "resource": _attributes(part.resource.attributes),
+                "run": _attributes(part.resource.attributes)["art.run.name"],
                 "attributes": _attributes(span.attributes),
                 "events": [(event.name, _attributes(event.attributes)) for event in span.events],
             }
-            for message in messages
-            for part in message.resource_spans
+            for part in parts
             for scope in part.scope_spans
             for span in scope.spans
         ]
-        return sorted(found, key=lambda span: (span["start"], -span["end"]))
+        return sorted(found, key=lambda span: (span["times"][0], -span["times"][1]))
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -68,14 +67,13 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _attributes(pairs: Any) -> dict[str, Any]:
-    return {pair.key: _plain(pair.value) for pair in pairs}
-
-
-def _plain(value: Any) -> Any:
-    kind = value.WhichOneof("value")
-    if kind == "array_value":
-        return [_plain(item) for item in value.array_value.values]
-    return getattr(value, kind)
+    kinds = {pair.key: (pair.value.WhichOneof("value"), pair.value) for pair in pairs}
+    return {
+        name: [item.string_value for item in value.array_value.values]
+        if kind == "array_value"
+        else getattr(value, kind)
+        for name, (kind, value) in kinds.items()
+    }
 
 
 @pytest.fixture
@@ -84,7 +82,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         Thread(target=made.serve_forever).start()
         url = f"http://127.0.0.1:{made.server_address[1]}/api/public/otel"  # as of Langfuse
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "Authorization=Basic cGs6c2VjcmV0,x-key=a%2Fb")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "Authorization=Basic cGs6c2s=,x-key=a%2Fb")
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.5")  # less than the first pause: no repeats
         yield made
         made.shutdown()
@@ -94,18 +92,18 @@ def test_an_episode_is_a_trace(server: Server, tmp_path: Path) -> None:
     log_run(tmp_path / "mail-1", [make_logger("otel")], last=1)
     path, headers, _ = server.requests[0]
     assert path == "/api/public/otel/v1/traces"
-    assert (headers["authorization"], headers["x-key"]) == ("Basic cGs6c2VjcmV0", "a/b")
+    assert (headers["authorization"], headers["x-key"]) == ("Basic cGs6c2s=", "a/b")
     spans = server.spans()
-    (start,) = {span["trace"] for span in spans if span["start"] == 1_800_000_000_250_000_000}
+    (start,) = {span["trace"] for span in spans if span["times"][0] == STARTED}
     first = [span for span in spans if span["trace"] == start]
     agent, chat, tool, *_ = first
     operations = ["chat art-tiny", "execute_tool search", "chat art-tiny", "execute_tool answer"]
     assert [span["name"] for span in first] == ["invoke_agent art/Email-v0", *operations]
-    assert [span["parent"] for span in first] == [b"", *[agent["id"]] * 4]
-    assert {span["resource"]["art.run.name"] for span in spans} == {"mail-1"}
-    starts = [round((span["start"] - agent["start"]) / 1e9, 5) for span in first]
+    assert [span["ids"][1] for span in first] == [b"", *[agent["ids"][0]] * 4]
+    assert {span["run"] for span in spans} == {"mail-1"}
+    starts = [round((span["times"][0] - STARTED) / 1e9, 5) for span in first]
     assert starts == [0, 0, 0.5, 0.625, 0.875]
-    assert (agent["start"], agent["end"]) == (1_800_000_000_250_000_000, first[-1]["end"])
+    assert agent["times"][1] == first[-1]["times"][1]
     about = agent["attributes"]
     assert (
         about.items()
@@ -190,7 +188,7 @@ def test_a_server_that_refuses_is_reported_and_one_that_is_back_is_used(
     server.status = 401
     logger.log_step(1, {}, [solved()], [None])
     until(lambda: logger._exporter._failed)
-    with pytest.raises(LoggerError, match=r"spans could not be sent: .*401.*Unauthorized"):
+    with pytest.raises(LoggerError, match=r"did not take the last spans: .*401.*Unauthorized"):
         logger.log_step(2, {}, [solved()], [None])
     server.status = 200
     with suppress(LoggerError):
@@ -208,4 +206,4 @@ def test_a_dead_server_is_one_warning_at_the_end(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.5")
     log_run(tmp_path, [make_logger("otel")])
     (message,) = caplog.messages
-    assert message.startswith("otel: the last spans could not be sent")
+    assert message.startswith("otel: OTEL_EXPORTER_OTLP_ENDPOINT did not take the last spans")

@@ -6,6 +6,7 @@ import json
 import struct
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,92 +24,74 @@ from tests.art_trainer.waiting import until
 
 # W&B's own temporary folders are removed when the interpreter ends, not before.
 pytestmark = pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")
-_OWN = ("_step", "_runtime", "_timestamp")
-_BLOCK, _FILE_HEADER, _CHUNK_HEADER = 32768, 7, 7
-_FULL, _FIRST, _LAST = 1, 2, 4
+_BLOCK, _HEADER = 32768, 7
+_FIRST, _LAST = (1, 2), (1, 4)  # kinds of the chunks that begin and end a record
 
 
 @dataclass
 class WandbRun:
-    """What the offline files of one W&B run hold; artifacts by name, aliases and files."""
+    """What the offline files of one W&B run hold."""
 
-    ids: set[str] = field(default_factory=set)
-    about: dict[str, Any] = field(default_factory=dict)
-    config: dict[str, Any] = field(default_factory=dict)
+    runs: list[Any] = field(default_factory=list)
     history: list[dict[str, Any]] = field(default_factory=list)
-    tables: dict[str, list[list[Any]]] = field(default_factory=dict)
-    columns: dict[str, list[str]] = field(default_factory=dict)
-    models: list[tuple[str, frozenset[str], tuple[str, ...]]] = field(default_factory=list)
+    tables: dict[str, list[list[Any]]] = field(default_factory=lambda: defaultdict(list))
+    artifacts: list[Any] = field(default_factory=list)
     exits: list[int] = field(default_factory=list)
 
+    def add(self, record: Any, files: Path) -> None:
+        kind = record.WhichOneof("record_type")
+        if kind == "run":
+            self.runs.append(record.run)
+        elif kind == "history":
+            row: dict[str, Any] = {}
+            for item in record.history.item:
+                name, *below = item.nested_key or [item.key]
+                value = json.loads(item.value_json)
+                row[name] = value if not below else {**row.get(name, {}), below[0]: value}
+            for name in {"episodes", "actions"} & set(row):
+                self.tables[name] += json.loads((files / row.pop(name)["path"]).read_text())["data"]
+            self.history.append(row)
+        elif kind == "artifact" and record.artifact.type == "model":
+            self.artifacts.append(record.artifact)
+        elif kind == "exit":
+            self.exits.append(record.exit.exit_code)
 
-def read_wandb(folder: Path) -> WandbRun:
-    """Read all offline runs below a training run's folder as one, when W&B's own process has written them."""
+
+def read_wandb(run: Path) -> WandbRun:
+    """Read all offline runs below a run folder as one, when W&B's own process has written them."""
     found = WandbRun()
 
     def whole() -> bool:
-        nonlocal found
-        found = WandbRun()
+        found.__init__()  # type: ignore[misc]
+        files = sorted(run.glob("wandb/offline-run-*/run-*.wandb"))
         try:
-            for file in sorted((folder / "wandb").glob("offline-run-*/run-*.wandb")):
+            for file in files:
                 for record in _records(file.read_bytes()):
-                    _take(found, record, file.parent / "files")
+                    found.add(record, file.parent / "files")
         except DecodeError:
             return False  # it is being written
-        return len(found.exits) >= len(list((folder / "wandb").glob("offline-run-*")))
+        return len(found.exits) == len(files)
 
     until(whole)
     return found
 
 
-def _take(found: WandbRun, record: Any, files: Path) -> None:
-    kind = record.WhichOneof("record_type")
-    if kind == "run":
-        found.ids.add(record.run.run_id)
-        found.about |= {"project": record.run.project, "name": record.run.display_name}
-        found.about |= {"tags": set(record.run.tags)}
-        found.config |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
-    elif kind == "history":
-        row: dict[str, Any] = {}
-        for item in record.history.item:
-            *above, name = list(item.nested_key) or [item.key]
-            place = row
-            for key in above:
-                place = place.setdefault(key, {})
-            place[name] = json.loads(item.value_json)
-        found.history.append(row)
-        for key in ("episodes", "actions"):
-            if key in row:
-                table = json.loads((files / row[key]["path"]).read_text())
-                found.columns[key] = table["columns"]
-                found.tables.setdefault(key, []).extend(table["data"])
-    elif kind == "artifact" and record.artifact.type == "model":
-        artifact = record.artifact
-        files_of = tuple(entry.path for entry in artifact.manifest.contents)
-        found.models.append((artifact.name, frozenset(artifact.aliases), files_of))
-    elif kind == "exit":
-        found.exits.append(record.exit.exit_code)
-
-
 def _records(data: bytes) -> Iterator[Any]:
-    """Read LevelDB's log format."""
-    assert data[:4] == b":W&B"
-    place, parts = _FILE_HEADER, b""
-    while place + _CHUNK_HEADER <= len(data):
+    """Read LevelDB's log format, which W&B has no reader for in Python."""
+    place, parts = _HEADER, b""
+    while place + _HEADER <= len(data):
         room = _BLOCK - place % _BLOCK
-        if room < _CHUNK_HEADER:
+        if room < _HEADER:
             place += room
             continue
-        _, length, kind = struct.unpack_from("<IHB", data, place)
-        chunk = data[place + _CHUNK_HEADER : place + _CHUNK_HEADER + length]
-        place += _CHUNK_HEADER + length
-        parts = chunk if kind in (_FULL, _FIRST) else parts + chunk
-        if kind in (_FULL, _LAST):
-            record = wandb_internal_pb2.Record()  # type: ignore[attr-defined]
-            record.ParseFromString(parts)
-            yield record
+        length, kind = struct.unpack_from("<4xHB", data, place)
+        parts = (b"" if kind in _FIRST else parts) + data[place + _HEADER : place + _HEADER + length]
+        place += _HEADER + length
+        if kind in _LAST:
+            yield wandb_internal_pb2.Record.FromString(parts)  # type: ignore[attr-defined]
 
 
+TAGS = ("ART", "GRPO", "art-tiny")
 EPISODES = [
     ["task-7", 0.9, True, 2, 0, "terminated"],
     ["task-8", -0.5, False, 1, 1, "truncated"],
@@ -128,20 +111,19 @@ def test_a_resumed_run_continues_in_the_same_wandb_run(
     caplog.set_level("INFO", "art_trainer")
     run = tmp_path / "mail-run"
     log_run(run, [make_logger("wandb")], last=2)
-    (folder,) = (run / "wandb").glob("offline-run-*")
     ours = [record.getMessage() for record in caplog.records if record.name.startswith("art_trainer")]
-    assert ours == [f"wandb was offline; to send the run: wandb sync {folder}"]
+    assert ours == [f"wandb was offline; to send the run: wandb sync {run}/wandb/offline-run-*"]
     log_run(run, [make_logger("wandb")], first=3, last=4)
     found = read_wandb(run)
-    assert found.ids == {(run / "wandb" / "run_id").read_text()}
-    assert found.about == {"project": "art-gym", "name": "mail-run", "tags": {"ART", "GRPO", "art-tiny"}}
-    assert {name: value for name, value in found.config.items() if name != "_wandb"} == SETTINGS
-    numbers = [
-        {name: value for name, value in row.items() if name not in (*_OWN, "episodes", "actions")}
-        for row in found.history
+    assert {one.run_id for one in found.runs} == {(run / "wandb" / "run_id").read_text()}
+    about = found.runs[0]
+    assert (about.project, about.display_name, set(about.tags)) == ("art-gym", "mail-run", set(TAGS))
+    config = {item.key: json.loads(item.value_json) for item in about.config.update}
+    assert {name: config[name] for name in SETTINGS} == SETTINGS
+    assert found.history == [
+        {**row, **dashboard_metrics(metrics(step)), "_step": step}
+        for step, row in zip((1, 2, 3, 4), found.history, strict=True)
     ]
-    assert numbers == [dashboard_metrics(metrics(step)) for step in (1, 2, 3, 4)]
-    assert [row["_step"] for row in found.history] == [1, 2, 3, 4]
     assert found.tables["episodes"] == [
         pytest.approx([step, f"{step:06d}-{index:04d}", *row])
         for step in (1, 2, 3, 4)
@@ -150,9 +132,8 @@ def test_a_resumed_run_continues_in_the_same_wandb_run(
     assert found.tables["actions"] == [
         [step, f"{step:06d}-{index:04d}", *row] for step in (1, 2, 3, 4) for index, *row in ACTIONS
     ]
-    assert found.models == [
-        ("mail-run-model", frozenset({"latest", f"step-{step}"}), ("weights",)) for step in (2, 4)
-    ]
+    models = [(one.name, set(one.aliases), one.manifest.contents[0].path) for one in found.artifacts]
+    assert models == [("mail-run-model", {"latest", f"step-{step}"}, "weights") for step in (2, 4)]
     assert found.exits == [0, 0]
 
 
