@@ -159,8 +159,8 @@ class LoggerCallback:
         self._failures[logger.name] += 1
         if cannot_begin or self._failures[logger.name] == _MOST_FAILURES:
             self._loggers.remove(logger)
-            place = self._run.folder
-            _log.warning("%s is switched off for the rest of the run; everything is in %s", logger.name, place)
+            off = f"{logger.name} is switched off for the rest of the run"
+            _log.warning("%s; everything is in %s", off, self._run.folder)
 
 
 _LOGGERS: Mapping[str, str] = {
