@@ -10,15 +10,17 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import wandb
 from google.protobuf.message import DecodeError
 from wandb.proto import wandb_internal_pb2
 
-from art_trainer.tracking.loggers.base import RunInfo, dashboard_metrics, make_logger
-from art_trainer.tracking.loggers.wandb import _excerpt, _run_id
+from art_trainer.tracking.loggers.base import LoggerError, RunInfo, dashboard_metrics, make_logger
+from art_trainer.tracking.loggers.wandb import WandbLogger, _excerpt, _run_id
 from tests.art_trainer.tracking.loggers.logged_runs import SETTINGS, invalid, log_run, metrics, solved
 from tests.art_trainer.waiting import until
 
@@ -159,6 +161,15 @@ def test_a_run_that_begins_anew_is_another_wandb_run(tmp_path: Path) -> None:
     assert _run_id(file, resumed=True) == first
     assert _run_id(file, resumed=False) != first
     assert _run_id(tmp_path / "other" / "run_id", resumed=True) != first
+
+
+def test_uploads_that_take_too_long_are_named(tmp_path: Path) -> None:
+    logger = WandbLogger()
+    finish = Mock(side_effect=TimeoutError)
+    logger._run = SimpleNamespace(dir=str(tmp_path / "run-1" / "files"), finish=finish)
+    with pytest.raises(LoggerError, match=f"to send it: wandb sync {tmp_path}/run-1$"):
+        logger.end("failed")
+    finish.assert_called_once_with(exit_code=1)
 
 
 def test_a_long_state_is_its_beginning_and_end() -> None:
