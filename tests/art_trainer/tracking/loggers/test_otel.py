@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -22,11 +22,13 @@ STARTED = 1_800_000_000_250_000_000
 
 
 class Server(ThreadingHTTPServer):
-    """Takes spans, or answers with another status."""
+    """Takes spans, or answers with another status, or not while its gate is closed."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.status = 200
+        self.gate = Event()
+        self.gate.set()
         self.requests: list[tuple[str, Mapping[str, str], bytes]] = []
 
     def spans(self) -> list[dict[str, Any]]:
@@ -56,6 +58,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.gate.wait()
         if self.server.status == 200:
             self.server.requests.append((self.path, dict(self.headers), body))
         self.send_response(self.server.status)
@@ -171,10 +174,15 @@ def test_what_is_no_number_is_no_score(server: Server, tmp_path: Path) -> None:
     assert names == ["independent_reward", "success", "term.fine"]
 
 
-def test_a_step_of_many_spans_arrives_whole(server: Server, tmp_path: Path) -> None:
+def test_a_step_of_many_spans_waits_for_a_slow_server(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60")
     logger = make_logger("otel")
     logger.begin(RunInfo(tmp_path, SETTINGS), 0)
+    server.gate.clear()
     logger.log_step(1, {}, [solved()] * 600, [None] * 600)
+    server.gate.set()
     logger.end("finished")
     assert len(server.spans()) == 600 * 5
 

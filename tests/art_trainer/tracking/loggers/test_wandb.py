@@ -141,7 +141,7 @@ def test_a_resumed_run_continues_in_the_same_wandb_run(
 
 @pytest.mark.e2e
 def test_what_wandb_has_is_not_sent_again_and_a_table_has_the_rows_that_it_takes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(wandb.Table, "MAX_ROWS", 2)
     logger = make_logger("wandb")
@@ -151,6 +151,7 @@ def test_what_wandb_has_is_not_sent_again_and_a_table_has_the_rows_that_it_takes
     logger.end("interrupted")
     found = read_wandb(tmp_path)
     assert [row["_step"] for row in found.history] == [1, 2, 3]
+    assert "will be ignored" not in capfd.readouterr().err
     assert len(found.tables["actions"]) == 3 * 2
     assert found.exits == [130]
 
