@@ -34,7 +34,7 @@ from art_trainer.training.run_setup import (
     env_texts,
     find_checkpoint,
     fit_to_device,
-    make_dispatcher,
+    make_loggers,
     prepare_policy,
     reward_model,
     warm_up,
@@ -181,7 +181,7 @@ class TrainingRun:
         run = settings.run
         self._make_train_env: MakeEnv = env_maker(run.env, run.all_env_args)
         self._reward = reward_model(run, folder.path)
-        self._monitor = make_dispatcher(settings, folder.path, self._make_train_env)
+        self._loggers = make_loggers(settings)
         baselines = baseline_names(self._make_env)
         self._baselines = baselines if run.baselines is None else run.baselines
         _check_players("baselines", self._baselines, baselines)
@@ -255,7 +255,7 @@ class TrainingRun:
             self._make_train_env,
             settings.config,
             eval_env=self._make_env,
-            callbacks=[*callbacks, *([self._monitor] if self._monitor is not None else [])],
+            callbacks=[*callbacks, *self._loggers],
             reward=self._reward,
             processes=self._processes,
             backend=None if setup is None else setup.backend,

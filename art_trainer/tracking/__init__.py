@@ -1,1 +1,1 @@
-"""What a run writes: its directory, the episode store, callbacks, health checks and sinks."""
+"""What a run writes: its directory, the episode store, callbacks, health checks and loggers."""

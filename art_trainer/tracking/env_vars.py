@@ -16,7 +16,7 @@ from typing import NamedTuple
 from dotenv.parser import parse_stream
 
 from art_trainer.errors import ConfigError
-from art_trainer.tracking.sinks.redaction import redact
+from art_trainer.tracking.loggers.redaction import redact
 
 
 class EnvVar(NamedTuple):
@@ -30,17 +30,13 @@ class EnvVar(NamedTuple):
 
 ENV_VARS = (
     EnvVar("OPENAI_API_KEY", "key of judges and policies behind an OpenAI-compatible server", secret=True),
-    EnvVar("WANDB_API_KEY", "key of Weights & Biases; without one its sink stays offline", secret=True),
+    EnvVar("WANDB_API_KEY", "key of Weights & Biases; without one its logger stays offline", secret=True),
     EnvVar("WANDB_BASE_URL", "address of a Weights & Biases server of your own"),
     EnvVar("WANDB_ENTITY", "whose project it is at Weights & Biases"),
     EnvVar("WANDB_MODE", "online, offline or shared"),
     EnvVar("WANDB_PROJECT", "project at Weights & Biases", "art-gym"),
-    EnvVar("LANGFUSE_PUBLIC_KEY", "public key of Langfuse", secret=True),
-    EnvVar("LANGFUSE_SECRET_KEY", "secret key of Langfuse", secret=True),
-    EnvVar("LANGFUSE_HOST", "address of Langfuse", "https://cloud.langfuse.com"),
     EnvVar("OTEL_EXPORTER_OTLP_ENDPOINT", "where OpenTelemetry's traces go", "http://localhost:4318"),
     EnvVar("OTEL_EXPORTER_OTLP_HEADERS", "headers for it, name=value,name=value", secret=True),
-    EnvVar("ART_LOG_CLOSE_SECONDS", "how long sinks may take, all together, when a run ends", "5"),
     EnvVar("VLLM_API_KEY", "key of a vLLM server", secret=True),
     EnvVar("SGLANG_API_KEY", "key of an SGLang server", secret=True),
     EnvVar("ART_SERVER_PORT", "port of art-trainer serve", "8270"),

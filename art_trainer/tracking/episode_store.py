@@ -137,11 +137,6 @@ class StepRecord:
     left_out: int
 
 
-def recorded_steps(run: Path | str) -> list[int]:
-    """Return the steps that a run has episodes of, in order; raises as :func:`iter_steps`."""
-    return [frame.header["step"] for frame in step_frames(run)]
-
-
 def iter_steps(run: Path | str, steps: Container[int] | None = None) -> Iterator[StepRecord]:
     """Yield the recorded steps in order.
 

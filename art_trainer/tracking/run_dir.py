@@ -9,7 +9,7 @@
     evaluations/before.json          the evaluation before training; also after, baseline-NAME, step-000010
     evaluations/before.episodes.jsonl    its transcripts, without tokens
     checkpoints/step-000010/         model, optimizer and trainer state
-    sinks/                           how far each sink is, see ``sinks/backfill.py``
+    wandb/, tensorboard/             what these loggers write
     report.html                      a summary to read
 
 Only its owner can read it (modes 0700 and 0600): episodes hold what agents saw, such as people's mail.

@@ -24,8 +24,8 @@ from art_trainer.config import (
     read_settings,
 )
 from art_trainer.errors import ConfigError
+from art_trainer.tracking.loggers.base import logger_names
 from art_trainer.tracking.run_dir import RunFolder
-from art_trainer.tracking.sinks.base import sink_names
 
 DEFAULT = "default"
 """The source of a value that nobody set."""
@@ -98,7 +98,7 @@ class RunSettings:
     """Other arguments of :class:`~art_gym.wrappers.judging.llm_judge.LLMJudge`, such as
     ``{budget: {max_cost: 5, prompt_price_per_million: 0.3, completion_price_per_million: 1}}``."""
     log: tuple[str, ...] = ()
-    """Comma-separated loggers: ``wandb``, ``langfuse``, ``tensorboard``, ``otel``.
+    """Comma-separated loggers: ``wandb``, ``tensorboard``, ``otel``.
     Keys come from the environment or ``.env``, see ``art-trainer config``."""
     lora: Count | None = None
     """Rank of the LoRA adapter to train; ``None``: train all weights. With it the default of
@@ -156,7 +156,7 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        object.__setattr__(self, "log", sink_names(",".join(self.log)))
+        object.__setattr__(self, "log", logger_names(",".join(self.log)))
         for name in self.scratch:
             if name not in _SCRATCH_SIZES:
                 raise ConfigError(f"scratch: no `{name}`{did_you_mean(str(name), _SCRATCH_SIZES)}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -46,11 +47,11 @@ from art_trainer.models.loading import (
 from art_trainer.models.memory import WorkSizes, usable_memory
 from art_trainer.rollout.envs import MakeEnv, env_maker, player_names, train_split
 from art_trainer.rollout.judge_rewards import ENV, JudgeRewards, RewardMix
+from art_trainer.tracking.callbacks import TrainerCallback
 from art_trainer.tracking.env_vars import env_var, load_env_vars
+from art_trainer.tracking.loggers.base import LoggerCallback, RunInfo, make_logger
+from art_trainer.tracking.loggers.redaction import without_secrets
 from art_trainer.tracking.run_dir import RunFolder, private_folder
-from art_trainer.tracking.sinks.backfill import describe_run
-from art_trainer.tracking.sinks.base import make_sinks
-from art_trainer.tracking.sinks.delivery import SinkDispatcher
 from art_trainer.training.checkpoint import checkpoint_to_resume, result_checkpoint, verify_checkpoint
 from art_trainer.training.env_samples import episode_texts, repeats_state, sample_episodes
 from art_trainer.training.memory_plan import (
@@ -474,20 +475,15 @@ def connect_engine(name: str, refusal: str) -> Engine:
     return engine(match["url"], match["model"], api_key=env_var(key))
 
 
-def make_dispatcher(settings: Settings, folder: Path, make_env: MakeEnv) -> SinkDispatcher | None:
-    """Build the loggers that ``log`` names; ``None`` if it names none."""
+def make_loggers(settings: Settings) -> list[TrainerCallback]:
+    """The callback of the loggers that ``log`` names; empty if it names none."""
     if not settings.run.log:
-        return None
-    services = load_env_vars()
-    sinks = make_sinks(settings.run.log, services.values)
-    env = make_env()
-    max_turns = getattr(env.unwrapped, "max_turns", None)
-    env.close()
-    return SinkDispatcher(
-        describe_run(folder, settings.to_mapping(), max_turns=max_turns),
-        sinks,
-        close_seconds=services.integer("ART_LOG_CLOSE_SECONDS"),
-    )
+        return []
+    # Their libraries look for keys and addresses in the environment; here those of `.env` join it.
+    known = load_env_vars().values
+    os.environ.update({name: known[name] for name in known if name.startswith(("WANDB_", "OTEL_"))})
+    run = RunInfo(settings.folder.path, without_secrets(settings.to_mapping()))
+    return [LoggerCallback(run, [make_logger(name) for name in settings.run.log])]
 
 
 def system_message(folder: RunFolder) -> str:

@@ -43,8 +43,6 @@ JUDGE = f"judge eval {ENV}"
         ("train --resume-step 1", "add --resume RUN"),
         ("train --log tensorbord", "did you mean `tensorboard`?"),
         ("train --set log=3", "log is 3"),
-        ("sync . --to wanbd", "did you mean `wandb`?"),
-        ("sync . --to ,", "--to names no logger"),
         (f"{SELF_PLAY} --opponent bset", "no policy 'bset'; did you mean `best`"),
         (f"{SELF_PLAY} --opponent any --seat secnd_1", "no seat `secnd_1`; did you mean `second_1`"),
         (f"{SELF_PLAY} --seat first_0", "--seat needs an opponent that does not learn; self does"),

@@ -19,18 +19,18 @@ def file(tmp_path: Path) -> Path:
 
 def test_the_environment_wins_over_the_file_and_the_file_over_defaults(file: Path) -> None:
     file.write_text(
-        "# keys\nexport WANDB_API_KEY='from the file'\n\nLANGFUSE_HOST=http://file\nART_SERVER_PORT=1\n"
+        "# keys\nexport WANDB_API_KEY='from the file'\n\nWANDB_BASE_URL=http://file\nART_SERVER_PORT=1\n"
         "WANDB_ENTITY=a\nWANDB_ENTITY=b\nVLLM_API_KEY=\n"
     )
-    environ = {"LANGFUSE_HOST": "http://environment", "OTHER": "x", "LANGFUSE_SECRET_KEY": ""}
+    environ = {"WANDB_BASE_URL": "http://environment", "OTHER": "x", "OTEL_EXPORTER_OTLP_HEADERS": ""}
     found = load_env_vars(environ, file)
     sources = {name: (setting.value, setting.source) for name, setting in found.settings.items()}
     assert sources["WANDB_API_KEY"] == ("from the file", ".env line 2")
-    assert sources["LANGFUSE_HOST"] == ("http://environment", "environment")
+    assert sources["WANDB_BASE_URL"] == ("http://environment", "environment")
     assert sources["ART_SERVER_PORT"] == ("1", ".env line 5")
     assert sources["WANDB_ENTITY"] == ("b", ".env line 7")
     assert sources["ART_CLIENT_WORKERS"] == ("1", "default")
-    assert not {"OTHER", "OPENAI_API_KEY", "VLLM_API_KEY", "LANGFUSE_SECRET_KEY"} & found.values.keys()
+    assert not {"OTHER", "OPENAI_API_KEY", "VLLM_API_KEY", "OTEL_EXPORTER_OTLP_HEADERS"} & found.values.keys()
 
 
 def test_no_secret_is_in_any_repr() -> None:
@@ -68,9 +68,9 @@ def test_numbers_are_checked_where_they_are_used() -> None:
 def test_nothing_is_read_at_import(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("= broken")
     code = (
-        "import sys, art_trainer.tracking.env_vars, art_trainer.tracking.sinks.base, os\n"
+        "import sys, art_trainer.tracking.env_vars, art_trainer.tracking.loggers.base, os\n"
         "assert 'WANDB_API_KEY' not in os.environ\n"
-        "assert not {'wandb', 'tensorboard', 'langfuse', 'torch'} & set(sys.modules)"
+        "assert not {'wandb', 'tensorboard', 'opentelemetry', 'torch'} & set(sys.modules)"
     )
     environ = {"PATH": "", "PYTHONPATH": str(Path(__file__).parents[3])}
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environ, check=True, timeout=60)

@@ -16,7 +16,6 @@ from art_trainer.tracking.episode_store import (
     iter_episodes,
     iter_steps,
     recorded_settings,
-    recorded_steps,
 )
 from art_trainer.tracking.frame_file import append_frame
 from art_trainer.tracking.health import RunWarning
@@ -41,6 +40,10 @@ def written(folder: Path, steps: range) -> Path:
     for step in steps:
         append_episodes(folder, step, [made_group(10 * step), made_group(10 * step + 1)], [made_group(99)])
     return folder / FILE
+
+
+def recorded_steps(run: Path) -> list[int]:
+    return [record.step for record in iter_steps(run)]
 
 
 def test_steps_are_found_alone_and_in_order(tmp_path: Path) -> None:

@@ -1,7 +1,22 @@
-"""Episodes of every kind for the sinks that show traces."""
+"""Episodes of every kind, and runs that loggers show."""
 
-from art_trainer.tracking.sinks.base import EpisodesPlayed, RunInfo
-from art_trainer.types import Ending, Episode, EpisodeTiming, Judgement, Span, TokenHistory, Turn, TurnTiming
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from art_trainer.tracking.loggers.base import LoggerCallback, RunInfo, RunLogger
+from art_trainer.types import (
+    Ending,
+    Episode,
+    EpisodeTiming,
+    Group,
+    Judgement,
+    Span,
+    TokenHistory,
+    Turn,
+    TurnTiming,
+)
 
 SETTINGS = {
     "env": "art/Email-v0", "model": "art-tiny", "temperature": 0.7, "max_completion_length": 4, "seed": 3,
@@ -11,11 +26,7 @@ TOOLS = (
 )
 
 
-def run_info(folder, config=SETTINGS):
-    return RunInfo(folder / "mail-1", config)
-
-
-def solved():
+def solved() -> Episode:
     """Two calls, judged and measured, with the tokens of both replies."""
     history = TokenHistory(
         (
@@ -38,19 +49,40 @@ def solved():
     )  # fmt: skip
 
 
-def invalid():
+def invalid() -> Episode:
     """A reply without a call, then the end; no tokens. Half a surrogate pair is in what was seen."""
     fault = {"kind": "no_call", "message": "no call was found"}
     turns = (Turn("hello", "No call was found. \ud83d", -0.5, {"invalid": -0.5}, None, fault),)
     return Episode("art/Email-v0", "task-8", 42, "Find it.", turns, (), Ending.TRUNCATED, success=False)
 
 
-def broken():
+def broken() -> Episode:
     """The environment raised at once."""
     return Episode("art/Email-v0", "task-9", 43, "", (), (), Ending.ENV_ERROR, error="KeyError: 'inbox'")
 
 
-def played(step=3):
-    """A step's event: the three episodes, the first of them with its times."""
-    timing = EpisodeTiming(1_800_000_000.25, (TurnTiming(0.5, 0.125), TurnTiming(0.25, None)))
-    return EpisodesPlayed(step, (solved(), invalid(), broken()), (timing, None, None))
+TIMING = EpisodeTiming(1_800_000_000.25, (TurnTiming(0.5, 0.125), TurnTiming(0.25, None)))
+"""When :func:`solved` was played."""
+
+
+def metrics(step: int) -> dict[str, float]:
+    """A line of ``metrics.jsonl``."""
+    return {"step": float(step), "reward": step / 2, "eval_success": 0.25, "time/update": 1.5}
+
+
+def groups() -> list[Group]:
+    """The groups of a step, of one episode each: the three kinds."""
+    return [Group((episode,)) for episode in (solved(), invalid(), broken())]
+
+
+def log_run(folder: Path, loggers: Iterable[RunLogger], *, first: int = 1, last: int = 2) -> None:
+    """Do some steps of a run, the last of which saves a checkpoint; they follow those before ``first``."""
+    callback = LoggerCallback(RunInfo(folder, SETTINGS), loggers)
+    callback.on_begin(first - 1)
+    for step in range(first, last + 1):
+        callback.on_logged(metrics(step), groups(), (TIMING, None, None))
+    checkpoint = folder / "checkpoints" / f"step-{last:06d}"
+    (checkpoint / "model").mkdir(parents=True, exist_ok=True)
+    (checkpoint / "model" / "weights").write_text(f"weights {last}")
+    callback.on_checkpoint(last, checkpoint, ("latest",))
+    callback.on_end("finished")

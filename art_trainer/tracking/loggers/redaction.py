@@ -1,9 +1,8 @@
-"""Masks secrets in messages: everything a sink says about a failure goes through here.
+"""Masks secrets in messages: everything that is said about a failure of a logger goes through here.
 
 A server may echo the key it refused, and a library may put a URL with a password into its exception. Masked
-are the values of environment variables that hold secrets, the secrets that a sink was given, and what looks
-like a secret: an ``Authorization`` header, a bearer token, a password in a URL, a key with the prefix of a
-known service.
+are the values of environment variables that hold secrets, and what looks like a secret: an ``Authorization``
+header, a bearer token, a password in a URL, a key with the prefix of a known service.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 from urllib.parse import quote, unquote
 
 MASK = "***"
@@ -30,35 +30,29 @@ _SHAPES = (
 )
 
 
-class Redactor:
-    """Masks secrets in text; its own ``repr`` shows none.
-
-    Args:
-        secrets: Values to mask wherever they occur, beside those in the environment.
-    """
-
-    def __init__(self, secrets: Iterable[str] = ()) -> None:
-        self._given = frozenset(form for secret in secrets for form in _forms(secret))
-
-    def __call__(self, message: object) -> str:
-        """Return ``str(message)`` with every secret in it replaced by ``***``."""
-        text = str(message)
-        # A secret may be part of a longer one: the longest go first.
-        for secret in sorted(self._given | set(_from_environment(os.environ)), key=len, reverse=True):
-            text = text.replace(secret, MASK)
-        for shape in _SHAPES:
-            text = shape.sub(lambda found: f"{found['keep']}{MASK}", text)
-        return text
-
-
 def redact(message: object) -> str:
-    """Mask the secrets that are in the environment or look like one."""
-    return Redactor()(message)
+    """Return ``str(message)`` with every secret in it replaced by ``***``."""
+    text = str(message)
+    # A secret may be part of a longer one: the longest go first.
+    for secret in sorted(set(_from_environment(os.environ)), key=len, reverse=True):
+        text = text.replace(secret, MASK)
+    for shape in _SHAPES:
+        text = shape.sub(lambda found: f"{found['keep']}{MASK}", text)
+    return text
 
 
 def is_secret_name(name: str) -> bool:
     """Whether an environment variable or setting of this name holds a secret."""
     return _SECRET_NAME.search(name.upper()) is not None
+
+
+def without_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy settings, however deep, without those whose names say that they are secret."""
+    return {
+        name: without_secrets(value) if isinstance(value, Mapping) else value
+        for name, value in settings.items()
+        if not is_secret_name(str(name))
+    }
 
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[str]:

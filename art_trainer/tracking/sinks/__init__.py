@@ -1,1 +1,0 @@
-"""Sending a run's metrics, episodes and traces to other services (W&B, Langfuse, OpenTelemetry, ...)."""
