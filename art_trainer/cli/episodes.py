@@ -18,7 +18,7 @@ from art_trainer.cli.options import Count, RunDir, Whole, command
 from art_trainer.errors import ConfigError
 from art_trainer.tracking.episode_store import iter_episodes, step_frames
 
-_HELP = "n p episode · N P step · w worst · b best · ↑ ↓ space u scroll · q quit"
+_HELP = "q quit  n/p episode  N/P step  w/b worst/best  ↑/↓ space/u scroll"
 _KEY = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)
 _SAME = {"C": "n", "D": "p", "B": "j", "A": "k", "6~": " ", "5~": "u"}
 """The ends of what arrows and page keys send, and the keys that do the same."""
@@ -123,7 +123,7 @@ class EpisodeReader:
         lines = self._wrapped[width]
         self.scrolled = max(0, min(self.scrolled, len(lines) - rows))
         seen = lines[self.scrolled : self.scrolled + rows]
-        below = f"{self.scrolled + len(seen)}/{len(lines)} rows · {_HELP}"
+        below = f"{_HELP}  {self.scrolled + len(seen)}/{len(lines)}"
         return Group(line((self.title, "bold")), *seen, line((below, "dim")))
 
 

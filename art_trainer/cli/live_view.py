@@ -55,7 +55,7 @@ def run_view(view: RunView, console: Console) -> RenderableType:
     Nothing in a text of a model, an environment or a warning is markup or an escape sequence here.
     """
     width, height = console.size
-    lines = [line((visible(view.title), "bold"))] if view.title else []
+    lines = [line((visible(view.title).replace("\n", " "), "bold"))] if view.title else []
     lines.append(_progress(view, width))
     if latest := {name: values[-1] for name, values in view.series.items() if values}:
         lines.append(line(_numbers(latest)))

@@ -203,12 +203,11 @@ def settings_of(
     }
     shared = {name: values[name] for name in SHARED_FLAGS if name != "set_"}
     overrides = parse_pairs(values["set_"], "--set", as_yaml=True)
-    settings = gather_settings(
+    if shared["quiet"]:
+        show_logs(logging.WARNING)
+    return gather_settings(
         flags, overrides=overrides, **shared, defaults=defaults, default_recipe=default_recipe
     )
-    if settings.quiet:
-        show_logs(logging.WARNING)
-    return settings
 
 
 def first_sentence(text: str) -> str:

@@ -13,7 +13,6 @@ from art_trainer.cli.live_view import SHOWN, RunView, is_live, run_view
 from art_trainer.cli.options import RunDir, command
 from art_trainer.cli.runs import run_reader
 from art_trainer.errors import RecordError
-from art_trainer.formatting import duration
 from art_trainer.tracking.episode_store import iter_episodes
 from art_trainer.tracking.run_dir import RunFolder
 
@@ -59,8 +58,7 @@ class ViewReader:
             state = "stopped"
         self.ended = state in ("finished", "stopped")
         view.seconds_left = None if self.ended else facts["seconds_left"]
-        quiet = f"nothing written for {duration(facts['quiet_seconds'] or 0)}"
-        view.title = f"{self._folder.path.resolve().name}: {quiet if state == 'quiet' else state}"
+        view.title = f"{self._folder.path.resolve().name}: {state}"
         view.warnings = [str(event.get("message", "")) for event in self._reader.events()]
         if view.step != self._episode_of:
             try:

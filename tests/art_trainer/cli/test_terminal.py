@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from art_trainer.cli import console as module
-from art_trainer.cli.console import TrainingProgress
+from art_trainer.cli.live_view import TrainingProgress
 from art_trainer.cli.play import watch
 from art_trainer.formatting import duration, short, sparkline
 from art_trainer.inference.scripted_policy import ScriptedPolicy
@@ -20,7 +20,7 @@ EPISODE = Episode("e", "t", 0, "", (), (), Ending.TERMINATED)
 
 def run(steps: int, *, done: int = 0, terminal: bool = False) -> str:
     """What a run shows, by steps of four episodes whose reward grows."""
-    out = Console(file=io.StringIO(), force_terminal=terminal, width=100, color_system=None)
+    out = Console(file=io.StringIO(), force_terminal=terminal, force_interactive=terminal, width=100)
     progress = TrainingProgress(out, 4)
     with progress.running(steps, done):
         for step in range(done + 1, steps + 1):

@@ -1,0 +1,80 @@
+"""``art-trainer episodes``: transcripts, printed or read with keys."""
+
+import re
+
+import pytest
+
+from art_trainer.tracking.run_dir import RunFolder
+from art_trainer.types import Group
+from tests.art_trainer.pseudo_terminal import PseudoTerminal
+from tests.art_trainer.serving.dashboard.run_folders import DashRun, group, judged
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run with episodes of steps 1, 2 and 5, in the folder ``mine``."""
+    made = DashRun(tmp_path / "mine")
+    for step in (1, 2):
+        made.step(step)
+    made.step(5, [group(1, (0.5, 0.0, 1.0), words="[bold]\x1b[2J"), Group((judged(9),))])
+    return made
+
+
+@pytest.mark.parametrize(
+    ("chosen", "places"),
+    [
+        ((), [(5, 0), (5, 1), (5, 2), (5, 3)]),
+        (("--step", 2, "--episode", 3), [(2, 3)]),
+        (("--worst",), [(5, 1)]),
+        (("--best",), [(5, 2)]),
+    ],
+)
+def test_the_chosen_episodes_are_printed(run, invoke, chosen, places):
+    found = re.findall("^step (.), episode (.) of", invoke("episodes", "mine", *chosen).output, re.MULTILINE)
+    assert [(int(step), int(place)) for step, place in found] == places
+
+
+def test_a_transcript_has_all_that_was_said_and_obeys_none_of_it(run, invoke):
+    lines = invoke("episodes", "mine", "--episode", 1).output.splitlines()
+    assert lines == [
+        "step 5, episode 1 of 0 to 3, task task-1, terminated", "Who wrote about tea? [bold]␛[2J",
+        '› search("tea")', "Found 2 mails. [bold]␛[2J", "reward +0.250 (found +0.25)", "› select(m1)", "",
+        "reward -0.250", "Not solved: reward 0.000 in 2 turns (found +0.25)", "",
+    ]  # fmt: skip
+    assert "ruler: 0.75 Well done <script>" in invoke("episodes", "mine", "--episode", 3).output
+
+
+def test_what_is_not_there_is_refused_with_what_is(run, refused, tmp_path):
+    assert "no episodes of step 3, but of steps 1 to 5, not all" in refused("episodes", "mine", "--step", 3)
+    assert "step 2 has no episode 4, but 0 to 3" in refused("episodes", "mine", "--step", 2, "--episode", 4)
+    assert "give one of them" in refused("episodes", "mine", "--best", "--worst")
+    RunFolder(tmp_path / "empty").begin({"max_steps": 1}, 0)
+    assert "empty has no recorded episodes" in refused("episodes", "empty")
+
+
+@pytest.mark.e2e
+def test_keys_lead_through_the_episodes(run, tmp_path):
+    terminal = PseudoTerminal(["episodes", "mine", "--step", 2], tmp_path)
+    terminal.wait_for("step 2, episode 0 of", "q quit")
+    for keys, title in (
+        ("n", "2, episode 1"), ("\x1b[C\x1bOC", "2, episode 3"), ("n", "2, episode 3"), ("p", "2, episode 2"),
+        ("P", "1, episode 0"), ("P", "1, episode 0"), ("NN", "5, episode 0"), ("N?", "5, episode 0"),
+        ("b", "5, episode 2"), ("w", "5, episode 1"), ("\x1b[D", "5, episode 0"),
+    ):  # fmt: skip
+        terminal.press(keys)
+        terminal.wait_for(f"step {title} of", "q quit")
+    terminal.press("q")
+    assert terminal.end() == 0
+    assert "\x1b[2J␛" not in terminal.output
+
+
+@pytest.mark.e2e
+def test_a_long_episode_is_scrolled_and_ctrl_c_leaves(run, tmp_path):
+    run.step(6, [group(1, (0.0, 1.0), words="".join(f"\nrow {number}" for number in range(60)))])
+    terminal = PseudoTerminal(["episodes", "mine"], tmp_path)
+    terminal.wait_for("row 20 ", "22/")
+    for keys, row in ((" ", 42), ("\x1b[B", 43), ("u", 21), ("\x1b[A", 20), ("uuu", 20)):
+        terminal.press(keys)
+        terminal.wait_for(f"row {row} ", f"{row + 2}/")
+    terminal.press("\x03")
+    assert terminal.end() == 130

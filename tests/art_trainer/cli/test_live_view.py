@@ -1,0 +1,136 @@
+"""The view of a run: while it trains, and from its folder."""
+
+import io
+import os
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from art_trainer.cli.live_view import RunView, run_view
+from art_trainer.cli.top import ViewReader
+from art_trainer.types import Ending
+from tests.art_trainer.cli.test_cli import QUICK, TRAIN
+from tests.art_trainer.pseudo_terminal import PseudoTerminal
+from tests.art_trainer.serving.dashboard.run_folders import DashRun, episode
+
+HOSTILE = "\x1b[2J\x1b]0;mine\x07[red]no[/red] [/nothing]\x9b31m\u202e\ud800\r\n\tx\x00" + "長e\u0301" * 9000
+NARROW = ["--set", "scratch={layers: 1, hidden_size: 16, heads: 2, vocabulary_size: 400}"]
+
+
+def frame(view: RunView, width: int = 80, height: int = 24) -> list[str]:
+    """The rows of a frame, without trailing spaces."""
+    out = Console(file=io.StringIO(), width=width, height=height, force_terminal=True, color_system=None)
+    out.print(run_view(view, out))
+    return [row.rstrip() for row in out.file.getvalue().splitlines()]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 60), (40, 24), (80, 8), (20, 10), (7, 24), (3, 3), (1, 1)])
+def test_every_frame_fits_and_obeys_nothing_in_a_text(size):
+    made = episode(1, 1.0, words=HOSTILE, ending=Ending.ENV_ERROR, error=HOSTILE)
+    curves = {"reward": [0.1, 0.9], "success": [1.0]}
+    rows = frame(RunView(3, 10, 0.5, 90.0, HOSTILE[:60], curves, made, [HOSTILE] * 5), *size)
+    assert len(rows) <= size[1]
+    assert max(map(cell_len, rows)) <= size[0]
+    assert not [sign for row in rows for sign in row if sign < " " or sign in "\x7f\x9b\u202e\ud800"]
+    if size == (200, 60):
+        assert "␛[2J␛]0;mine␇[red]no[/red] [/nothing]" in "\n".join(rows)
+
+
+def test_a_frame_shows_progress_curves_the_newest_warnings_and_the_end_of_the_episode():
+    made = episode(7, 1.0, observation="\n".join(f"line {number}" for number in range(50)))
+    view = RunView(5, 10, 0.0, 65.0, "", {"reward": [0.0, 0.5, 1.0]}, made, ["old"] * 3 + ["newer", "newest"])
+    rows = frame(view)
+    assert rows[0] == "━" * 15 + "─" * 15 + "  step 5/10, 1 min 05 s left"
+    assert rows[1:6] == ["reward 1", "reward  ▁▅█  0 → 1", "! newest", "! newer", "! old"]
+    assert rows[6].startswith("╭─ last episode, task task-7, reward +1.000 ─")
+    shown = [row.strip("│ ") for row in rows[7:-1]]
+    assert shown[:9] == [*(f"line {number}" for number in range(41, 50))]
+    assert shown[9:12] == ['› search("tea")', "Found 2 mails.", "reward +0.250 (found +0.25)"]
+    assert shown[-1] == "Solved: reward 1.000 in 2 turns (found +0.25)"
+    assert len(rows) == 24
+    assert frame(RunView()) == ["step 0/?"]
+
+
+def test_a_folder_is_followed_from_its_start_to_its_end(tmp_path, refused):
+    assert "no run in" in refused("top", tmp_path)
+    run = DashRun(tmp_path / "mine", max_steps=3)
+    reader = ViewReader(run.folder)
+    reader.read()
+    assert (reader.view.title, reader.view.step, reader.view.steps) == ("mine: starting", 0, 3)
+    run.step(1)
+    run.warn(1)
+    reader.read()
+    view = reader.view
+    assert (view.title, view.series["reward"], view.seconds_left) == ("mine: running", [0.1], 6.0)
+    assert (view.episode.task_id, view.episode.reward) == ("task-3", 0.25)
+    assert view.warnings[0].startswith("step 1: the entropy fell")
+    run.step(2)
+    reader.read()
+    assert (view.series["reward"], view.episode.task_id) == ([0.1, 0.2], "task-5")
+    # Whatever ends a run, its report is written last.
+    run.log.report_file.write_text("")
+    os.utime(run.log.report_file, (2**31, 2**31))
+    reader.read()
+    assert (view.title, view.seconds_left, reader.ended) == ("mine: stopped", None, True)
+    run.log.report_file.unlink()
+    # A resumed run begins its files anew.
+    run.log.begin({"max_steps": 3}, 1)
+    reader.read()
+    assert (view.title, view.step, view.series["reward"], reader.ended) == ("mine: running", 1, [0.1], False)
+    with (run.folder / "episodes.jsonl.zst").open("ab") as stream:
+        stream.write(b"damage" * 9)
+    run.log.write_metrics({"step": 3.0, "reward": 0.3})
+    reader.read()
+    assert (view.title, view.episode.task_id) == ("mine: finished", "task-3")
+    assert "is damaged at byte" in view.warnings[-1]
+
+
+def test_top_prints_one_frame_where_there_is_no_terminal(tmp_path, invoke):
+    DashRun(tmp_path / "mine").step(1)
+    shown = invoke("top", "mine", "--once").output
+    assert shown == invoke("top", "mine").output
+    assert shown.startswith("mine: running\n━━━───────")
+
+
+@pytest.mark.e2e
+def test_top_in_a_terminal_ends_with_the_run_or_with_ctrl_c(tmp_path):
+    run = DashRun(tmp_path / "mine", max_steps=2)
+    run.step(1)
+    for end in (False, True):
+        terminal = PseudoTerminal(["top", "mine"], tmp_path)
+        terminal.wait_for("mine: running", "step 1/2", "last episode, task task-3")
+        run.step(2) if end else terminal.press("\x03")
+        assert terminal.end() == 0
+        assert terminal.output.rpartition("\x1b[?1049l")[2].count("mine: ") == 1
+
+
+@pytest.mark.e2e
+def test_training_in_a_terminal_is_one_view_between_the_bars_of_evaluations(tmp_path):
+    warm = ["--warm-start", "scripted", "--set", "warm_start_episodes=6", "--history-window", "1"]
+    terminal = PseudoTerminal([*TRAIN, *QUICK, *NARROW, *warm, "--output-dir", "out"], tmp_path)
+    assert terminal.end() == 0, terminal.output
+    for text in ("warm start, imitating scripted", "step 2/2, 0 s left", "success ▁", "Report: "):
+        assert text in terminal.text(), text
+
+
+@pytest.mark.e2e
+def test_ctrl_c_in_the_live_view_leaves_the_terminal_as_it_was(tmp_path):
+    steps = ["--max-steps", "100000", "--keep-going", "--output-dir", "out"]
+    terminal = PseudoTerminal([*TRAIN, *QUICK, *NARROW, *steps], tmp_path)
+    terminal.wait_for("/100000, ", "last episode, task", "› ")
+    terminal.press("\x03")
+    assert terminal.end() == 130
+    assert "art-trainer train --resume out" in terminal.output
+    assert "Traceback" not in terminal.output
+
+
+def test_a_quiet_run_prints_warnings_and_the_table(invoke, refused, model):
+    arguments = [*TRAIN, "--model", model, *QUICK, "--max-steps", "3", "--keep-going", "--output-dir", "out"]
+    assert "--verbose and --quiet are both set" in refused(*arguments, "--quiet", "--verbose")
+    lines = invoke(*arguments, "--quiet").output.splitlines()
+    table = next(number for number, text in enumerate(lines) if text.startswith("toy/Echo-v0, test split"))
+    assert lines[:table]
+    assert all(text.startswith("warning: step 3: ") for text in lines[:table])
+    assert [text for text in lines[table:] if "│ after " in text]
+    assert lines[-1].startswith("└")

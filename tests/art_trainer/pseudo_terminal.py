@@ -1,0 +1,71 @@
+"""``art-trainer`` in a pseudo-terminal, as a person at a keyboard has it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+_SEQUENCE = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|.)")
+_HIDDEN = ("COLUMNS", "LINES", "NO_COLOR")
+
+
+class PseudoTerminal:
+    """Runs the command in 80 columns and 24 rows; ``output`` is all that it has written."""
+
+    def __init__(self, arguments: Sequence[object], folder: Path) -> None:
+        self._ours, self._theirs = pty.openpty()
+        termios.tcsetwinsize(self._theirs, (24, 80))
+        self._settings, self.output = termios.tcgetattr(self._theirs), ""
+        environment = {name: value for name, value in os.environ.items() if name not in _HIDDEN}
+        root = str(Path(__file__).parents[2])
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "art_trainer.cli.main", *map(str, arguments)],
+            cwd=folder,
+            env={**environment, "TERM": "xterm", "PYTHONPATH": root, "OMP_NUM_THREADS": "1"},
+            preexec_fn=lambda: os.login_tty(self._theirs),
+        )
+
+    def press(self, keys: str) -> None:
+        """Type; ``\\x03`` is Ctrl-C."""
+        os.write(self._ours, keys.encode())
+
+    def text(self, start: int = 0) -> str:
+        """The output without escape sequences."""
+        return _SEQUENCE.sub("", self.output[start:])
+
+    def wait_for(self, *texts: str) -> None:
+        """Wait until all texts are shown, from now on."""
+        start = len(self.output)
+        self._read_until(lambda: all(text in self.text(start) for text in texts))
+
+    def end(self) -> int:
+        """Wait for the end of the command, check that the terminal is as it was; return the exit code."""
+        self._read_until(lambda: self._process.poll() is not None)
+        assert termios.tcgetattr(self._theirs) == self._settings
+        for on, off in (("\x1b[?1049h", "\x1b[?1049l"), ("\x1b[?25l", "\x1b[?25h")):
+            assert self.output.rfind(on) <= self.output.rfind(off), "alternate screen or cursor"
+        os.close(self._ours)
+        os.close(self._theirs)
+        return self._process.returncode
+
+    def _read_until(self, true: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 60  # for what would hang
+        while True:
+            ended = true()
+            while select.select([self._ours], [], [], 0 if ended else 0.1)[0]:
+                self.output += os.read(self._ours, 65536).decode(errors="replace")
+                if not ended:
+                    break
+            if ended:
+                return
+            if time.monotonic() > deadline:
+                self._process.kill()
+                raise AssertionError(f"{self._process.wait()}: {self.output[-4000:]}")
