@@ -10,28 +10,24 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 _SEQUENCE = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|.)")
-_HIDDEN = ("COLUMNS", "LINES", "NO_COLOR")
+_CHANGED = {"TERM": "xterm", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
 
 
 class PseudoTerminal:
     """Runs the command in 80 columns and 24 rows; ``output`` is all that it has written."""
 
-    def __init__(self, arguments: Sequence[object], folder: Path) -> None:
+    def __init__(self, folder: Path, *arguments: object) -> None:
         self._ours, self._theirs = pty.openpty()
         termios.tcsetwinsize(self._theirs, (24, 80))
         self._settings, self.output = termios.tcgetattr(self._theirs), ""
-        environment = {name: value for name, value in os.environ.items() if name not in _HIDDEN}
-        root = str(Path(__file__).parents[2])
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "art_trainer.cli.main", *map(str, arguments)],
-            cwd=folder,
-            env={**environment, "TERM": "xterm", "PYTHONPATH": root, "OMP_NUM_THREADS": "1"},
-            preexec_fn=lambda: os.login_tty(self._theirs),
-        )
+        words = [sys.executable, "-m", "art_trainer.cli.main", *map(str, arguments)]
+        others = {name: os.environ[name] for name in os.environ if name not in ("COLUMNS", "LINES")}
+        attach = lambda: os.login_tty(self._theirs)  # noqa: E731
+        self._process = subprocess.Popen(words, cwd=folder, env={**others, **_CHANGED}, preexec_fn=attach)
 
     def press(self, keys: str) -> None:
         """Type; ``\\x03`` is Ctrl-C."""
@@ -58,14 +54,9 @@ class PseudoTerminal:
 
     def _read_until(self, true: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 60  # for what would hang
-        while True:
-            ended = true()
-            while select.select([self._ours], [], [], 0 if ended else 0.1)[0]:
+        while (going := not true()) or select.select([self._ours], [], [], 0)[0]:
+            if select.select([self._ours], [], [], 0.1)[0]:
                 self.output += os.read(self._ours, 65536).decode(errors="replace")
-                if not ended:
-                    break
-            if ended:
-                return
-            if time.monotonic() > deadline:
+            if going and time.monotonic() > deadline:
                 self._process.kill()
                 raise AssertionError(f"{self._process.wait()}: {self.output[-4000:]}")

@@ -22,16 +22,12 @@ def run(tmp_path):
 
 @pytest.mark.parametrize(
     ("chosen", "places"),
-    [
-        ((), [(5, 0), (5, 1), (5, 2), (5, 3)]),
-        (("--step", 2, "--episode", 3), [(2, 3)]),
-        (("--worst",), [(5, 1)]),
-        (("--best",), [(5, 2)]),
-    ],
+    [("", "50 51 52 53"), ("--step 2 --episode 3", "23"), ("--worst", "51"), ("--step 1 --best", "10")],
 )
 def test_the_chosen_episodes_are_printed(run, invoke, chosen, places):
-    found = re.findall("^step (.), episode (.) of", invoke("episodes", "mine", *chosen).output, re.MULTILINE)
-    assert [(int(step), int(place)) for step, place in found] == places
+    shown = invoke("episodes", "mine", *chosen.split()).output
+    found = re.findall("^step (.), episode (.) of", shown, re.MULTILINE)
+    assert [step + place for step, place in found] == places.split()
 
 
 def test_a_transcript_has_all_that_was_said_and_obeys_none_of_it(run, invoke):
@@ -53,28 +49,21 @@ def test_what_is_not_there_is_refused_with_what_is(run, refused, tmp_path):
 
 
 @pytest.mark.e2e
-def test_keys_lead_through_the_episodes(run, tmp_path):
-    terminal = PseudoTerminal(["episodes", "mine", "--step", 2], tmp_path)
+def test_keys_lead_through_the_episodes_and_ctrl_c_leaves(run, tmp_path):
+    run.step(6, [group(1, (0.0, 1.0), words="".join(f"\nrow {number}" for number in range(60)))])
+    terminal = PseudoTerminal(tmp_path, "episodes", "mine", "--step", 2)
     terminal.wait_for("step 2, episode 0 of", "q quit")
-    for keys, title in (
+    for keys, shown in (
         ("n", "2, episode 1"), ("\x1b[C\x1bOC", "2, episode 3"), ("n", "2, episode 3"), ("p", "2, episode 2"),
-        ("P", "1, episode 0"), ("P", "1, episode 0"), ("NN", "5, episode 0"), ("N?", "5, episode 0"),
-        ("b", "5, episode 2"), ("w", "5, episode 1"), ("\x1b[D", "5, episode 0"),
+        ("P", "1, episode 0"), ("P", "1, episode 0"), ("NN", "5, episode 0"), ("b", "5, episode 2"),
+        ("w", "5, episode 1"), ("\x1b[D", "5, episode 0"), ("NN?", "6, episode 0"), (" ", "row 42"),
+        ("\x1b[B", "row 43"), ("u", "row 21"), ("\x1b[A", "row 20"), ("uuu", "row 20"),
     ):  # fmt: skip
         terminal.press(keys)
-        terminal.wait_for(f"step {title} of", "q quit")
-    terminal.press("q")
-    assert terminal.end() == 0
-    assert "\x1b[2J␛" not in terminal.output
-
-
-@pytest.mark.e2e
-def test_a_long_episode_is_scrolled_and_ctrl_c_leaves(run, tmp_path):
-    run.step(6, [group(1, (0.0, 1.0), words="".join(f"\nrow {number}" for number in range(60)))])
-    terminal = PseudoTerminal(["episodes", "mine"], tmp_path)
-    terminal.wait_for("row 20 ", "22/")
-    for keys, row in ((" ", 42), ("\x1b[B", 43), ("u", 21), ("\x1b[A", 20), ("uuu", 20)):
-        terminal.press(keys)
-        terminal.wait_for(f"row {row} ", f"{row + 2}/")
+        terminal.wait_for(f"{shown} ", "q quit")
     terminal.press("\x03")
     assert terminal.end() == 130
+    terminal = PseudoTerminal(tmp_path, "episodes", "mine", "--step", 5)
+    terminal.press("wq")
+    assert terminal.end() == 0
+    assert "[bold]␛[2J" in terminal.output

@@ -54,10 +54,7 @@ def test_a_terminal_gets_a_bar_and_the_rewards_curve():
     shown = run(5, terminal=True)
     for text in ("step 5/5", "left", "▁▃▄▆█", "tokens/s 12.3k"):
         assert text in shown
-
-
-def test_the_bar_can_be_drawn_before_the_first_step():
-    assert "step 4/4" in run(4, done=4, terminal=True)
+    assert "step 4/4" in run(4, done=4, terminal=True), "before the first step"
 
 
 def test_sparklines():
