@@ -20,8 +20,7 @@ from art_trainer.tracking.episode_store import iter_episodes, step_frames
 
 _HELP = "q quit  n/p episode  N/P step  w/b worst/best  ↑/↓ space/u scroll"
 _KEY = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)
-_SAME = {"C": "n", "D": "p", "B": "j", "A": "k", "6~": " ", "5~": "u"}
-"""The ends of what arrows and page keys send, and the keys that do the same."""
+_SAME = {"C": "n", "D": "p", "B": "j", "A": "k", "6~": " ", "5~": "u"}  # ends of what arrows and pages send
 
 
 @command(

@@ -30,15 +30,12 @@ class PseudoTerminal:
         self._process = subprocess.Popen(words, cwd=folder, env={**others, **_CHANGED}, preexec_fn=attach)
 
     def press(self, keys: str) -> None:
-        """Type; ``\\x03`` is Ctrl-C."""
         os.write(self._ours, keys.encode())
 
     def text(self, start: int = 0) -> str:
-        """The output without escape sequences."""
         return _SEQUENCE.sub("", self.output[start:])
 
     def wait_for(self, *texts: str) -> None:
-        """Wait until all texts are shown, from now on."""
         start = len(self.output)
         self._read_until(lambda: all(text in self.text(start) for text in texts))
 
