@@ -62,7 +62,7 @@ def run_view(view: RunView, console: Console) -> RenderableType:
     lines += [_curve(name, values, width) for name in list(SHOWN)[:2] if (values := view.series.get(name))]
     for message in view.warnings[: -_WARNINGS - 1 : -1]:
         text = Text(visible(f"! {message}")[: 2 * width], "yellow")
-        lines += text.wrap(console, width, overflow="fold")[: max(1, height // 8)]
+        lines += text.wrap(console, width, overflow="fold")[:2]
     rows = height - len(lines) - 2
     if view.episode is None or rows < _LEAST_ROWS:
         return Group(*lines[:height])
@@ -104,7 +104,7 @@ def _last_rows(texts: Sequence[Text], console: Console, most: int) -> list[Text]
     width, rows = max(1, console.width - 4), list[Text]()
     for text in reversed(texts):
         if len(rows) < most:
-            rows[:0] = text[-width * most :].wrap(console, width, overflow="fold", tab_size=4)
+            rows[:0] = text[-width * (most + 1) :].wrap(console, width, overflow="fold", tab_size=4)
     return rows[-most:]
 
 
