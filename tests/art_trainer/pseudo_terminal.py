@@ -1,4 +1,4 @@
-"""``art-trainer`` in a pseudo-terminal, as a person at a keyboard has it."""
+"""``art-trainer`` in a pseudo-terminal of 80 columns and 24 rows, as a person at a keyboard has it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 _SEQUENCE = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|.)")
+_MAIN = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY); import art_trainer.cli.main as c; c.main()"
 _CHANGED = {"TERM": "xterm", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
 
 
 class PseudoTerminal:
-    """Runs the command in 80 columns and 24 rows; ``output`` is all that it has written."""
-
     def __init__(self, folder: Path, *arguments: object) -> None:
         self._ours, self._theirs = pty.openpty()
         termios.tcsetwinsize(self._theirs, (24, 80))
         self._settings, self.output = termios.tcgetattr(self._theirs), ""
-        words = [sys.executable, "-m", "art_trainer.cli.main", *map(str, arguments)]
+        words, files = [sys.executable, "-c", _MAIN, *map(str, arguments)], [self._theirs] * 3
         others = {name: os.environ[name] for name in os.environ if name not in ("COLUMNS", "LINES")}
-        attach = lambda: os.login_tty(self._theirs)  # noqa: E731
-        self._process = subprocess.Popen(words, cwd=folder, env={**others, **_CHANGED}, preexec_fn=attach)
+        options = {"cwd": folder, "env": {**others, **_CHANGED}, "start_new_session": True}
+        self._process = subprocess.Popen(words, -1, None, *files, **options)
 
     def press(self, keys: str) -> None:
         os.write(self._ours, keys.encode())
@@ -40,9 +39,8 @@ class PseudoTerminal:
         self._read_until(lambda: all(text in self.text(start) for text in texts))
 
     def end(self) -> int:
-        """Wait for the end of the command, check that the terminal is as it was; return the exit code."""
         self._read_until(lambda: self._process.poll() is not None)
-        assert termios.tcgetattr(self._theirs) == self._settings
+        assert termios.tcgetattr(self._theirs) == self._settings  # the terminal is as it was
         for on, off in (("\x1b[?1049h", "\x1b[?1049l"), ("\x1b[?25l", "\x1b[?25h")):
             assert self.output.rfind(on) <= self.output.rfind(off), "alternate screen or cursor"
         os.close(self._ours)
@@ -50,7 +48,7 @@ class PseudoTerminal:
         return self._process.returncode
 
     def _read_until(self, true: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 60  # for what would hang
+        deadline = time.monotonic() + 120  # for what would hang
         while (going := not true()) or select.select([self._ours], [], [], 0)[0]:
             if select.select([self._ours], [], [], 0.1)[0]:
                 self.output += os.read(self._ours, 65536).decode(errors="replace")
