@@ -28,8 +28,7 @@ def frame(view: RunView, width: int = 80, height: int = 24) -> list[str]:
 @pytest.mark.parametrize("size", [(80, 24), (200, 60), (40, 24), (80, 8), (20, 10), (7, 24), (3, 3), (1, 1)])
 def test_every_frame_fits_and_obeys_nothing_in_a_text(size):
     made = episode(1, 1.0, words=HOSTILE, ending=Ending.ENV_ERROR, error=HOSTILE)
-    curves = {"reward": [0.1, 0.9], "success": [1.0]}
-    rows = frame(RunView(3, 10, 0.5, 90.0, HOSTILE[:60], curves, made, [HOSTILE] * 5), *size)
+    rows = frame(RunView(3, 10, 0.5, 90.0, HOSTILE[:60], {"reward": [0.1, 0.9]}, made, [HOSTILE] * 5), *size)
     assert (len(rows) <= size[1], max(map(cell_len, rows)) <= size[0]) == (True, True)
     assert not [sign for row in rows for sign in row if sign < " " or sign in "\x7f\x9b\u202e\ud800"]
 
