@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, SupportsFloat
 
 import gymnasium as gym
@@ -64,29 +64,45 @@ class PrintEpisode(gym.Wrapper[str, str, str, str]):
         """Start an episode and print its first observation."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._turns, self._reward, self._terms = 0, 0.0, Counter[str]()
-        self._print(observation)
+        self._print(Text(visible(observation)))
         return observation, info
 
     def step(self, action: str) -> tuple[str, SupportsFloat, bool, bool, dict[str, Any]]:
         """Step the environment and print the observation and the reward."""
         if self._show_replies:
-            self._print(f"› {action}", "bold cyan")
+            self._print(reply_line(action))
         observation, reward, terminated, truncated, info = self.env.step(action)
         terms = info.get("score_terms", {})
         self._turns += 1
         self._reward += float(reward)
         self._terms.update(terms)
-        self._print(observation)
-        if float(reward) != 0:
-            self._print(f"reward {float(reward):+.3f}{_terms(terms)}", "dim")
+        self._print(*outcome_lines(observation, float(reward), terms))
         if terminated or truncated:
-            result = {True: "Solved", False: "Not solved", None: "Over"}[info.get("success")]
-            turns = f"{self._turns} turn{'' if self._turns == 1 else 's'}"
-            self._print(f"{result}: reward {self._reward:.3f} in {turns}{_terms(self._terms)}", "bold")
+            self._print(result_line(info.get("success"), self._reward, self._turns, self._terms))
         return observation, reward, terminated, truncated, info
 
-    def _print(self, text: str, style: str = "") -> None:
-        self._console.print(Text(visible(text), style=style), soft_wrap=True)
+    def _print(self, *lines: Text) -> None:
+        for line in lines:
+            self._console.print(line, soft_wrap=True)
+
+
+def reply_line(reply: str) -> Text:
+    """A reply as it is printed."""
+    return Text(visible(f"› {reply}"), style="bold cyan")
+
+
+def outcome_lines(observation: str, reward: float, terms: Mapping[str, float]) -> Iterator[Text]:
+    """What came of a reply, as it is printed."""
+    yield Text(visible(observation))
+    if reward != 0:
+        yield Text(visible(f"reward {reward:+.3f}{_terms(terms)}"), style="dim")
+
+
+def result_line(success: bool | None, reward: float, turns: int, terms: Mapping[str, float]) -> Text:
+    """How an episode ended, its reward and the sums of the reward's terms."""
+    result = {True: "Solved", False: "Not solved", None: "Over"}[success]
+    words = f"{result}: reward {reward:.3f} in {turns} turn{'' if turns == 1 else 's'}{_terms(terms)}"
+    return Text(visible(words), style="bold")
 
 
 def play_by_hand(env: gym.Env[str, str], read: Callable[[], str]) -> None:

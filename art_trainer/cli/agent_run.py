@@ -14,7 +14,8 @@ import torch
 import typer
 from rich.console import Console
 
-from art_trainer.cli.console import TrainingProgress, episode_bar, print_settings
+from art_trainer.cli.console import episode_bar, print_settings, unless_quiet
+from art_trainer.cli.live_view import TrainingProgress
 from art_trainer.cli.training_run import print_results, reported, run_trainer, write_evaluation
 from art_trainer.errors import ConfigError, TrainerError
 from art_trainer.inference.transformers_policy import TransformersPolicy
@@ -82,8 +83,8 @@ def train_agent(settings: Settings, console: Console, *, dry_run: bool = False) 
     with init_distributed(settings.run.process_timeout) as processes, sigterm_as_sigint():
         if processes.size > 1:
             raise ConfigError("agent is set: start one process, an agent's attempts are not divided")
-        folder = settings.folder
-        print_settings(settings, console)
+        folder, out = settings.folder, unless_quiet(console, settings)
+        print_settings(settings, out)
         checkpoint = find_checkpoint(settings)
         policy = prepare_policy(settings, tuple, checkpoint=checkpoint)
         settings = sized_for(settings, policy.model.device)  # type: ignore[arg-type]
@@ -95,14 +96,14 @@ def train_agent(settings: Settings, console: Console, *, dry_run: bool = False) 
             limits = AgentLimits(settings.run.agent_timeout + _GRACE, settings.run.agent_concurrency)
             backend = AgentBackend(job.agent, job.tasks, policy, eval_tasks=job.eval_tasks, limits=limits)
             stack.callback(backend.close)
-            _evaluate(BEFORE, settings, policy, backend, console)
-            progress = TrainingProgress(console, settings.episodes_per_step)
+            _evaluate(BEFORE, settings, policy, backend, out)
+            progress = TrainingProgress(out, settings.episodes_per_step)
             reward = None if _reward_file(settings) else reward_model(settings.run, folder.path)
             trainer = GRPOTrainer(
                 policy, None, settings.config, callbacks=[progress], reward=reward, backend=backend
             )
             run_trainer(trainer, settings, progress, checkpoint)
-            _evaluate(AFTER, settings, policy, backend, console)
+            _evaluate(AFTER, settings, policy, backend, out)
         print_results(folder, console)
 
 

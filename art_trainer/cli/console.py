@@ -1,25 +1,22 @@
-"""Tables of results and settings, and the progress of a training run, for the terminal."""
+"""Tables of results and settings, and the progress of evaluations, for the terminal."""
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from art_trainer.formatting import duration, number, percent, points, short, sparkline
+from art_trainer.cli.live_view import is_live
+from art_trainer.formatting import duration, number, percent, points
 from art_trainer.rollout.evaluate import Comparison, Evaluation
 from art_trainer.rollout.statistics import holm
-from art_trainer.tracking.health import RunWarning
 from art_trainer.training.run_settings import DEFAULT, RESUMED, Settings
-from art_trainer.types import Episode, Interval
-
-_log = logging.getLogger(__name__)
+from art_trainer.types import Interval
 
 
 def make_table(title: str | None, left: Iterable[str], right: Iterable[str], caption: str = "") -> Table:
@@ -146,7 +143,12 @@ def print_settings(settings: Settings, console: Console) -> None:
 
 
 # ----------------------------------------------------------------------
-# Progress: bars in a terminal, plain lines everywhere else.
+# Progress of episodes and imitation: bars in a terminal, plain lines everywhere else.
+
+
+def unless_quiet(console: Console, settings: Settings) -> Console:
+    """Where a run shows its settings and progress: nowhere if it is ``quiet``."""
+    return Console(quiet=True) if settings.quiet else console
 
 
 @contextmanager
@@ -156,7 +158,7 @@ def episode_bar(console: Console, name: str, total: int | None) -> Iterator[Call
     It gives what to call for each episode, or with the ``step`` and ``steps`` of an optimizer step.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(*columns, console=console, transient=True, disable=not is_live(console)) as bar:
         bar.add_task(name, total=total)
         (task,) = bar.tasks
         began = shown = time.monotonic()
@@ -181,82 +183,3 @@ def episode_bar(console: Console, name: str, total: int | None) -> Iterator[Call
 
 
 _LOG_SECONDS = 60.0
-_SHOWN = (
-    ("reward", "reward"),
-    ("success", "success"),
-    ("kl", "KL"),
-    ("entropy", "entropy"),
-    ("invalid_actions", "invalid"),
-    ("tokens_per_second", "tokens/s"),
-)
-
-
-class TrainingProgress(Progress):
-    """A trainer's callback that shows how far training is, its latest numbers and warnings.
-
-    A terminal gets a bar with the reward's curve; a log or pipe gets about 25 lines in all.
-
-    Args:
-        console: Where to write.
-        episodes_per_step: How many episodes a step plays.
-    """
-
-    def __init__(self, console: Console, episodes_per_step: int) -> None:
-        self._per_step = episodes_per_step
-        self._played = 0
-        self._rewards: list[float] = []
-        self._numbers = ""
-        super().__init__(
-            BarColumn(30),
-            TextColumn("{task.fields[pace]}"),
-            console=console,
-            disable=not console.is_terminal,
-            refresh_per_second=4,
-        )
-
-    @contextmanager
-    def running(self, total: int, done: int) -> Iterator[None]:
-        """Show the progress of a run of ``total`` steps within the context; ``done`` were before it."""
-        self._task = self.add_task("", total=total, completed=done, pace=f"step {done}/{total}")
-        self._step, self._first, self._total = done, done, total
-        with self:
-            yield
-
-    def get_renderables(self) -> Iterable[RenderableType]:
-        """The bar, and below it the latest numbers and the reward's curve."""
-        yield from super().get_renderables()
-        if self._rewards:
-            yield Text(self._numbers)
-            yield Text.assemble(("reward ", "dim"), (sparkline(self._rewards, 40), "green"))
-
-    def on_step(self, metrics: Mapping[str, float]) -> None:
-        """A step is done."""
-        self._step, self._played = int(metrics.get("step", self._step + 1)), 0
-        known = ((label, metrics[name]) for name, label in _SHOWN if name in metrics)
-        self._numbers = "  ".join(f"{label} {short(value)}" for label, value in known)
-        if "reward" in metrics:
-            self._rewards.append(float(metrics["reward"]))
-        pace = self._show()
-        every = max(1, self._total // 25)
-        if self.disable and (self._step in (self._first + 1, self._total) or self._step % every == 0):
-            self.console.print(f"{pace}  {self._numbers}", highlight=False, soft_wrap=True)
-
-    def on_episode(self, episode: Episode) -> None:
-        """A training episode ended."""
-        self._played += 1
-        self._show()
-
-    def on_warning(self, warning: RunWarning) -> None:
-        """A number is beyond its threshold."""
-        _log.warning("warning: %s", warning.message)
-
-    def _show(self) -> str:
-        """Update the bar; return how many steps are done and how long the rest will take."""
-        part = min(self._played / self._per_step, 1.0) if self._per_step else 0.0
-        self.update(self._task, completed=self._step + part)
-        elapsed = self.tasks[0].elapsed or 0.0
-        pace = f"step {self._step}/{self._total}"
-        if done := self._step - self._first:
-            pace += f", {duration(elapsed / done * (self._total - self._step))} left"
-        self.update(self._task, pace=pace)
-        return pace

@@ -128,6 +128,7 @@ SHARED_FLAGS: Mapping[str, tuple[Any, str]] = {
     "config": (Annotated[Path, Flag(metavar="FILE.yaml")] | None, "Settings by name; flags override them."),
     "set_": (Mapping[str, Any], "Any other setting."),
     "verbose": (bool | None, "Show all settings, not only those that were set."),
+    "quiet": (bool | None, "Print only warnings, errors and the table of results at the end."),
 }
 """Flags of every command that trains: their types and help texts."""
 
@@ -202,6 +203,8 @@ def settings_of(
     }
     shared = {name: values[name] for name in SHARED_FLAGS if name != "set_"}
     overrides = parse_pairs(values["set_"], "--set", as_yaml=True)
+    if shared["quiet"]:
+        show_logs(logging.WARNING)
     return gather_settings(
         flags, overrides=overrides, **shared, defaults=defaults, default_recipe=default_recipe
     )

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import gymnasium as gym
 from rich.console import Console
-from rich.text import Text
 
 from art_gym.cli.play import PrintEpisode
-from art_gym.terminal import visible
+from art_trainer.cli.live_view import fault_lines
 from art_trainer.cli.options import NO_PAIRS, Amount, EnvArgs, EnvId, MaxTokens, Whole, command
 from art_trainer.cli.run_config import env_of_policies
 from art_trainer.types import EpisodeSpec
@@ -65,6 +64,5 @@ def watch(
 
     env = PrintEpisode(make_env(), console, show_replies=True)
     (episode,) = rollout_episodes(policy, lambda: env, [start])
-    if episode.failed:
-        fault = f"A fault ended the episode ({episode.ending.value}): {episode.error or 'no message'}"
-        console.print(Text(visible(fault), style="bold"), soft_wrap=True)
+    for line in fault_lines(episode):
+        console.print(line, soft_wrap=True)

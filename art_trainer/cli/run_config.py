@@ -146,6 +146,7 @@ def gather_settings(
     resume: Path | None = None,
     resume_step: int | None = None,
     verbose: bool | None = None,
+    quiet: bool | None = None,
     defaults: Mapping[str, Any] = types.MappingProxyType({}),
     default_recipe: str = DEFAULT_RECIPE,
 ) -> Settings:
@@ -159,6 +160,7 @@ def gather_settings(
         resume: Folder of the run to resume.
         resume_step: The checkpoint to resume from; ``None``: the newest.
         verbose: Whether to show all settings.
+        quiet: Whether to show only warnings, errors and results.
         defaults: What the command sets if nobody else does.
         default_recipe: The recipe if no environment is named. If a model is named, only its environment.
 
@@ -167,6 +169,8 @@ def gather_settings(
     """
     if resume_step is not None and resume is None:
         raise ConfigError("--resume-step needs a run to resume: add --resume RUN")
+    if verbose and quiet:
+        raise ConfigError("--verbose and --quiet are both set: leave one out")
     layers = [Layer("--set", overrides), Layer("flag", flags)]
     if config is not None:
         layers.insert(0, Layer(config.name, _read_config_file(config)))
@@ -197,7 +201,7 @@ def gather_settings(
     if has_env:
         find_env(env, run.all_env_args)
     settings = dataclasses.replace(
-        settings, run=run, resume=resume, resume_step=resume_step, verbose=bool(verbose)
+        settings, run=run, resume=resume, resume_step=resume_step, verbose=bool(verbose), quiet=bool(quiet)
     )
     folder = settings.folder
     require_writable(folder.path, folder=True)

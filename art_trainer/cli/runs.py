@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
@@ -11,6 +12,9 @@ from art_trainer.cli.options import command
 from art_trainer.errors import ConfigError, RecordError
 from art_trainer.formatting import duration, number, percent, sparkline
 from art_trainer.tracking.run_dir import AFTER, BEFORE, RunFolder
+
+if TYPE_CHECKING:
+    from art_trainer.serving.dashboard.run_reader import RunReader
 
 
 @command("runs", "`art-trainer runs`, or `art-trainer runs experiments/` for another folder than `runs/`.")
@@ -23,7 +27,6 @@ def runs(folder: Path = Path("runs")) -> None:
         folder: Folder that contains runs.
     """
     from art_trainer.cli.console import make_table
-    from art_trainer.serving.dashboard.run_reader import RunReader
 
     if not folder.is_dir():
         raise ConfigError(f"no folder at {folder}: name one that contains runs")
@@ -33,7 +36,7 @@ def runs(folder: Path = Path("runs")) -> None:
     headings = ["run", "model", "state", "reward by step"], ["step", "before", "after"]
     table = make_table(None, *headings)
     for path in sorted(found, key=lambda one: one.stat().st_mtime):
-        facts, run = RunReader(path).summary(), RunFolder(path)
+        facts, run = run_reader(path).summary(), RunFolder(path)
         rewards = [float(row["reward"]) for row in run.metrics().records if row.get("reward") is not None]
         state = facts["state"]
         if facts["seconds_left"] is not None:
@@ -44,6 +47,17 @@ def runs(folder: Path = Path("runs")) -> None:
         shown = path.name, facts["model"] or "–", state, sparkline(rewards), step
         table.add_row(*map(Text, (*shown, _result(run, BEFORE), _result(run, AFTER))))
     Console().print(table)
+
+
+def run_reader(path: Path) -> RunReader:
+    """The reader of a run's folder; a ConfigError if there is no run, or a package of it is missing."""
+    try:
+        from art_trainer.serving.dashboard.run_reader import RunReader
+    except ModuleNotFoundError as error:
+        raise ConfigError(f'to read runs needs {error.name}: pip install "art-gym[serve]"') from error
+    if not RunFolder(path).holds_run:
+        raise ConfigError(f"no run in {path}: name the folder of one")
+    return RunReader(path)
 
 
 def _result(run: RunFolder, name: str) -> str:

@@ -27,13 +27,13 @@ def self_play(settings: Settings) -> None:
     Both sides of every game are trained on: each seat's attempts at one start are a group. The results of
     every seat are shown beside those of the game's own players.
     """
-    from art_trainer.cli.console import print_settings
+    from art_trainer.cli.console import print_settings, unless_quiet
     from art_trainer.cli.self_play_run import SelfPlayRun
     from art_trainer.cli.training_run import INTERRUPTED
     from art_trainer.tracking.run_dir import AFTER, BEFORE
 
     console, folder = Console(), settings.folder
-    print_settings(settings, console)
+    print_settings(settings, unless_quiet(console, settings))
     run = SelfPlayRun(settings, console)
     folder.write_settings(settings.to_mapping())
     _log.info("Run folder: %s", folder.path)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 
-import typer
 from rich.console import Console
 
 from art_gym.errors import did_you_mean
 from art_gym.games.seats import players_of
-from art_trainer.cli.console import TrainingProgress, comparison_lines, episode_bar, make_table
+from art_trainer.cli.console import comparison_lines, episode_bar, make_table, unless_quiet
+from art_trainer.cli.live_view import TrainingProgress
 from art_trainer.cli.policies import load_policy
 from art_trainer.cli.training_run import run_trainer
 from art_trainer.errors import ConfigError
@@ -51,13 +51,13 @@ class SelfPlayRun:
             raise ConfigError("games are played and sampled in this process: leave engine and backend out")
         self._settings = settings
         self._folder = settings.folder
-        self._console = console
+        self._console, self._shown = console, unless_quiet(console, settings)
         self._make_game = game_maker(run.env, **run.all_env_args)
         self._make_eval_game = game_maker(run.env, **run.env_args)
         self._checkpoint = find_checkpoint(settings)
         with closing(self._make_game()) as game:
             seats = list(game.possible_agents)
-        self._progress = TrainingProgress(console, settings.episodes_per_step * len(seats))
+        self._progress = TrainingProgress(self._shown, settings.episodes_per_step * len(seats))
         self._trainer = self._make_trainer(seats)
         if run.warm_start not in (None, AUTO):
             for seat in self._trainer.learning_seats:
@@ -87,7 +87,7 @@ class SelfPlayRun:
         self._players[who] = None
         if who != AFTER and all(self._evaluation(who, seat, opponent) for opponent in opponents):
             return
-        with episode_bar(self._console, who, len(opponents) * config.eval_episodes) as on_episode:
+        with episode_bar(self._shown, who, len(opponents) * config.eval_episodes) as on_episode:
             matches = play_matches(
                 {seat: policy},
                 self._make_eval_game,
@@ -156,7 +156,7 @@ class SelfPlayRun:
                     lines.append(f"{seat} against {opponent}, after training:{changes}")
         self._console.print(table)
         for line in lines:
-            typer.echo(line)
+            _log.info("%s", line)
         _log.info("Transcripts: %s", self._folder.evaluations)
 
     def _make_trainer(self, seats: Sequence[str]) -> SelfPlayTrainer:

@@ -99,7 +99,8 @@ def ray_setup(settings: Settings) -> RolloutSetupFactory:
         )
         with closing(backend):
             where = "a new cluster on this machine" if run.ray_address is None else run.ray_address
-            typer.echo(f"Ray actors: {run.ray_actors}, in {where}.")
+            if not settings.quiet:
+                typer.echo(f"Ray actors: {run.ray_actors}, in {where}.")
             yield RolloutSetup(backend)
 
     return make

@@ -14,7 +14,8 @@ from rich.console import Console
 
 from art_gym.errors import did_you_mean
 from art_trainer.analysis.report import headline, write_report
-from art_trainer.cli.console import TrainingProgress, episode_bar, print_settings, results_table
+from art_trainer.cli.console import episode_bar, print_settings, results_table, unless_quiet
+from art_trainer.cli.live_view import TrainingProgress
 from art_trainer.cli.options import show_logs
 from art_trainer.cli.run_config import recipes_for
 from art_trainer.errors import ConfigError, StalledError
@@ -88,14 +89,14 @@ def _run_main(
     settings: Settings, processes: ProcessGroup, console: Console, make_setup: RolloutSetupFactory | None
 ) -> RunFolder:
     """Do what a single process does, and the first of several: write and print too."""
-    folder = settings.folder
-    print_settings(settings, console)
+    folder, shown = settings.folder, unless_quiet(console, settings)
+    print_settings(settings, shown)
     if not any(source.startswith(("recipe", "the resumed")) for source in settings.sources.values()):
         for name in recipes_for(settings.run.env):
             _log.info("The recipe %s trains on this environment: --recipe %s", name, name)
     if processes.size > 1:
         _log.info("%d processes train together.", processes.size)
-    run = TrainingRun(settings, console, processes)
+    run = TrainingRun(settings, shown, processes)
     # Sums are cut into as many parts as there are threads: a repeated run needs the same number.
     folder.write_settings({**run.settings.to_mapping(), "threads": torch.get_num_threads()})
     _log.info("Run folder: %s", folder.path)

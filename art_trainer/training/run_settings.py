@@ -190,6 +190,8 @@ class Settings:
     """Resume from this step's checkpoint, not from the newest; later ones are deleted."""
     verbose: bool = False
     """Show all settings, not only those that were set."""
+    quiet: bool = False
+    """Show only warnings, errors and results."""
 
     @property
     def folder(self) -> RunFolder:

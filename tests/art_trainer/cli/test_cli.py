@@ -2,7 +2,6 @@
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from contextlib import closing
@@ -32,7 +31,7 @@ QUICK = ["--max-steps", "2", "--groups-per-step", "2", "--num-generations", "2",
 QUICK += ["--set", "max_completion_length=4", "--threads", "1"]
 COMMANDS = (
     "train", "self-play", "serve", "worker", "dash", "eval", "play", "export", "analyze",
-    "suites", "make-suite", "export-data", "config", "judge eval",
+    "suites", "make-suite", "runs", "top", "episodes", "export-data", "config", "judge eval",
 )  # fmt: skip
 
 
@@ -218,26 +217,3 @@ def test_resume_step_goes_back_to_an_older_checkpoint(invoke, model, tmp_path):
     # The same step came out again, and is there once.
     assert newest.read_bytes() == weights
     assert [record.step for record in iter_steps(tmp_path / "run")] == [1, 2]
-
-
-@pytest.mark.e2e
-def test_ctrl_c_saves_a_checkpoint_and_a_report(tmp_path, model):
-    command = [sys.executable, "-m", "art_trainer.cli.main", *TRAIN, "--model", model, *QUICK]
-    command += ["--max-steps", "100000", "--keep-going", "--output-dir", str(tmp_path / "out")]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    lines = []
-    for line in process.stdout:
-        lines.append(line)
-        if line.startswith("step "):
-            break
-    process.send_signal(signal.SIGINT)
-    rest, _ = process.communicate(timeout=60)
-    assert process.returncode == 130, "".join(lines) + rest
-    assert f"art-trainer train --resume {tmp_path / 'out'}" in rest
-    assert "Traceback" not in rest
-    folder = RunFolder(tmp_path / "out")
-    assert list(folder.checkpoints.iterdir())
-    assert "had not finished" in folder.report_file.read_text()
