@@ -127,7 +127,8 @@ def fault_lines(episode: Episode) -> list[Text]:
 
 def is_live(console: Console) -> bool:
     """Whether what the console shows can be redrawn: it is a terminal, and not quiet."""
-    return console.is_interactive and not console.quiet
+    # Asked of the file too: rich takes FORCE_COLOR, which notebooks set, for a terminal.
+    return console.is_interactive and console.file.isatty() and not console.quiet
 
 
 class TrainingProgress:

@@ -18,9 +18,17 @@ METRICS = {"success": 0.5, "kl": 0.001, "entropy": 1.5, "tokens_per_second": 123
 EPISODE = Episode("e", "t", 0, "", (), (), Ending.TERMINATED)
 
 
+class Terminal(io.StringIO):
+    """A file that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 def run(steps: int, *, done: int = 0, terminal: bool = False) -> str:
     """What a run shows, by steps of four episodes whose reward grows."""
-    out = Console(file=io.StringIO(), force_terminal=terminal, force_interactive=terminal, width=100)
+    # As if FORCE_COLOR were set: a notebook's pipe is no terminal for that.
+    out = Console(file=Terminal() if terminal else io.StringIO(), force_terminal=True, width=100)
     progress = TrainingProgress(out, 4)
     with progress.running(steps, done):
         for step in range(done + 1, steps + 1):
