@@ -6,12 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 
 from art_trainer.tracking.run_dir import AFTER, RunFolder
 from tests.test_documentation import ROOT, SHELLS, blocks_of, split_commands
 
 PAGE = ROOT / "docs" / "tutorial.md"
+NOTEBOOK = ROOT / "docs" / "notebooks" / "first_steps.ipynb"
 BLOCKS = blocks_of(PAGE)
 SOURCE = next(block.code for block in BLOCKS if block.language == "python")
 SHOWN = [block.code for block in BLOCKS if block.language == "text"]
@@ -77,3 +80,22 @@ def test_mistakes_look_as_the_page_says(right: str, wrong: str, message: str, tm
     (tmp_path / "workshop.py").write_text(SOURCE.replace(right, wrong), encoding="utf-8")
     assert message in "".join(SHOWN)
     assert message in " ".join(run(["art-gym", "check", "workshop.py"], tmp_path, status=1).split())
+
+
+def test_the_notebook_shows_the_tutorials_environment_and_its_own_results() -> None:
+    cells = nbformat.read(NOTEBOOK, as_version=4).cells
+    assert f"%%writefile workshop.py\n{SOURCE}".rstrip() in [cell.source for cell in cells]
+    outputs = [output for cell in cells if cell.cell_type == "code" for output in cell.outputs]
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == 2
+    assert not any(output.output_type == "error" for output in outputs)
+    assert outputs[-1].text.endswith("Right.\n")
+
+
+@pytest.mark.e2e
+def test_the_notebook_runs_in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    assert notebook.cells[-2].outputs[-1].text.endswith("Right.\n")
