@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 FLAGS = (
     "env env_args agent tasks eval_tasks train_env_args model lora dtype load_in_4bit gradient_checkpointing "
     "history_window warm_start reward judge log max_steps num_generations groups_per_step learning_rate beta "
-    "seed eval_episodes eval_steps save_steps keep_going threads backend ray_address ray_actors output_dir"
+    "seed eval_episodes eval_steps save_steps keep_going threads backend ray_address ray_actors "
+    "price_per_hour output_dir"
 )
 
 

@@ -17,6 +17,7 @@ from art_trainer.cli.main import app
 from art_trainer.cli.options import first_sentence
 from art_trainer.cli.run_config import parse_pairs, setting_doc
 from art_trainer.errors import CheckpointError, ConfigError
+from art_trainer.formatting import duration
 from art_trainer.tracking.episode_schema import LEFT_OUT
 from art_trainer.tracking.episode_store import iter_episodes, iter_steps
 from art_trainer.tracking.run_dir import RunFolder
@@ -141,15 +142,21 @@ def test_train_from_beginning_to_report_and_on(invoke, tmp_path, model):
     Path("my.yaml").write_text(yaml.safe_dump({"learning_rate": 0.5, "seed": 5, "env_args": {"words": 2}}))
     result = invoke(
         *TRAIN, "--model", model, *QUICK, "--config", "my.yaml", "--learning-rate", "1e-3",
-        "--set", "lr_scheduler_type=constant",
+        "--set", "lr_scheduler_type=constant", "--price-per-hour", "7200",
     )  # fmt: skip
     for row in (("learning_rate", "0.001", "flag"), ("seed", "5", "my.yaml"), ("lr_scheduler_type", "--set")):
         line = next(line for line in result.output.splitlines() if f" {row[0]} " in line)
         assert all(cell in line for cell in row)
+    folder = RunFolder(tmp_path / "runs" / "Echo-v0-tiny-1")
+    cost = folder.cost()
+    assert 0 < cost["price"] == pytest.approx(2 * cost["seconds"])
+    assert cost["cpu_seconds"] > 0
+    spent = f"Cost: {duration(cost['seconds'])}, {cost['cpu_seconds']:,.0f} CPU-seconds, price "
+    assert spent in result.output
+    assert spent in folder.report_file.read_text()
     for text in ("step 2/2", "baseline scripted", "Success went from", "run.yaml, or --verbose"):
         assert text in result.output
     assert "adam_epsilon" not in result.output
-    folder = RunFolder(tmp_path / "runs" / "Echo-v0-tiny-1")
     assert len(folder.metrics().records) == 2
     assert set(folder.baselines()) == {"random", "scripted"}
     before, after = folder.evaluation("before"), folder.evaluation("after")
@@ -166,6 +173,7 @@ def test_train_from_beginning_to_report_and_on(invoke, tmp_path, model):
     resumed = invoke("train", "--resume", folder.path, "--max-steps", "3", "--verbose").output
     assert "Resuming after step 2." in resumed
     assert "adam_epsilon" in resumed
+    assert folder.cost()["seconds"] > cost["seconds"]
     assert "the resumed run" in resumed
     assert [record["step"] for record in folder.metrics().records] == [1, 2, 3]
     assert (folder.evaluations / "before.json").read_text() == kept
