@@ -221,9 +221,11 @@ def test_a_dry_run_needs_the_configuration_alone_and_writes_nothing(
     for text in (f"{plan.parameters:,} parameters, {plan.trained:,} of them", "KV cache", "16 episodes"):
         assert text in output
     assert "It fits into the " in output
+    assert "It is measured on cpu with random weights" in output
     monkeypatch.setattr("art_trainer.cli.plan.usable_memory", lambda device: 3_000_000)
     refused = dry_run("--env", ENV, "--model", model, "--lora", 4)
     assert "It does not fit into the 2.86 MiB that a run uses of cpu" in refused
+    assert "Time: not estimated, as the run does not fit" in refused
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     assert "scratch on" in dry_run("--env", ENV, "--model", "scratch", "--history-window", 1)
