@@ -171,7 +171,11 @@ def main() -> int:
     if arguments.plot:
         arguments.plot.write_text(plot(rates))
     last = f"{rates.of(_OURS, 'vector 8192') or 0:,.0f} steps per CPU-second with 8,192 boards"
-    return harness.finish(arguments, {"rates": rates.runs}, check(rates), last)
+    ours = rates.of(_OURS, "array") or float("nan")
+    ratios = {
+        f"{count} boards over one": (rates.of(_OURS, f"vector {count}") or 0) / ours for count in _COMPARED
+    }
+    return harness.finish(arguments, {"rates": rates.runs, "ratios": ratios}, check(rates), last)
 
 
 def plot(rates: Rates) -> str:

@@ -56,6 +56,12 @@ def child_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
+def machine() -> dict[str, Any]:
+    """What a figure was measured on."""
+    system = f"{platform.system()} {platform.machine()}"
+    return {"machine": system, "cores": os.cpu_count(), "python": platform.python_version()}
+
+
 def show(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table; the first column stands left, the others right."""
     lines = [headings, *rows]
@@ -81,12 +87,7 @@ def finish(
         The exit code: 1 if ``--check`` was given and a claim does not hold.
     """
     if options.json is not None:
-        machine = {
-            "machine": f"{platform.system()} {platform.machine()}",
-            "cores": os.cpu_count(),
-            "python": platform.python_version(),
-        }
-        options.json.write_text(json.dumps({**machine, **figures}, indent=1) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps({**machine(), **figures}, indent=1) + "\n", encoding="utf-8")
     for failure in failures:
         print(f"does not hold: {failure}")
     if last:

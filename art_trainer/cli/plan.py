@@ -24,7 +24,7 @@ from art_trainer.training.memory_plan import (
 )
 from art_trainer.training.run_settings import LOCAL, Settings
 from art_trainer.training.run_setup import empty_run_model, model_options, sized_for
-from art_trainer.training.time_plan import Rates, gpu_rates, measured_rates, run_work
+from art_trainer.training.time_plan import gpu_seconds, measured_seconds, run_tokens
 
 
 def print_plan(settings: Settings, console: Console, gpu: str | None = None) -> None:
@@ -120,27 +120,29 @@ def _time(
     """How long the run takes, what it costs, and where the figures come from."""
     run, config = settings.run, settings.config
     if gpu is not None:
-        rates = gpu_rates(gpu, model, config, options, plan)
+        rates = gpu_seconds(gpu, model, config, options, plan)
         source = f"computed for one {gpu} by its data sheet and docs/speed.md, not measured"
     elif reason := _not_measured(plan, options):
         return [f"Time: not estimated, {reason}. --gpu NAME computes it for a GPU."]
     else:
         torch.set_num_threads(run.threads or default_threads(plan.parameters))
-        rates = measured_rates(model, config, options, shape, plan)
+        rates = measured_seconds(model, config, options, shape, plan)
         source = f"measured on {options.torch_device} with random weights"
-    short, longest = (rates.seconds(run_work(settings, plan, shape, longest=one)) for one in (False, True))
+    times = [float(rates @ run_tokens(settings, plan, shape, longest=one)) for one in (False, True)]
+    short, longest = (f"{duration(one)} ({one / 3600:.2g} hours)" for one in times)
+    sampled, read, trained = (f"{1000 * one:.3g} ms" for one in rates)
     most = config.max_completion_length
     lines = [
-        f"Time, an estimate: {_hours(short)} to {_hours(longest)}. The first if all episodes are like the "
+        f"Time, an estimate: {short} to {longest}. The first if all episodes are like the "
         f"shortest of {MEASURED} ({shape.fewest_turns} turns, {shape.reply} tokens a reply), the second if "
         f"all are as long as they can be ({shape.turns} turns, {most} tokens a reply).",
-        f"It is {source}: {_rates(rates)}. Not in it: the environment, judges, loading, checkpoints, the "
-        "rounds of an automatic warm start.",
+        f"It is {source}: {sampled} to sample a token, {read} to read one, {trained} to learn from one. Not "
+        "in it: the environment, judges, loading, checkpoints, the rounds of an automatic warm start.",
     ]
     if run.engine is not None or run.backend != LOCAL:
         lines.append("It is for one process that samples and learns, without the engine or actors.")
     if run.price_per_hour is not None:
-        low, high = (run.price_per_hour * seconds / 3600 for seconds in (short, longest))
+        low, high = (run.price_per_hour * one / 3600 for one in times)
         lines.append(f"Cost at {run.price_per_hour:g} an hour: {low:.2g} to {high:.2g}.")
     return lines
 
@@ -152,15 +154,6 @@ def _not_measured(plan: TrainingPlan, options: ModelOptions) -> str:
     if options.load_in_4bit:
         return "as weights of 4 bits cannot be made without loading the model"
     return "" if plan.keeps_cache else "as the model's contexts are read again each turn"
-
-
-def _hours(seconds: float) -> str:
-    return f"{duration(seconds)} ({seconds / 3600:.2g} hours)"
-
-
-def _rates(rates: Rates) -> str:
-    sampled, read, trained = (f"{1000 * one:.3g} ms" for one in (rates.sampled, rates.read, rates.trained))
-    return f"{sampled} to sample a token, {read} to read one, {trained} to learn from one"
 
 
 def in_bytes(size: int) -> str:

@@ -50,8 +50,8 @@ def train(settings: Settings, *, dry_run: bool = False, gpu: str | None = None) 
         gpu: With --dry-run: estimate the time on this GPU, such as H100, by its data sheet.
             [default: measured on this machine]
     """
-    if gpu is not None and not dry_run:
-        raise ConfigError(f"gpu is {gpu}, which only --dry-run reads: add it, or leave gpu out")
+    if gpu is not None and (not dry_run or settings.run.agent is not None):
+        raise ConfigError(f"gpu is {gpu}, which only --dry-run without an agent reads: leave gpu out")
     from art_trainer.rollout.envs import env_maker
 
     console = Console()

@@ -188,25 +188,20 @@ class RunFolder:
 
     @contextmanager
     def recording_cost(self, gpus: Callable[[], int]) -> Iterator[None]:
-        """Append what the context took, in seconds: of the clock, of CPUs and of GPUs.
-
-        Args:
-            gpus: Tells how many GPUs the run uses, when the context ends.
-        """
+        """Append the seconds that the context took, of the clock, CPUs, and as many GPUs as are used then."""
         began, used = time.monotonic(), sum(os.times()[:4])
         try:
             yield
         finally:
-            seconds = time.monotonic() - began
-            cpu = sum(os.times()[:4]) - used
+            seconds, cpu = time.monotonic() - began, sum(os.times()[:4]) - used
             private_folder(self.path)
             taken = {"seconds": seconds, "cpu_seconds": cpu, "gpu_seconds": seconds * gpus()}
             _append(self.costs_file, taken)
 
     def cost(self) -> dict[str, float]:
-        """What the run took so far: ``seconds``, ``cpu_seconds``, ``gpu_seconds``, ``price`` if it is known.
+        """What the run took: ``seconds``, ``cpu_seconds``, ``gpu_seconds``, ``price`` if it is known.
 
-        A process that was killed is missing in it. Empty if none has ended.
+        Processes that were killed are missing. Empty if none has ended.
         """
         lines = read_lines(self.costs_file).records
         names = ("seconds", "cpu_seconds", "gpu_seconds") if lines else ()

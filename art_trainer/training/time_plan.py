@@ -2,7 +2,8 @@
 
 Seconds a token are measured on this machine with random weights of the model's shapes, or computed for a GPU
 by its data sheet. How long episodes get is not known before: there is an estimate for short and for the
-longest ones.
+longest ones. Tokens, and seconds a token, are arrays of three: sampled (with as many conversations at a time
+as there will be), read in rollouts, learned from.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -38,37 +39,8 @@ from art_trainer.training.run_settings import AUTO, SCRATCH, Settings
 from art_trainer.types import Ending, Episode, Group, Span, TokenHistory, Turn
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """Tokens that are sampled, read in rollouts, and learned from; a group's prompt counts once."""
-
-    sampled: float
-    read: float
-    trained: float = 0.0
-
-    def __add__(self, other: Work) -> Work:
-        return Work(self.sampled + other.sampled, self.read + other.read, self.trained + other.trained)
-
-    def __mul__(self, times: float) -> Work:
-        return Work(self.sampled * times, self.read * times, self.trained * times)
-
-
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """Seconds a token."""
-
-    sampled: float
-    """With as many conversations at a time as there will be."""
-    read: float
-    trained: float
-
-    def seconds(self, work: Work) -> float:
-        """How long the work takes."""
-        return self.sampled * work.sampled + self.read * work.read + self.trained * work.trained
-
-
-def run_work(settings: Settings, plan: TrainingPlan, shape: EpisodeShape, *, longest: bool) -> Work:
-    """Count the tokens of a run: warm start, training, evaluations.
+def run_tokens(settings: Settings, plan: TrainingPlan, shape: EpisodeShape, *, longest: bool) -> np.ndarray:
+    """Count the tokens of a run's training, evaluations and warm start; a group's prompt counts once.
 
     Args:
         settings: All settings.
@@ -81,22 +53,22 @@ def run_work(settings: Settings, plan: TrainingPlan, shape: EpisodeShape, *, lon
     turns = shape.turns if longest else shape.fewest_turns
     reply = config.max_completion_length if longest else min(shape.reply, config.max_completion_length)
     later = shape.observation if longest else shape.short_observation
-    later = shape.prompt if shape.windowed else later
 
-    def played(episodes: int, prompts: int) -> Work:
-        return Work(episodes * turns * reply, prompts * shape.prompt + episodes * (turns - 1) * later)
+    def played(episodes: int, prompts: int) -> np.ndarray:
+        seen = prompts * shape.prompt + episodes * (turns - 1) * (shape.prompt if shape.windowed else later)
+        return np.array([episodes * turns * reply, seen, 0])
 
     size, groups = config.num_generations, config.groups_per_step
-    learned = played(size * groups, groups if plan.shares_prefixes else size * groups)
+    learned = played(size * groups, groups if plan.shares_prefixes else size * groups).sum()
     groups += config.resampling_budget if longest else 0
-    step = played(size * groups, groups) + Work(0, 0, learned.sampled + learned.read)
+    step = played(size * groups, groups) + np.array([0, 0, learned])
     evaluations = 2 + (config.max_steps // config.eval_steps + 1 if config.eval_steps else 0)
     evaluations += run.warm_start is not None and run.model != SCRATCH
     found = step * config.max_steps + played(config.eval_episodes, config.eval_episodes) * evaluations
     # How many of a noisy player's episodes succeed is not known before.
     if run.warm_start not in (None, AUTO) and (longest or run.warm_start_keep == "all"):
-        shown = played(run.warm_start_episodes, run.warm_start_episodes)
-        found += Work(0, 0, (shown.sampled + shown.read) * run.warm_start_epochs)
+        shown = played(run.warm_start_episodes, run.warm_start_episodes).sum()
+        found[2] += shown * run.warm_start_epochs
     return found
 
 
@@ -110,25 +82,15 @@ _SECONDS = 1.5
 _STEPS = 4
 
 
-def measured_rates(
+def measured_seconds(
     model: nn.Module, config: GRPOConfig, options: ModelOptions, shape: EpisodeShape, plan: TrainingPlan
-) -> Rates:
-    """Measure some decode steps and an update of one micro-batch, with random weights.
-
-    Args:
-        model: Without weights, from :func:`~art_trainer.training.memory_plan.empty_model`.
-        config: The settings.
-        options: How the model will be loaded.
-        shape: How long episodes get.
-        plan: The plan of the run's memory.
-    """
+) -> np.ndarray:
+    """Measure some decode steps and an update of one micro-batch; arguments as of ``plan_training``."""
     layers = int(text_config(model).num_hidden_layers)
     counts = (layers,) if plan.parameters <= _SMALL or layers <= 3 else (1, 3)
     found = [_seconds_a_token(_random_model(model, options, n), config, shape, plan) for n in counts]
-    if len(found) == 1:
-        return Rates(*found[0])
-    a_layer = np.maximum(0, found[1] - found[0]) / 2
-    return Rates(*(found[0] + (layers - 1) * a_layer))
+    a_layer = np.maximum(0, found[-1] - found[0]) / 2
+    return found[0] + (layers - 1) * a_layer
 
 
 def _random_model(model: nn.Module, options: ModelOptions, layers: int) -> nn.Module:
@@ -170,18 +132,18 @@ def _seconds_a_token(
             decoder.step(sequences)
 
     with sampling_mode(model):
-        reading = _fastest(read, device, most=3)
-        sampling = _fastest(sample, device, most=3)
+        reading = _fastest(read, device)
+        sampling = _fastest(sample, device)
     learner = Learner(model, replace(config, steps_per_generation=1))
     group, trained = _made_up_group(config, shape, plan, int(text_config(model).vocab_size), rng)
-    learning = _fastest(lambda: learner.update([group]), device, most=3)
+    learning = _fastest(lambda: learner.update([group]), device)
     return np.array([sampling / (_STEPS * plan.rows), reading / (prompts * length), learning / trained])
 
 
-def _fastest(call: Callable[[], object], device: torch.device, *, most: int) -> float:
-    """Seconds of the fastest of some calls, the first not counted if there are others."""
+def _fastest(call: Callable[[], object], device: torch.device) -> float:
+    """Seconds of the fastest of at most four calls, the first not counted if there are others."""
     seconds: list[float] = []
-    while not seconds or (len(seconds) <= most and sum(seconds) < _SECONDS):
+    while not seconds or (len(seconds) < 4 and sum(seconds) < _SECONDS):
         start = time.perf_counter()
         call()
         if device.type == "cuda":
@@ -193,7 +155,7 @@ def _fastest(call: Callable[[], object], device: torch.device, *, most: int) -> 
 def _made_up_group(
     config: GRPOConfig, shape: EpisodeShape, plan: TrainingPlan, vocabulary: int, rng: np.random.Generator
 ) -> tuple[Group, int]:
-    """Attempts at one task that fill a micro-batch, and how many tokens are learned from."""
+    """Attempts at one task that fill a micro-batch, and the tokens that are learned from."""
     later = shape.prompt if shape.windowed else shape.observation
     reply = (min(shape.reply, config.max_completion_length) + config.max_completion_length + 1) // 2
     room = max(reply, plan.tokens - shape.prompt) // 2
@@ -243,10 +205,10 @@ _LAYER_SECONDS = {True: 0.29e-3, False: 0.19e-3}
 kernels, whatever they compute. From the same figures."""
 
 
-def gpu_rates(
+def gpu_seconds(
     gpu: str, model: nn.Module, config: GRPOConfig, options: ModelOptions, plan: TrainingPlan
-) -> Rates:
-    """Compute rates from a GPU's data sheet and the shares of it that docs/speed.md reports.
+) -> np.ndarray:
+    """Compute seconds a token from a GPU's data sheet and the shares of it that docs/speed.md reports.
 
     Raises:
         ConfigError: If the GPU is not in :data:`GPUS`, or the weights do not have 16 bits.
@@ -266,8 +228,5 @@ def gpu_rates(
     both = (4 if adapter else 6) * config.num_iterations
     held = 2 * (layers + head) + plan.rows * plan.context // 2 * cache_bytes_per_token(model)
     step = int(text.num_hidden_layers) * _LAYER_SECONDS[adapter] + held / bandwidth
-    return Rates(
-        sampled=step / plan.rows + both * head / reached,
-        read=2 * layers / reached,
-        trained=both * layers / reached,
-    )
+    sampled = step / plan.rows + both * head / reached
+    return np.array([sampled, 2 * layers / reached, both * layers / reached])

@@ -13,7 +13,7 @@ from art_trainer.models.loading import ModelOptions
 from art_trainer.training import time_plan
 from art_trainer.training.memory_plan import EpisodeShape, TrainingPlan, empty_model, plan_training
 from art_trainer.training.run_settings import Layer, Settings, merge_settings
-from art_trainer.training.time_plan import Rates, Work, gpu_rates, measured_rates, run_work
+from art_trainer.training.time_plan import gpu_seconds, measured_seconds, run_tokens
 from tests.art_trainer.tiny_models import tiny_config
 
 SHAPE = EpisodeShape(40, 20, turns=3, fewest_turns=2, short_observation=5, reply=4)
@@ -33,30 +33,30 @@ def planned(
     return settings, plan_training(empty, settings.config, options, shape, max_batch=64)
 
 
+def counted(longest: bool, **values: Any) -> np.ndarray:
+    return run_tokens(*planned(**values), SHAPE, longest=longest)
+
+
 def test_short_and_longest_episodes_of_training_and_evaluations_are_counted() -> None:
-    settings, plan = planned()
     # A step: 8 attempts of 2 turns of 4 tokens; 2 prompts of 40 and 8 observations of 5 between the turns.
-    step, evaluation = Work(64, 120, 64 + 120), Work(6 * 8, 6 * 45)
-    assert run_work(settings, plan, SHAPE, longest=False) == step * 10 + evaluation * 2
-    step, evaluation = Work(192, 80 + 320, 192 + 80 + 320), Work(6 * 24, 6 * 80)
-    assert run_work(settings, plan, SHAPE, longest=True) == step * 10 + evaluation * 2
+    assert counted(False).tolist() == [10 * 64 + 2 * 48, 10 * 120 + 2 * 6 * 45, 10 * (64 + 120)]
+    assert counted(True).tolist() == [10 * 192 + 2 * 144, 10 * 400 + 2 * 6 * 80, 10 * (192 + 400)]
 
 
-def test_what_else_a_run_does_is_counted() -> None:
-    def more(longest: bool, **values: Any) -> Work:
-        """What these settings add to the run."""
-        both = [run_work(*planned(**given), SHAPE, longest=longest) for given in ({}, values)]
-        return both[1] + both[0] * -1
-
-    once = Work(6 * 24, 6 * 80)
-    assert more(True, eval_steps=5) == once * 3
-    assert more(True, dynamic_sampling=True, max_resampled_groups=1) == Work(96, 40 + 160) * 10
-    assert more(False, dynamic_sampling=True) == Work(0, 0)
-    assert more(False, warm_start="a", warm_start_epochs=2) == Work(0, 0, 2 * 200 * (8 + 45))
-    some = {"warm_start": "a", "warm_start_keep": "successes", "model": "m"}
-    assert more(False, **some) == Work(6 * 8, 6 * 45), "the model is evaluated before too"
-    assert more(True, **some).trained == 200 * (24 + 80)
-    assert more(True, share_prefixes=False) == Work(0, 0, 10 * 6 * 40)
+@pytest.mark.parametrize(
+    ("longest", "values", "more"),
+    [
+        (True, {"eval_steps": 5}, [3 * 144, 3 * 480, 0]),
+        (True, {"dynamic_sampling": True, "max_resampled_groups": 1}, [960, 2000, 0]),
+        (False, {"dynamic_sampling": True}, [0, 0, 0]),
+        (False, {"warm_start": "a", "warm_start_epochs": 2}, [0, 0, 2 * 200 * 53]),
+        (False, {"warm_start": "a", "warm_start_keep": "successes", "model": "m"}, [48, 270, 0]),
+        (True, {"warm_start": "a", "warm_start_keep": "successes"}, [0, 0, 200 * 104]),
+        (True, {"share_prefixes": False}, [0, 0, 10 * 6 * 40]),
+    ],
+)
+def test_what_a_setting_adds_is_counted(longest: bool, values: dict[str, Any], more: list[int]) -> None:
+    assert (counted(longest, **values) - counted(longest)).tolist() == more
 
 
 @pytest.mark.parametrize("shape", [SHAPE, EpisodeShape(30, 0, turns=3, windowed=True)])
@@ -74,15 +74,15 @@ def test_layers_that_are_not_measured_are_extrapolated(monkeypatch: pytest.Monke
     config.num_hidden_layers, config.layer_types = 9, ["full_attention"] * 9
     settings, plan = planned(sizes=config)
     given = empty_model(config, CPU), settings.config, CPU, SHAPE, plan
-    whole = measured_rates(*given)
-    assert min(whole.sampled, whole.read, whole.trained) > 0
+    whole = measured_seconds(*given)
+    assert whole.min() > 0
 
     def linear(model: Any, *others: Any) -> np.ndarray:
         return np.array([1.0, 2.0, 3.0]) * (5 + len(model.model.layers))
 
     monkeypatch.setattr(time_plan, "_SMALL", 0)
     monkeypatch.setattr(time_plan, "_seconds_a_token", linear)
-    assert measured_rates(*given) == Rates(14.0, 28.0, 42.0)
+    assert measured_seconds(*given).tolist() == [14, 28, 42]
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,9 @@ def test_the_table_gives_the_steps_of_the_speed_page(sizes: Any, lora: int | Non
     shape, options = EpisodeShape(1024, 128, 6), ModelOptions("bfloat16", lora, device="cpu")
     step = {"groups_per_step": 4, "num_generations": 16, "max_completion_length": 64, "eval_episodes": 1}
     settings, plan = planned(shape, model, options, **step)
-    rates = gpu_rates("H200", empty_model(model, options), settings.config, options, plan)
-    assert rates.seconds(Work(24_576, 4 * 1024 + 64 * 5 * 128, 69_632)) == pytest.approx(seconds, rel=0.12)
+    rates = gpu_seconds("H200", empty_model(model, options), settings.config, options, plan)
+    tokens = [24_576, 4 * 1024 + 64 * 5 * 128, 69_632]
+    assert rates @ tokens == pytest.approx(seconds, rel=0.12)
 
 
 def test_a_gpu_that_is_not_in_the_table_and_other_weights_are_refused() -> None:
@@ -112,7 +113,7 @@ def test_a_gpu_that_is_not_in_the_table_and_other_weights_are_refused() -> None:
         train("--dry-run", "--gpu", "H20")
     with pytest.raises(ConfigError, match="weights of 16 bits: set --dtype bfloat16"):
         train("--dry-run", "--gpu", "H200")
-    with pytest.raises(ConfigError, match="only --dry-run reads"):
+    with pytest.raises(ConfigError, match="only --dry-run without an agent reads"):
         train("--gpu", "H200")
 
 

@@ -1,0 +1,143 @@
+"""Has a figure of a benchmark fallen by more than its noise? Quick runs beside ``baselines/NAME.json``.
+
+Compared are figures that a busy machine does not change, or changes little: counts, launches, memory beside
+its plan, and ratios of two things that took turns; never raw seconds. ``--update`` runs a benchmark five
+times and stores each figure's median and its noise, the largest minus the smallest of the five, with commit,
+command and machine. One without a baseline is named and left out.
+
+    python benchmarks/check_baselines.py                    # those that have a baseline; exits 1 if one fell
+    python benchmarks/check_baselines.py launches
+    python benchmarks/check_baselines.py --update sandbox   # on a machine that has nothing else to do
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import harness
+
+HERE = Path(__file__).parent
+BASELINES = HERE / "baselines"
+LOWER, HIGHER = "lower", "higher"
+COMPARED: Mapping[str, tuple[str, str, Sequence[str]]] = {
+    "launches": ("bench_launches.py", LOWER, ("counts",)),
+    "memory": ("bench_memory.py", LOWER, ("ratios",)),
+    "agents": ("bench_agents.py", LOWER, ("loads/0/lost", "loads/0/kib_an_attempt")),
+    "sandbox": ("bench_sandbox.py", HIGHER, ("ways/0/times_fresh", "ways/2/times_fresh", "judging")),
+    "learner": ("bench_learner.py", HIGHER, ("ratios",)),
+    "2048": ("bench_2048.py", HIGHER, ("ratios",)),
+}
+"""The script, which way its figures are better, and where they stand in its ``--json``."""
+
+
+def figures_in(found: Any, paths: Sequence[str]) -> dict[str, float]:
+    """All numbers below some places of a benchmark's figures, by path."""
+
+    def below(value: Any, path: str) -> Iterator[tuple[str, float]]:
+        if isinstance(value, Mapping):
+            for name, one in value.items():
+                yield from below(one, f"{path}/{name}")
+        else:
+            yield path, float(value)
+
+    numbers: dict[str, float] = {}
+    for path in paths:
+        value = found
+        for part in path.split("/"):
+            value = value[int(part) if isinstance(value, list) else part]
+        numbers |= below(value, path)
+    return numbers
+
+
+def measure(name: str) -> dict[str, float]:
+    """Run a benchmark's quick form; a RuntimeError if it fails."""
+    script, _, paths = COMPARED[name]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "figures.json")
+        command = [sys.executable, str(HERE / script), "--quick", "--json", str(file)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout[-1000:]}{done.stderr[-2000:]}")
+        return figures_in(json.loads(file.read_text(encoding="utf-8")), paths)
+
+
+def make_baseline(name: str, runs: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """Put several runs of a benchmark together."""
+    script, better, _ = COMPARED[name]
+    git = ["git", "-C", str(HERE), "describe", "--always", "--abbrev=40", "--dirty"]
+    columns = {figure: [run[figure] for run in runs] for figure in runs[0]}
+    return {
+        "commit": subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip(),
+        "command": f"python benchmarks/{script} --quick",
+        **harness.machine(),
+        "better": better,
+        "runs": len(runs),
+        "figures": {
+            figure: {"median": statistics.median(values), "noise": max(values) - min(values)}
+            for figure, values in columns.items()
+        },
+    }
+
+
+def fallen(baseline: Mapping[str, Any], found: Mapping[str, float]) -> list[str]:
+    """The figures that are missing, or worse than the median by more than the noise."""
+    sign = 1 if baseline["better"] == LOWER else -1
+    return [
+        figure
+        for figure, known in baseline["figures"].items()
+        if figure not in found or sign * (found[figure] - known["median"]) > known["noise"] + 1e-9
+    ]
+
+
+def check(name: str, baseline: Mapping[str, Any]) -> list[str]:
+    """Measure, print the table, and return what fell."""
+    found = measure(name)
+    bad = fallen(baseline, found)
+    rows = [
+        [figure, f"{known['median']:.4g}", f"{known['noise']:.2g}",
+         f"{found.get(figure, float('nan')):.4g}", "fell" if figure in bad else ""]
+        for figure, known in baseline["figures"].items()
+    ]  # fmt: skip
+    where = f"{baseline['commit'][:12]}, {baseline['machine']}"
+    headings = ("", "baseline", "noise", "now", "")
+    harness.show(f"{name}, {baseline['better']} is better; baseline of {where}", headings, rows)
+    return [f"{name}: {figure}" for figure in bad]
+
+
+def main() -> int:
+    """Compare, or write baselines."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(COMPARED)}; all by default")
+    parser.add_argument("--update", action="store_true", help="write the baselines of these")
+    parser.add_argument("--runs", type=int, default=5, help="of which a baseline is made")
+    options = parser.parse_args()
+    if unknown := set(options.names) - set(COMPARED):
+        parser.error(f"no {', '.join(sorted(unknown))}: choose among {', '.join(COMPARED)}")
+    bad: list[str] = []
+    for name in options.names or COMPARED:
+        file = BASELINES / f"{name}.json"
+        if options.update:
+            made = make_baseline(name, [measure(name) for _ in range(options.runs)])
+            file.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+            print(f"written: {file}", flush=True)
+        elif file.exists():
+            bad += check(name, json.loads(file.read_text(encoding="utf-8")))
+        else:
+            print(f"\n{name} has no baseline: python benchmarks/check_baselines.py --update {name}")
+    for figure in bad:
+        print(f"fell by more than its noise: {figure}")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
