@@ -128,6 +128,7 @@ def main() -> int:
         file = BASELINES / f"{name}.json"
         if options.update:
             made = make_baseline(name, [measure(name) for _ in range(options.runs)])
+            BASELINES.mkdir(exist_ok=True)
             file.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
             print(f"written: {file}", flush=True)
         elif file.exists():

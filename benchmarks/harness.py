@@ -36,18 +36,53 @@ def add_training_flags(made: argparse.ArgumentParser, *, seeds: int) -> None:
     made.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the curves here")
 
 
-def child(script: str, order: Mapping[str, Any]) -> dict[str, Any]:
+def add_train_args(made: argparse.ArgumentParser) -> None:
+    """Add a flag for more words of ``art-trainer train``."""
+    made.add_argument(
+        "--train-args", type=str.split, default=[], metavar="WORDS", help="for art-trainer train"
+    )
+
+
+def child(
+    script: Path | str, order: Mapping[str, Any], python: Path | str = sys.executable
+) -> dict[str, Any]:
     """Run a script with ``--child ORDER`` in a process of its own; return the JSON of its last line.
 
     Raises:
         RuntimeError: If it fails.
     """
-    command = [sys.executable, script, "--child", json.dumps(order)]
+    command = [str(python), str(script), "--child", json.dumps(order)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return found
+
+
+def art_trainer(
+    words: Sequence[str], log: Path, *, cwd: Path | None = None, threads: int | None = None
+) -> None:
+    """Run a command of ``art-trainer`` as a user would, with the code of this checkout.
+
+    Args:
+        words: The command's words.
+        log: What it prints is appended here.
+        cwd: Where it runs.
+        threads: Threads of PyTorch, for training; ``None``: as the command chooses.
+
+    Raises:
+        RuntimeError: If it fails.
+    """
+    command = [sys.executable, "-m", "art_trainer", *words]
+    paths = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": paths}
+    if threads is not None:
+        command += ["--threads", str(threads)]
+        environment["OMP_NUM_THREADS"] = str(threads)
+    with log.open("a") as stream:
+        done = subprocess.run(command, cwd=cwd, env=environment, stdout=stream, stderr=stream, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{log.read_text()[-3000:]}")
 
 
 def child_seconds() -> float:

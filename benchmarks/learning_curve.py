@@ -16,8 +16,6 @@ tasks, and an evaluation before and after on the same held-out tasks, beside the
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -99,22 +97,16 @@ class Outcome:
 
 def train(claim: Claim, seed: int, arguments: argparse.Namespace, folder: Path) -> tuple[Outcome, RunFolder]:
     """Run one seed in a process of its own, as a user would."""
-    command = [sys.executable, "-m", "art_trainer", "train", "--recipe", arguments.task]
-    command += ["--seed", str(seed), "--output-dir", str(folder)]
+    words = ["train", "--recipe", arguments.task, "--seed", str(seed), "--output-dir", str(folder)]
     for pair in arguments.env_args or []:
-        command += ["--env-args", pair]
+        words += ["--env-args", pair]
     if arguments.quick:
-        command += ["--max-steps", "2", "--eval-episodes", "8", "--set", "warm_start_episodes=10"]
+        words += ["--max-steps", "2", "--eval-episodes", "8", "--set", "warm_start_episodes=10"]
     if seed != arguments.first_seed:
-        command += ["--set", "baselines=[]"]  # they use no seed of training: once is enough
-    environment = dict(os.environ)
-    if arguments.at_once > 1:  # one core each
-        command += ["--threads", "1"]
-        environment["OMP_NUM_THREADS"] = "1"
-    command += arguments.train_args
+        words += ["--set", "baselines=[]"]  # they use no seed of training: once is enough
+    log, threads = folder.with_name(f"{folder.name}.log"), 1 if arguments.at_once > 1 else None
     started = time.perf_counter()
-    with (folder.parent / f"{folder.name}.log").open("w") as log:
-        subprocess.run(command, check=True, stdout=log, stderr=subprocess.STDOUT, env=environment)
+    harness.art_trainer([*words, *arguments.train_args], log, threads=threads)
     seconds = time.perf_counter() - started
     run = RunFolder(folder)
     before, after = run.evaluation(BEFORE), run.evaluation(AFTER)
@@ -133,15 +125,8 @@ def _outcome(claim: Claim, seed: int, before: Evaluation, after: Evaluation, sec
     comparison = compare(before, after)
     difference = comparison.success if claim.measure == "success" else comparison.reward
     assert difference is not None
-    return Outcome(
-        seed,
-        _measured(claim, before),
-        _measured(claim, after),
-        difference,
-        after.invalid_rate,
-        after.turns,
-        seconds,
-    )
+    measured = _measured(claim, before), _measured(claim, after)
+    return Outcome(seed, *measured, difference, after.invalid_rate, after.turns, seconds)
 
 
 def smoothed(curve: Sequence[float]) -> list[float]:
@@ -179,9 +164,7 @@ def main() -> int:
     parser.add_argument("task", nargs="?", default="email", choices=CLAIMS, help="what is learned")
     harness.add_training_flags(parser, seeds=3)
     parser.add_argument("--env-args", action="append", metavar="KEY=VALUE", help="of the environment")
-    parser.add_argument(
-        "--train-args", type=str.split, default=[], metavar="WORDS", help="more words for art-trainer train"
-    )
+    harness.add_train_args(parser)
     parser.add_argument("--keep", type=Path, help="keep the run folders here")
     arguments = parser.parse_args()
     claim = CLAIMS[arguments.task]
@@ -203,13 +186,9 @@ def main() -> int:
             arguments.plot.write_text(plot(claim, runs, outcomes, baselines))
     rows = [
         [
-            str(one.seed),
-            f"{one.before.value:.{digits}f}",
-            f"{one.after.value:.{digits}f}",
+            *(str(one.seed), f"{one.before.value:.{digits}f}", f"{one.after.value:.{digits}f}"),
             f"{one.rise.value:+.{digits}f} [{one.rise.low:+.{digits}f}, {one.rise.high:+.{digits}f}]",
-            f"{one.invalid_after:.4f}",
-            f"{one.turns_after:.1f}",
-            f"{one.seconds:.0f}",
+            *(f"{one.invalid_after:.4f}", f"{one.turns_after:.1f}", f"{one.seconds:.0f}"),
         ]
         for one in outcomes
     ]

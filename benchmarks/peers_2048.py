@@ -1,9 +1,9 @@
 """Random play of one implementation of 2048, in steps per CPU-second; `bench_2048.py` runs it.
 
-    python peers_2048.py NAME SECONDS [COUNT ...]
+    python peers_2048.py --child '{"name": "art-gym", "seconds": 2, "counts": [1, 1024]}'
 
 prints the rates as JSON. Each peer has a virtual environment of its own, in which nothing else is installed;
-of this project only `art-gym` is measured on batches of COUNT boards.
+only `art-gym` is measured on batches of so many boards.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import random
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 from typing import Any
@@ -208,8 +209,10 @@ RUNS: Mapping[str, Callable[[Sequence[int]], dict[str, Run]]] = {
 
 
 if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-    name, seconds, *counts = sys.argv[1:]
-    runs = RUNS[name]([int(count) for count in counts])
-    print(json.dumps({kind: rate(run, float(seconds)) for kind, run in runs.items()}))
+    order = json.loads(sys.argv[2])
+    runs = RUNS[order["name"]](order["counts"])
+    print(json.dumps({kind: rate(run, order["seconds"]) for kind, run in runs.items()}))
