@@ -88,22 +88,7 @@ class Clock:
 
 def run_ours(workload: Workload, steps: int, clock: Clock) -> None:
     """This project's trainer."""
-    from art_trainer.config import GRPOConfig
-    from art_trainer.inference.sampling import SamplingParams
-    from art_trainer.inference.transformers_policy import TransformersPolicy
-    from art_trainer.training.trainer import GRPOTrainer
-
-    policy = TransformersPolicy(
-        work.make_model(workload),
-        work.make_tokenizer(workload),
-        sampling=SamplingParams(max_new_tokens=workload.action),
-    )
-    config = GRPOConfig(
-        output_dir=tempfile.mkdtemp(), max_steps=steps, groups_per_step=workload.groups,
-        num_generations=workload.group, max_completion_length=workload.action, learning_rate=1e-6,
-        scale_rewards="group", tokens_per_microbatch=workload.tokens, log_episodes=0,
-    )  # fmt: skip
-    trainer = GRPOTrainer(policy, lambda: work.WordsEnv(workload), config)
+    trainer = work.make_trainer(workload, steps)
     learner = trainer.learner
     learner._loss = clock.timed("forward", learner._loss)  # type: ignore[method-assign]
     learner._guard.step = clock.timed("optimizer", learner._guard.step)  # type: ignore[method-assign]
@@ -148,18 +133,11 @@ class _Tool:
 RESPONSE_TEMPLATE = {
     "defaults": {"role": "assistant", "content": ""},
     "start_anchor": "<|im_start|> assistant",
-    "fields": {
-        "tool_calls": {
-            "close_pattern": r"<\|im_end\|>\s*",
-            "content": "text",
-            "repeats": True,
-            "transform": {
-                "type": "function",
-                "function": {"name": "act", "arguments": {"text": "{content}"}},
-            },
-        }
-    },
-}
+    "fields": {"tool_calls": {
+        "close_pattern": r"<\|im_end\|>\s*", "content": "text", "repeats": True,
+        "transform": {"type": "function", "function": {"name": "act", "arguments": {"text": "{content}"}}},
+    }},
+}  # fmt: skip
 """Makes every turn one call of ``act``, whatever it says."""
 
 
@@ -309,8 +287,6 @@ def _import_all() -> None:
     """So that what libraries weigh is in nobody's memory."""
     import peft  # noqa: F401
     import trl  # noqa: F401
-
-    import art_trainer.training.trainer  # noqa: F401
 
 
 def measure(workload: Workload, steps: int, threads: int, ways: Sequence[str], rounds: int) -> list[Result]:

@@ -64,11 +64,7 @@ def art_trainer(
 ) -> None:
     """Run a command of ``art-trainer`` as a user would, with the code of this checkout.
 
-    Args:
-        words: The command's words.
-        log: What it prints is appended here.
-        cwd: Where it runs.
-        threads: Threads of PyTorch, for training; ``None``: as the command chooses.
+    What it prints is appended to ``log``. ``threads`` are of PyTorch, for training.
 
     Raises:
         RuntimeError: If it fails.

@@ -138,11 +138,7 @@ def encode(tokenizer: PreTrainedTokenizerBase, transcript: _Transcript) -> _Enco
 
 
 def demonstration_loss(
-    model: LlamaForCausalLM,
-    batch: Sequence[_Encoded],
-    pad: int,
-    recipe: Recipe,
-    rng: np.random.Generator,
+    model: LlamaForCausalLM, batch: Sequence[_Encoded], pad: int, recipe: Recipe, rng: np.random.Generator
 ) -> torch.Tensor:
     """Weighted mean cross-entropy of what was said, plus that of a sample of what was read."""
     length = max(len(ids) for ids, _ in batch)

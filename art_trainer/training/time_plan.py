@@ -42,12 +42,8 @@ from art_trainer.types import Ending, Episode, Group, Span, TokenHistory, Turn
 def run_tokens(settings: Settings, plan: TrainingPlan, shape: EpisodeShape, *, longest: bool) -> np.ndarray:
     """Count the tokens of a run's training, evaluations and warm start; a group's prompt counts once.
 
-    Args:
-        settings: All settings.
-        plan: The plan of the run's memory.
-        shape: How long episodes get.
-        longest: Whether all are as long as they can be, and dynamic sampling replaces as many groups as it
-            may; else all are like the shortest that were played.
+    With ``longest`` all episodes are as long as they can be, and dynamic sampling replaces as many groups as
+    it may; else all are like the shortest that were played.
     """
     run, config = settings.run, settings.config
     turns = shape.turns if longest else shape.fewest_turns
@@ -185,18 +181,14 @@ def _made_up_group(
 # By a GPU's data sheet.
 
 GPUS = {
-    "H100": (989.4e12, 3.35e12),
-    "H200": (989.4e12, 4.8e12),
-    "A100": (312e12, 2.039e12),
-    "L40S": (362.05e12, 0.864e12),
-    "L4": (121e12, 0.3e12),
-    "RTX 4090": (165.2e12, 1.008e12),
-}
+    "H100": (989.4e12, 3.35e12), "H200": (989.4e12, 4.8e12), "A100": (312e12, 2.039e12),
+    "L40S": (362.05e12, 0.864e12), "L4": (121e12, 0.3e12), "RTX 4090": (165.2e12, 1.008e12),
+}  # fmt: skip
 """Dense bfloat16 operations a second, and bytes of memory a second.
 
 NVIDIA's data sheets of the H100 (SXM), H200 (SXM), A100 (80 GB, SXM), L40S and L4, whose operations "with
 sparsity" are twice these, and its white paper "Ada GPU architecture" for the RTX 4090."""
-_WEIGHTS = (0.49e9, 1.54e9, 7.6e9)
+_WEIGHTS = (0.49e9, 1.54e9, 7.07e9)
 _USED = {True: (0.118, 0.214, 0.337), False: (0.187, 0.214, 0.337)}
 """Share of these operations that an update reaches, by the number of weights, with an adapter and without:
 docs/speed.md, an H200. Without one there is a figure of 0.5B; larger models are taken as with one."""
@@ -216,9 +208,10 @@ def gpu_seconds(
     if gpu not in GPUS:
         raise ConfigError(f"no GPU {gpu!r} in the table{did_you_mean(gpu, GPUS)} It has {', '.join(GPUS)}")
     base, text = base_model(model), text_config(model)
-    weight = next(base.parameters())
-    if weight.dtype.itemsize != 2 or options.load_in_4bit:
+    if next(base.parameters()).dtype.itemsize != 2 or options.load_in_4bit:
         raise ConfigError(f"gpu is {gpu}, whose figures are for weights of 16 bits: set --dtype bfloat16")
+    if any(weight.ndim == 3 for weight in base.parameters()):
+        raise ConfigError(f"gpu is {gpu}, for which there are no figures of a mixture of experts")
     operations, bandwidth = GPUS[gpu]
     adapter = options.lora is not None
     reached = operations * float(np.interp(plan.parameters, _WEIGHTS, _USED[adapter]))
