@@ -329,10 +329,8 @@ def matrix_gflops(workload: Workload, threads: int) -> float:
     d, inner = workload.hidden, workload.inner
     dtype = torch.bfloat16 if workload.lora or workload.gpu else torch.float32
     device = "cuda" if workload.gpu else "cpu"
-    left, right = (
-        torch.randn(size, device=device).to(dtype)
-        for size in ((workload.group * workload.completion, d), (d, inner))
-    )
+    sizes = (workload.group * workload.completion, d), (d, inner)
+    left, right = (torch.randn(size, device=device).to(dtype) for size in sizes)
     clock, rates = Clock(workload.gpu), []
     for _ in range(20):
         start = clock.now()
@@ -347,15 +345,11 @@ def show(results: list[Result], workload: Workload, threads: int) -> None:
     rate = matrix_gflops(workload, threads)
     floors = gflop_floor(workload)
     columns = ("step", "generation", "forward", "backward", "optimizer")
-    rows = [
-        [
-            result.way,
-            *(f"{result.seconds.get(name, 0.0):.3f}" for name in columns),
-            f"{result.memory_mb:.0f}",
-            f"{sum(floors) / rate / result.seconds['step']:.0%}",
-        ]
-        for result in results
-    ]
+    rows = []
+    for result in results:
+        times = [f"{result.seconds.get(name, 0.0):.3f}" for name in columns]
+        share = f"{sum(floors) / rate / result.seconds['step']:.0%}"
+        rows.append([result.way, *times, f"{result.memory_mb:.0f}", share])
     title = (
         f"{workload.name}: prompt {workload.prompt}, {workload.turns} turns of {workload.action} + "
         f"{workload.observation} tokens, group {workload.group}; matrix product {rate:.0f} GFLOP/CPU-s, "
@@ -458,10 +452,9 @@ def main() -> int:
     else:
         results = []
         for name in arguments.workloads:
-            part = measure(
-                WORKLOADS[name], arguments.steps, arguments.threads, arguments.ways, arguments.rounds
-            )
-            show(part, WORKLOADS[name], arguments.threads)
+            workload, threads = WORKLOADS[name], arguments.threads
+            part = measure(workload, arguments.steps, threads, arguments.ways, arguments.rounds)
+            show(part, workload, threads)
             results += part
         facts |= {"results": [asdict(r) for r in results], "ratios": ratios(results)}
     failures = [] if arguments.curves else check(facts["ratios"])

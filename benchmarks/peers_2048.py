@@ -129,16 +129,19 @@ def open_spiel(_: Sequence[int]) -> dict[str, Run]:
     return {"array": play}
 
 
-def compiled(count: int, begin: Callable[[Any], Any], step: Callable[[Any, Any, Any], Any]) -> Run:
-    """A batch compiled by JAX; legal moves by wishes drawn beforehand.
+def compiled(begin: Callable[[Any], Any], step: Callable[[Any, Any, Any], Any]) -> dict[str, Run]:
+    """Batches compiled by JAX for the CPU; legal moves by wishes drawn beforehand.
 
     The sums of the observations and rewards keep the compiler from leaving them out.
 
     Args:
-        count: Boards.
-        begin: From keys to the first state.
-        step: From state, wishes and keys to the next state and the sums.
+        begin: From a key to the first state of a board.
+        step: From states, wishes and keys to the next states and the sums.
     """
+    return {f"vector {count}": _compiled(count, begin, step) for count in (1_024, 8_192)}
+
+
+def _compiled(count: int, begin: Callable[[Any], Any], step: Callable[[Any, Any, Any], Any]) -> Run:
     import jax
 
     wishes = jax.random.uniform(jax.random.PRNGKey(2), (_CHUNK, count, 4))
@@ -151,7 +154,7 @@ def compiled(count: int, begin: Callable[[Any], Any], step: Callable[[Any, Any, 
         state, sums = jax.lax.scan(one, state, (jax.random.split(key, _CHUNK), wishes))
         return state, jax.tree.map(lambda values: values.sum(), sums)
 
-    state = jax.jit(begin)(jax.random.split(jax.random.PRNGKey(0), count))
+    state = jax.jit(jax.vmap(begin))(jax.random.split(jax.random.PRNGKey(0), count))
     keys = iter(jax.random.split(jax.random.PRNGKey(1), 100_000))
 
     def play(units: int) -> int:
@@ -178,7 +181,7 @@ def pgx(_: Sequence[int]) -> dict[str, Run]:
         state = steps(state, jnp.argmax(state.legal_action_mask * wishes, axis=-1), keys)
         return state, (state.observation.sum(), state.rewards.sum())
 
-    return {f"vector {count}": compiled(count, jax.vmap(env.init), step) for count in (1_024, 8_192)}
+    return compiled(env.init, step)
 
 
 def jumanji(_: Sequence[int]) -> dict[str, Run]:
@@ -196,7 +199,7 @@ def jumanji(_: Sequence[int]) -> dict[str, Run]:
         state, seen = jax.vmap(env.step)(state, actions)
         return (state, seen), (seen.observation.board.sum(), seen.reward.sum())
 
-    return {f"vector {count}": compiled(count, jax.vmap(env.reset), step) for count in (1_024, 8_192)}
+    return compiled(env.reset, step)
 
 
 RUNS: Mapping[str, Callable[[Sequence[int]], dict[str, Run]]] = {

@@ -256,7 +256,7 @@ def cost_summary(cost: Mapping[str, float]) -> str:
         return ""
     parts = [duration(cost["seconds"]), f"{cost['cpu_seconds']:,.0f} CPU-seconds"]
     parts += [f"{cost['gpu_seconds']:,.0f} GPU-seconds"] if cost["gpu_seconds"] else []
-    parts += [f"price {cost['price']:.2g}"] if "price" in cost else []
+    parts += [f"price {short(cost['price'])}"] if "price" in cost else []
     return f"Cost: {', '.join(parts)}."
 
 

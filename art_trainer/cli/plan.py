@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from art_trainer.cli.console import make_table
-from art_trainer.formatting import duration
+from art_trainer.formatting import duration, short
 from art_trainer.models.chat_template import ChatFormat
 from art_trainer.models.loading import ModelOptions, default_threads
 from art_trainer.models.memory import usable_memory
@@ -49,7 +49,7 @@ def print_plan(settings: Settings, console: Console, gpu: str | None = None) -> 
     typer.echo(_fit(plan, options))
     for line in _work(plan, settings, shape):
         typer.echo(line)
-    for line in _time(plan, settings, shape, options, model, gpu):
+    for line in _time(plan, settings, shape, model, gpu):
         typer.echo(line)
     typer.echo("A dry run: nothing was loaded, trained or written.")
 
@@ -110,15 +110,10 @@ def _work(plan: TrainingPlan, settings: Settings, shape: EpisodeShape) -> Sequen
 
 
 def _time(
-    plan: TrainingPlan,
-    settings: Settings,
-    shape: EpisodeShape,
-    options: ModelOptions,
-    model: torch.nn.Module,
-    gpu: str | None,
+    plan: TrainingPlan, settings: Settings, shape: EpisodeShape, model: torch.nn.Module, gpu: str | None
 ) -> Sequence[str]:
     """How long the run takes, what it costs, and where the figures come from."""
-    run, config = settings.run, settings.config
+    run, config, options = settings.run, settings.config, model_options(settings.run)
     if gpu is not None:
         rates = gpu_seconds(gpu, model, config, options, plan)
         source = f"computed for one {gpu} by its data sheet and docs/speed.md, not measured"
@@ -129,11 +124,11 @@ def _time(
         rates = measured_seconds(model, config, options, shape, plan)
         source = f"measured on {options.torch_device} with random weights"
     times = [float(rates @ run_tokens(settings, plan, shape, longest=one)) for one in (False, True)]
-    short, longest = (f"{duration(one)} ({one / 3600:.2g} hours)" for one in times)
+    shortest, longest = (f"{duration(one)} ({short(one / 3600)} hours)" for one in times)
     sampled, read, trained = (f"{1000 * one:.3g} ms" for one in rates)
     most = config.max_completion_length
     lines = [
-        f"Time, an estimate: {short} to {longest}. The first if all episodes are like the "
+        f"Time, an estimate: {shortest} to {longest}. The first if all episodes are like the "
         f"shortest of {MEASURED} ({shape.fewest_turns} turns, {shape.reply} tokens a reply), the second if "
         f"all are as long as they can be ({shape.turns} turns, {most} tokens a reply).",
         f"It is {source}: {sampled} to sample a token, {read} to read one, {trained} to learn from one. Not "
@@ -142,8 +137,8 @@ def _time(
     if run.engine is not None or run.backend != LOCAL:
         lines.append("It is for one process that samples and learns, without the engine or actors.")
     if run.price_per_hour is not None:
-        low, high = (run.price_per_hour * one / 3600 for one in times)
-        lines.append(f"Cost at {run.price_per_hour:g} an hour: {low:.2g} to {high:.2g}.")
+        low, high = (short(run.price_per_hour * one / 3600) for one in times)
+        lines.append(f"Cost at {run.price_per_hour:g} an hour: {low} to {high}.")
     return lines
 
 

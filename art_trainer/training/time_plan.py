@@ -152,10 +152,11 @@ def _made_up_group(
     config: GRPOConfig, shape: EpisodeShape, plan: TrainingPlan, vocabulary: int, rng: np.random.Generator
 ) -> tuple[Group, int]:
     """Attempts at one task that fill a micro-batch, and the tokens that are learned from."""
-    later = shape.prompt if shape.windowed else shape.observation
+    later = shape.observation
     reply = (min(shape.reply, config.max_completion_length) + config.max_completion_length + 1) // 2
     room = max(reply, plan.tokens - shape.prompt) // 2
     turns = max(1, min((shape.fewest_turns + shape.turns + 1) // 2, room // (reply + later)))
+    turns = 1 if shape.windowed else turns
     own = turns * reply + (turns - 1) * later
     attempts = max(2, min(config.num_generations, (plan.tokens - shape.prompt) // own))
 
@@ -165,14 +166,11 @@ def _made_up_group(
     prompt, logprobs = some(shape.prompt), (-float(np.log(vocabulary)),) * reply
     episodes = []
     for number in range(attempts):
-        spans = [
-            (Span(some(later) if turn else prompt), Span(some(reply), turn, logprobs, 0))
-            for turn in range(turns)
-        ]
-        contexts = spans if shape.windowed else [tuple(span for pair in spans for span in pair)]
-        played = tuple(Turn("", "", float(number % 2)) for _ in range(turns))
-        histories = tuple(map(TokenHistory, contexts))
-        episodes.append(Episode("", "", 0, "", played, histories, Ending.TERMINATED))
+        spans = []
+        for turn in range(turns):
+            spans += [Span(some(later) if turn else prompt), Span(some(reply), turn, logprobs, 0)]
+        played, history = (Turn("", "", float(number % 2)),) * turns, TokenHistory(tuple(spans))
+        episodes.append(Episode("", "", 0, "", played, (history,), Ending.TERMINATED))
     prompts = 1 if plan.shares_prefixes else attempts
     return Group(tuple(episodes)), prompts * shape.prompt + attempts * own
 
