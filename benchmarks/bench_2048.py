@@ -31,12 +31,8 @@ from charts import COLORS, Panel, page
 
 _SCRIPT = Path(__file__).parent / "peers_2048.py"
 _OURS = "art-gym"
-_PEERS = {
-    "textarena": "textarena==0.7.4",
-    "open_spiel": "open_spiel==2.0.2",
-    "pgx": "pgx==2.6.0",
-    "jumanji": "jumanji==1.1.2",
-}
+_VERSIONS = {"textarena": "0.7.4", "open_spiel": "2.0.2", "pgx": "2.6.0", "jumanji": "1.1.2"}
+_PEERS = {name: f"{name}=={version}" for name, version in _VERSIONS.items()}
 _COUNTS = (1, 4, 16, 64, 256, 1_024, 4_096, 8_192, 16_384, 65_536)
 _COMPARED = (1_024, 8_192)
 

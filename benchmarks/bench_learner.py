@@ -365,12 +365,9 @@ def ratios(results: list[Result]) -> dict[str, dict[str, float]]:
     for name in {r.workload for r in results}:
         ours, theirs = by_key[name, "ours"], by_key.get((name, "trl"))
         if theirs is not None:
-            found[name] = {
-                "step": theirs.seconds["step"] / ours.seconds["step"],
-                "generation": theirs.seconds["generation"] / ours.seconds["generation"],
-                "update": theirs.update / ours.update,
-                "memory": theirs.memory_mb / ours.memory_mb,
-            }
+            ratios = {what: theirs.seconds[what] / ours.seconds[what] for what in ("step", "generation")}
+            ratios |= {"update": theirs.update / ours.update, "memory": theirs.memory_mb / ours.memory_mb}
+            found[name] = ratios
     return found
 
 

@@ -8,7 +8,6 @@ plus what the process takes before a weight is loaded.
     python benchmarks/bench_memory.py            # float32 and bfloat16
     python benchmarks/bench_memory.py --check    # exits 1 if a peak is more than a fifth off its plan
     python benchmarks/bench_memory.py --quick    # a tenth of the layers: shows that it runs
-    python benchmarks/bench_memory.py --json benchmarks/memory.json
 """
 
 from __future__ import annotations

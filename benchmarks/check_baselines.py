@@ -2,8 +2,9 @@
 
 Compared are figures that a busy machine does not change, or changes little: counts, launches, memory beside
 its plan, and ratios of two things that took turns; never raw seconds. ``--update`` runs a benchmark five
-times and stores each figure's median and its noise, the largest minus the smallest of the five, with commit,
-command and machine. One without a baseline is named and left out.
+times and stores each figure's median and its noise, with commit, command and machine: twice the largest minus
+the smallest of the five, and at least 2% unless all are whole numbers, as few runs show less noise than there
+is. One without a baseline is named and left out.
 
     python benchmarks/check_baselines.py                    # those that have a baseline; exits 1 if one fell
     python benchmarks/check_baselines.py launches
@@ -70,7 +71,9 @@ def make_baseline(name: str, runs: Sequence[Mapping[str, float]]) -> dict[str, A
     command, figures = f"python benchmarks/{script} --quick", {}
     for figure in runs[0]:
         values = [run[figure] for run in runs]
-        figures[figure] = {"median": statistics.median(values), "noise": max(values) - min(values)}
+        median, noise = statistics.median(values), 2 * (max(values) - min(values))
+        least = 0.0 if all(value == round(value) for value in values) else 0.02 * abs(median)
+        figures[figure] = {"median": median, "noise": max(noise, least)}
     facts = {"commit": commit, "command": command, "runs": len(runs), **harness.machine()}
     return {**facts, "better": better, "figures": figures}
 

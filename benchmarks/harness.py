@@ -62,12 +62,9 @@ def child(
 def art_trainer(
     words: Sequence[str], log: Path, *, cwd: Path | None = None, threads: int | None = None
 ) -> None:
-    """Run a command of ``art-trainer`` as a user would, with the code of this checkout.
+    """Run a command of ``art-trainer`` as a user would, with this checkout; RuntimeError if it fails.
 
     What it prints is appended to ``log``. ``threads`` are of PyTorch, for training.
-
-    Raises:
-        RuntimeError: If it fails.
     """
     command = [sys.executable, "-m", "art_trainer", *words]
     paths = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))

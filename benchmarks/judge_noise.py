@@ -66,13 +66,10 @@ class Outcome:
 
 def judge_of(reward: str, seed: int) -> Judge | None:
     """Who pays; nobody but the environment for `env`."""
-    if reward == "env":
-        return None
-    if reward == "rubric":
-        return RubricJudge()
-    if reward == "rubric-without-facts":
-        return blind_judge(RubricJudge())
-    return NoisyJudge(float(reward.removeprefix(NOISY)), seed)
+    if (noise := noise_of(reward)) is not None:
+        return NoisyJudge(noise, seed)
+    judges = {"rubric": RubricJudge(), "rubric-without-facts": blind_judge(RubricJudge())}
+    return judges.get(reward)
 
 
 def train(reward: str, seed: int, changes: Mapping[str, Any]) -> Outcome:

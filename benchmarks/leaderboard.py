@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -101,15 +102,11 @@ def check(records: dict[str, EvaluationRecord]) -> list[str]:
     def evaluation(suite: str, words: str) -> Evaluation | None:
         return next((p.evaluation for p in records[suite].policies if p.name == words), None)
 
-    for suite, better, worse in (
-        ("email-v0-test", "runs/email", BEFORE),
-        ("email-v0-test", "runs/email", "bm25"),
-        ("coding-v0-expressions-test", "runs/coding", "hard_coded"),
-        ("2048-v0-test", "expectimax", "snake"),
-        ("2048-v0-test", "snake", "left-down-right-down"),
-        ("2048-v0-test", "left-down-right-down", "random"),
-        ("2048-v0-test", "runs/2048", "left-down-right-down"),
-    ):
+    claims = [("email-v0-test", "runs/email", worse) for worse in (BEFORE, "bm25")]
+    claims.append(("coding-v0-expressions-test", "runs/coding", "hard_coded"))
+    ladder = ("expectimax", "snake", "left-down-right-down", "random")
+    claims += [("2048-v0-test", *pair) for pair in (*pairwise(ladder), ("runs/2048", ladder[2]))]
+    for suite, better, worse in claims:
         first, second = evaluation(suite, worse), evaluation(suite, better)
         if first is None or second is None:
             continue

@@ -203,12 +203,8 @@ def jumanji(_: Sequence[int]) -> dict[str, Run]:
 
 
 RUNS: Mapping[str, Callable[[Sequence[int]], dict[str, Run]]] = {
-    "art-gym": ours,
-    "textarena": textarena,
-    "open_spiel": open_spiel,
-    "pgx": pgx,
-    "jumanji": jumanji,
-}
+    "art-gym": ours, "textarena": textarena, "open_spiel": open_spiel, "pgx": pgx, "jumanji": jumanji,
+}  # fmt: skip
 
 
 if __name__ == "__main__":

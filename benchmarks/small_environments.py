@@ -106,13 +106,10 @@ def main() -> int:
             outcomes.append(one := job.result())
             print(f"{one.name}, seed {one.seed}: {one.after.value:.0%}", flush=True)
     headings = "environment,seed,random calls,after imitation,after GRPO,invalid,CPU-seconds".split(",")
-    rows = [
-        [
-            *(one.name, str(one.seed), *map(percent, (one.random, one.before, one.after))),
-            *(f"{one.invalid:.1%}", f"{one.cpu_seconds:.0f}"),
-        ]
-        for one in outcomes
-    ]
+    rows = []
+    for one in outcomes:
+        shares = map(percent, (one.random, one.before, one.after))
+        rows.append([one.name, str(one.seed), *shares, f"{one.invalid:.1%}", f"{one.cpu_seconds:.0f}"])
     harness.show("share of held-out tasks solved [95% interval]", headings, rows)
     failures = []
     for one in outcomes:

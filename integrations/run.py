@@ -27,6 +27,7 @@ import argparse
 import ast
 import json
 import os
+import platform
 import re
 import signal
 import site
@@ -239,18 +240,12 @@ def try_library(library: Library, folder: Path, seconds: float, *, newest: bool,
             outcome = "failed"  # all skipped: nothing was shown
     if verbose or outcome != "passed":
         print(printed)
-    return Result(
-        library.folder,
-        library.title,
-        {name: (ours | own).get(_canonical(name), "?") for name in library.packages},
-        {name: own[name] for name in sorted(others) if ours[name] != own[name]},
-        ".".join(map(str, sys.version_info[:3])),
-        outcome,
-        round(middle - began, 1),
-        round(time.monotonic() - middle, 1),
-        cases,
-        "" if outcome == "passed" else " ".join(printed.split())[-300:],
-    )
+    versions = {name: (ours | own).get(_canonical(name), "?") for name in library.packages}
+    replaced = {name: own[name] for name in sorted(others) if ours[name] != own[name]}
+    took = round(middle - began, 1), round(time.monotonic() - middle, 1)
+    detail = "" if outcome == "passed" else " ".join(printed.split())[-300:]
+    what = library.folder, library.title, versions, replaced, platform.python_version(), outcome
+    return Result(*what, *took, cases, detail)
 
 
 def table_row(result: Result) -> str:
@@ -291,16 +286,14 @@ def load(path: Path | None) -> dict[str, Result]:
     if path is None or not path.is_file():
         return {}
     rows = json.loads(path.read_text(encoding="utf-8"))
-    return {
-        row["folder"]: Result(**{**row, "cases": [Case(**case) for case in row["cases"]]}) for row in rows
-    }
+    made = (Result(**{**row, "cases": [Case(**case) for case in row["cases"]]}) for row in rows)
+    return {one.folder: one for one in made}
 
 
 def main() -> int:
     """Run what is asked for; 1 if anything failed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="folders here; all by default")
     parser.add_argument("--keep", action="store_true", help="keep the environments, and take kept ones")
     parser.add_argument("--newest", action="store_true", help="try the newest versions, not those pinned")
@@ -328,10 +321,8 @@ def main() -> int:
             if options.newest and library.pinned:
                 print(f"{library.folder:14} left out: {library.pinned}")
                 continue
-            place = home / library.folder
-            result = try_library(
-                library, place, options.timeout, newest=options.newest, verbose=options.verbose
-            )
+            how = {"newest": options.newest, "verbose": options.verbose}
+            result = try_library(library, home / library.folder, options.timeout, **how)
             results[library.folder] = result
             broken += [] if result.outcome == "passed" else [result.folder]
             passed = sum(case.outcome == "passed" for case in result.cases)

@@ -71,11 +71,8 @@ def run_tokens(settings: Settings, plan: TrainingPlan, shape: EpisodeShape, *, l
 # ----------------------------------------------------------------------
 # Measured on this machine.
 
-_SMALL = 2**25
-"""A model of at most so many weights is measured whole; of a larger one, one layer and three."""
-_SECONDS = 1.5
-"""A measurement is repeated for so long."""
-_STEPS = 4
+_SMALL, _SECONDS, _STEPS = 2**25, 1.5, 4
+"""A model of so many weights is measured whole; a measurement is repeated for so long; decode steps."""
 
 
 def measured_seconds(
@@ -113,14 +110,13 @@ def _seconds_a_token(
     tokens = rng.integers(0, text_config(model).vocab_size, (prompts, length)).tolist()
     places = range(plan.rows)
     decoder = SlotDecoder(model, SamplingParams.for_training(config), read_tokens=most)
+    draws = rng.random(64 * _STEPS, np.float32)
     sequences: list[TokenSequence] = []
 
     def read() -> None:
         for sequence in sequences:
             decoder.free(sequence)
-        sequences[:] = [TokenSequence(list(tokens[n % prompts]), group=n % prompts) for n in places]
-        for sequence in sequences:
-            sequence.begin_turn(rng.random(64 * _STEPS, np.float32))
+        sequences[:] = [TokenSequence(list(tokens[n % prompts]), n % prompts, draws) for n in places]
         decoder.start(sequences)
 
     def sample() -> None:
@@ -155,8 +151,8 @@ def _made_up_group(
     later = shape.observation
     reply = (min(shape.reply, config.max_completion_length) + config.max_completion_length + 1) // 2
     room = max(reply, plan.tokens - shape.prompt) // 2
-    turns = max(1, min((shape.fewest_turns + shape.turns + 1) // 2, room // (reply + later)))
-    turns = 1 if shape.windowed else turns
+    middle = 1 if shape.windowed else (shape.fewest_turns + shape.turns + 1) // 2
+    turns = max(1, min(middle, room // (reply + later)))
     own = turns * reply + (turns - 1) * later
     attempts = max(2, min(config.num_generations, (plan.tokens - shape.prompt) // own))
 

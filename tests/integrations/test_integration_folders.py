@@ -1,5 +1,6 @@
 """Each folder of integrations/ pins its packages and names tests that exist."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ def test_the_newest_versions_are_asked_for_without_pins(tmp_path, monkeypatch):
 
     def run(command, env, seconds):
         if "pip" in command:
-            asked.append(("--upgrade" in command, Path(command[-1]).read_text().split("\n")[-3:]))
+            asked.append(("--upgrade" in command, Path(command[-1]).read_text()))
         return 1, ""
 
     monkeypatch.setattr("integrations.run.run_command", run)
@@ -30,10 +31,10 @@ def test_the_newest_versions_are_asked_for_without_pins(tmp_path, monkeypatch):
     (library,) = choose(["gymnasium"])
     for newest in (False, True):
         try_library(library, tmp_path, 1.0, newest=newest, verbose=False)
-    assert asked == [
-        (False, ["gymnasium==1.4.0", "", "moviepy==2.2.1"]),
-        (True, ["gymnasium", "", "moviepy"]),
-    ]
+    (upgraded, pins), newest = asked
+    assert not upgraded
+    assert "==" in pins
+    assert newest == (True, re.sub(r"==[\d.]+", "", pins))
 
 
 @pytest.mark.parametrize("text", ["torch\n", "torch==2\n\nnumpy\n", "# tests: tests/gone.py\ntorch==2\n"])

@@ -197,14 +197,7 @@ def test_a_model_made_from_scratch_is_warmed_up_trained_and_resumed(invoke, tmp_
 
 
 def test_lora_trains_an_adapter_only_and_is_evaluated_before_it_imitates(invoke, tmp_path, model):
-    warm = [
-        "--warm-start",
-        "scripted",
-        "--set",
-        "warm_start_episodes=4",
-        "--set",
-        "warm_start_keep=successes",
-    ]
+    warm = "--warm-start scripted --set warm_start_episodes=4 --set warm_start_keep=successes".split()
     result = invoke(*TRAIN, "--model", model, *QUICK, "--lora", "2", *warm, "--output-dir", "out")
     assert "warm start: 4 replies in 4 episodes of scripted" in result.output
     assert RunFolder(tmp_path / "out").evaluation("untrained").invalid_rate == 1
