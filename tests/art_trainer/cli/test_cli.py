@@ -128,9 +128,8 @@ def test_a_run_may_leave_out_what_the_environment_showed(invoke, refused, tmp_pa
     run = tmp_path / "runs" / "Echo-v0-tiny-1"
     invoke(*TRAIN, "--model", model, *QUICK, "--log", "tensorboard", "--set", "log_observations=false")
     episodes = [one.episode for one in iter_episodes(run)] + RunFolder(run).transcripts("after")
-    shown = {
-        text for one in episodes for text in (one.observation, *(turn.observation for turn in one.turns))
-    }
+    seen = [(one.observation, *(turn.observation for turn in one.turns)) for one in episodes]
+    shown = {text for texts in seen for text in texts}
     assert (len(episodes), shown) == (14, {LEFT_OUT})
     assert all(span.logprobs for one in episodes for history in one.histories for span in history.spans)
     texts = [file for file in run.rglob("*") if file.is_file() and "checkpoints" not in file.parts]

@@ -46,9 +46,8 @@ def test_short_and_longest_episodes_of_training_and_evaluations_are_counted() ->
 
 
 def test_what_a_setting_adds_is_counted() -> None:
-    def more(longest: bool, **values: Any) -> list[int]:
-        found: list[int] = (counted(longest, **values) - counted(longest)).tolist()
-        return found
+    def more(longest: bool, **values: Any) -> Any:
+        return (counted(longest, **values) - counted(longest)).tolist()
 
     kept: Any = {"warm_start": "a", "warm_start_keep": "successes"}
     assert more(True, eval_steps=5) == [3 * 144, 3 * 480, 0]
@@ -75,10 +74,8 @@ def test_layers_that_are_not_measured_are_extrapolated(monkeypatch: pytest.Monke
     given = empty_model(config, CPU), settings.config, CPU, SHAPE, plan
     assert measured_seconds(*given).min() > 0
 
-    def linear(model: Any, *others: Any) -> np.ndarray:
-        return np.array([1.0, 2.0, 3.0]) * (5 + len(model.model.layers))
-
     monkeypatch.setattr(time_plan, "_SMALL", 0)
+    linear = lambda model, *_: np.array([1, 2, 3]) * (5 + len(model.model.layers))  # noqa: E731
     monkeypatch.setattr(time_plan, "_seconds_a_token", linear)
     assert measured_seconds(*given).tolist() == [14, 28, 42]
 
