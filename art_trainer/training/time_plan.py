@@ -60,7 +60,9 @@ def run_tokens(settings: Settings, plan: TrainingPlan, shape: EpisodeShape, *, l
     step = played(size * groups, groups) + np.array([0, 0, learned])
     evaluations = 2 + (config.max_steps // config.eval_steps + 1 if config.eval_steps else 0)
     evaluations += run.warm_start is not None and run.model != SCRATCH
-    found = step * config.max_steps + played(config.eval_episodes, config.eval_episodes) * evaluations
+    found: np.ndarray = (
+        step * config.max_steps + played(config.eval_episodes, config.eval_episodes) * evaluations
+    )
     # How many of a noisy player's episodes succeed is not known before.
     if run.warm_start not in (None, AUTO) and (longest or run.warm_start_keep == "all"):
         shown = played(run.warm_start_episodes, run.warm_start_episodes).sum()
@@ -82,8 +84,8 @@ def measured_seconds(
     layers = int(text_config(model).num_hidden_layers)
     counts = (layers,) if plan.parameters <= _SMALL or layers <= 3 else (1, 3)
     found = [_seconds_a_token(_random_model(model, options, n), config, shape, plan) for n in counts]
-    a_layer = np.maximum(0, found[-1] - found[0]) / 2
-    return found[0] + (layers - 1) * a_layer
+    a_layer: np.ndarray = np.maximum(0, found[-1] - found[0]) / 2
+    return found[0] + a_layer * (layers - 1)
 
 
 def _random_model(model: nn.Module, options: ModelOptions, layers: int) -> nn.Module:
