@@ -32,7 +32,7 @@ COMPARED: Mapping[str, tuple[str, str, Sequence[str]]] = {
     "launches": ("bench_launches.py", LOWER, ("counts",)),
     "memory": ("bench_memory.py", LOWER, ("ratios",)),
     "agents": ("bench_agents.py", LOWER, ("loads/0/lost", "loads/0/kib_an_attempt")),
-    "sandbox": ("bench_sandbox.py", HIGHER, ("ways/0/times_fresh", "ways/2/times_fresh", "judging")),
+    "sandbox": ("bench_sandbox.py", HIGHER, ("judging",)),
     "learner": ("bench_learner.py", HIGHER, ("ratios",)),
     "2048": ("bench_2048.py", HIGHER, ("ratios",)),
 }

@@ -84,8 +84,8 @@ def measured_seconds(
     layers = int(text_config(model).num_hidden_layers)
     counts = (layers,) if plan.parameters <= _SMALL or layers <= 3 else (1, 3)
     found = [_seconds_a_token(_random_model(model, options, n), config, shape, plan) for n in counts]
-    a_layer: np.ndarray = np.maximum(0, found[-1] - found[0]) / 2
-    return found[0] + a_layer * (layers - 1)
+    whole: np.ndarray = found[0] + (layers - 1) * np.maximum(0, found[-1] - found[0]) / 2
+    return whole
 
 
 def _random_model(model: nn.Module, options: ModelOptions, layers: int) -> nn.Module:
