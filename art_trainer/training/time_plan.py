@@ -206,8 +206,8 @@ def gpu_seconds(
     base, text = base_model(model), text_config(model)
     if next(base.parameters()).dtype.itemsize != 2 or options.load_in_4bit:
         raise ConfigError(f"gpu is {gpu}, whose figures are for weights of 16 bits: set --dtype bfloat16")
-    if any(weight.ndim == 3 for weight in base.parameters()):
-        raise ConfigError(f"gpu is {gpu}, for which there are no figures of a mixture of experts")
+    if plan.parameters < 0.9 * _WEIGHTS[0] or any(weight.ndim == 3 for weight in base.parameters()):
+        raise ConfigError(f"gpu is {gpu}: there are figures from 0.5 billion weights on, without experts")
     operations, bandwidth = GPUS[gpu]
     adapter = options.lora is not None
     reached = operations * float(np.interp(plan.parameters, _WEIGHTS, _USED[adapter]))

@@ -1,6 +1,7 @@
 """The estimate of a run's time: what is counted, what is measured, and figures that are known."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from art_trainer.training.memory_plan import EpisodeShape, TrainingPlan, empty_m
 from art_trainer.training.run_settings import Layer, Settings, merge_settings
 from art_trainer.training.time_plan import gpu_seconds, measured_seconds, run_tokens
 from benchmarks.learner_workload import WORKLOADS
-from tests.art_trainer.tiny_models import tiny_config
+from tests.art_trainer.tiny_models import byte_tokenizer, tiny_config
 
 SHAPE = EpisodeShape(40, 20, turns=3, fewest_turns=2, short_observation=5, reply=4)
 STEP = {"groups_per_step": 2, "num_generations": 4, "max_steps": 10, "max_completion_length": 8}
@@ -96,12 +97,16 @@ def test_the_table_gives_the_steps_of_the_speed_page(name: str, seconds: float) 
     assert rates @ [24_576, 4 * 1024 + 64 * 5 * 128, 69_632] == pytest.approx(seconds, rel=0.12)
 
 
-def test_a_gpu_of_the_table_and_a_price_are_taken_others_refused() -> None:
+def test_a_gpu_of_the_table_and_a_price_are_taken_others_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no GPU 'H20'.*did you mean `H200`\?.*RTX 4090"):
         train("--dry-run", "--gpu", "H20")
     with pytest.raises(ConfigError, match="weights of 16 bits: set --dtype bfloat16"):
         train("--dry-run", "--gpu", "H200")
     with pytest.raises(ConfigError, match="only --dry-run without an agent reads"):
         train("--gpu", "H200")
-    shown = train("--dry-run", "--gpu", "L4", "--dtype", "bfloat16", "--price-per-hour", "36")
+    with pytest.raises(ConfigError, match=r"from 0\.5 billion weights on"):
+        train("--dry-run", "--gpu", "H200", "--dtype", "bfloat16")
+    Qwen2Config(dtype="bfloat16", num_hidden_layers=3).save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    shown = train("--dry-run", "--gpu", "L4", "--price-per-hour", "36", "--model", str(tmp_path))
     assert re.search(r"Time, an estimate: .*computed for one L4 .*Cost at 36 an hour: \d", shown, re.DOTALL)
