@@ -209,9 +209,7 @@ def dry_run(*arguments: object) -> str:
     return CliRunner(env={"COLUMNS": "200"}).invoke(app, command, catch_exceptions=False).output
 
 
-def test_a_dry_run_needs_the_configuration_alone_and_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_needs_and_writes_no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tmp_path / "tiny"
     tiny_config("qwen2").save_pretrained(model)
     byte_tokenizer().save_pretrained(model)
