@@ -16,8 +16,6 @@ peer that cannot be installed is skipped with a line.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
 import subprocess
 import sys
@@ -25,7 +23,6 @@ import tempfile
 import venv
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import harness
@@ -34,12 +31,8 @@ from charts import COLORS, Panel, page
 
 _SCRIPT = Path(__file__).parent / "peers_2048.py"
 _OURS = "art-gym"
-_PEERS = {
-    "textarena": "textarena==0.7.4",
-    "open_spiel": "open_spiel==2.0.2",
-    "pgx": "pgx==2.6.0",
-    "jumanji": "jumanji==1.1.2",
-}
+_VERSIONS = {"textarena": "0.7.4", "open_spiel": "2.0.2", "pgx": "2.6.0", "jumanji": "1.1.2"}
+_PEERS = {name: f"{name}=={version}" for name, version in _VERSIONS.items()}
 _COUNTS = (1, 4, 16, 64, 256, 1_024, 4_096, 8_192, 16_384, 65_536)
 _COMPARED = (1_024, 8_192)
 
@@ -47,21 +40,14 @@ _COMPARED = (1_024, 8_192)
 _TEXT_AT_LEAST, _ARRAY_AT_LEAST, _TIMES = 100_000, 156_000, 5
 
 
-@dataclass
-class Rates:
-    """Steps per CPU-second by implementation and kind of run, a list of runs each."""
+Rates = dict[str, dict[str, list[float]]]
+"""Steps per CPU-second by implementation and kind of run, a list of runs each."""
 
-    runs: dict[str, dict[str, list[float]]] = field(
-        default_factory=lambda: defaultdict(lambda: defaultdict(list))
-    )
 
-    def add(self, name: str, rates: dict[str, float]) -> None:
-        for kind, rate in rates.items():
-            self.runs[name][kind].append(rate)
-
-    def of(self, name: str, kind: str) -> float | None:
-        runs = self.runs.get(name, {}).get(kind)
-        return statistics.median(runs) if runs else None
+def middle(rates: Rates, name: str, kind: str) -> float | None:
+    """The median of an implementation's runs of a kind; ``None`` without one."""
+    runs = rates.get(name, {}).get(kind)
+    return statistics.median(runs) if runs else None
 
 
 def install(name: str, folder: Path, *, only_ready: bool) -> Path | None:
@@ -87,34 +73,23 @@ def install(name: str, folder: Path, *, only_ready: bool) -> Path | None:
     return python
 
 
-def measure(python: Path, name: str, seconds: float, counts: Sequence[int]) -> dict[str, float] | str:
-    """Run one implementation; its rates, or the last thing it said if it failed."""
-    command = [str(python), "-W", "ignore", str(_SCRIPT), name, str(seconds), *map(str, counts)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    if done.returncode:
-        return (done.stderr.strip().splitlines() or ["it failed without a word"])[-1]
-    rates: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
-    return rates
-
-
 def run_all(arguments: argparse.Namespace, venvs: Path) -> Rates:
     """Measure everything, each in turn, as often as asked."""
-    rates = Rates()
-    pythons: dict[str, Path] = {}
-    for name in arguments.peers:
-        python = install(name, venvs, only_ready=arguments.quick)
-        if python is not None:
-            pythons[name] = python
+    rates: Rates = defaultdict(lambda: defaultdict(list))
+    made = {name: install(name, venvs, only_ready=arguments.quick) for name in arguments.peers}
+    pythons = {_OURS: Path(sys.executable), **{name: python for name, python in made.items() if python}}
     for turn in range(arguments.repeat):
         print(f"run {turn + 1} of {arguments.repeat}", file=sys.stderr, flush=True)
-        for name, python in {_OURS: Path(sys.executable), **pythons}.items():
-            found = measure(python, name, arguments.seconds, arguments.counts)
-            if isinstance(found, str):
-                print(f"skipped {name}: {found}")
-                pythons.pop(name, None)
-            else:
-                rates.add(name, found)
+        for name, python in list(pythons.items()):
+            order = {"name": name, "seconds": arguments.seconds, "counts": arguments.counts}
+            try:
+                found = harness.child(_SCRIPT, order, python)
+            except RuntimeError as error:
+                print(f"skipped {name}: {str(error).strip().splitlines()[-1]}")
+                del pythons[name]
+                continue
+            for kind, rate in found.items():
+                rates[name][kind].append(rate)
     return rates
 
 
@@ -122,15 +97,15 @@ def show(rates: Rates, counts: Sequence[int]) -> None:
     """Print the comparison and the growth."""
     rows = []
     for kind in ("text", "array", *(f"vector {count}" for count in _COMPARED)):
-        ours = rates.of(_OURS, kind)
-        for name in rates.runs:
-            found = rates.of(name, kind)
+        ours = middle(rates, _OURS, kind)
+        for name in rates:
+            found = middle(rates, name, kind)
             if ours is not None and found is not None:
                 rows.append([kind, name, f"{found:,.0f}", f"{ours / found:.1f}x"])
     harness.show("Compared", ("kind", "implementation", "steps per CPU-second", "ours is"), rows)
     rows = []
     for count in counts:
-        rate = rates.of(_OURS, f"vector {count}")
+        rate = middle(rates, _OURS, f"vector {count}")
         if rate is not None:
             rows.append([f"{count:,}", f"{rate:,.0f}", f"{1e9 / rate:.1f}"])
     harness.show("By number of boards", ("boards", "steps per CPU-second", "ns a board"), rows)
@@ -140,13 +115,13 @@ def check(rates: Rates) -> list[str]:
     """The claims that do not hold, as text; what was not measured is not judged."""
     failures = []
     for kind, least in (("text", _TEXT_AT_LEAST), ("array", _ARRAY_AT_LEAST)):
-        ours = rates.of(_OURS, kind)
+        ours = middle(rates, _OURS, kind)
         if ours is not None and ours < least:
             failures.append(f"{kind}: {ours:,.0f} steps per CPU-second, not {least:,}")
     for kind, times in (("text", 1), ("array", 1), *((f"vector {count}", _TIMES) for count in _COMPARED)):
-        ours = rates.of(_OURS, kind)
+        ours = middle(rates, _OURS, kind)
         for name in _PEERS:
-            theirs = rates.of(name, kind)
+            theirs = middle(rates, name, kind)
             if ours is not None and theirs is not None and ours < times * theirs:
                 failures.append(f"{kind}: {ours:,.0f} is {ours / theirs:.1f} times {name}'s, not {times}")
     return failures
@@ -170,16 +145,21 @@ def main() -> int:
     show(rates, arguments.counts)
     if arguments.plot:
         arguments.plot.write_text(plot(rates))
-    last = f"{rates.of(_OURS, 'vector 8192') or 0:,.0f} steps per CPU-second with 8,192 boards"
-    return harness.finish(arguments, {"rates": rates.runs}, check(rates), last)
+    last = f"{middle(rates, _OURS, 'vector 8192') or 0:,.0f} steps per CPU-second with 8,192 boards"
+    ours = middle(rates, _OURS, "array") or float("nan")
+    ratios = {
+        f"{count} boards over one": (middle(rates, _OURS, f"vector {count}") or 0) / ours
+        for count in _COMPARED
+    }
+    return harness.finish(arguments, {"rates": rates, "ratios": ratios}, check(rates), last)
 
 
 def plot(rates: Rates) -> str:
     """The rate by number of boards, both axes in powers of ten."""
     lines = {}
-    for name, kinds in rates.runs.items():
+    for name, kinds in rates.items():
         counts = sorted(int(kind.split()[1]) for kind in kinds if kind.startswith("vector "))
-        found = {count: rate for count in counts if (rate := rates.of(name, f"vector {count}"))}
+        found = {count: rate for count in counts if (rate := middle(rates, name, f"vector {count}"))}
         if found:
             lines[name] = np.log10(list(found)), np.log10(list(found.values()))
     every = np.concatenate([powers for _, powers in lines.values()])

@@ -16,7 +16,6 @@ import asyncio
 import collections
 import json
 import multiprocessing
-import resource
 import sys
 import threading
 import time
@@ -27,6 +26,7 @@ from typing import Any
 
 import harness
 import numpy as np
+import psutil
 
 REQUESTS = 6
 SAMPLING_SECONDS = 4.0
@@ -56,18 +56,14 @@ def make_server() -> Any:
     """The agent server of a small model, whose replies come after their time without it being asked."""
     from art_trainer.inference.transformers_policy import TransformersPolicy
     from art_trainer.serving.agents import AgentServer
-    from art_trainer.serving.dialects.batch_scheduler import (
-        BatchScheduler,
-        GenerationJob,
-        GenerationOutput,
-        TokenRun,
-    )
+    from art_trainer.serving.dialects.batch_scheduler import BatchScheduler as Scheduler
+    from art_trainer.serving.dialects.batch_scheduler import GenerationJob, GenerationOutput, TokenRun
     from art_trainer.training.scratch_model import ScratchSize, scratch_model
 
     size = ScratchSize(hidden_size=32, heads=2, vocabulary_size=400, max_context=4096)
     policy = TransformersPolicy(*scratch_model([SAID, OBSERVATION] * 2, size=size), name="policy")
 
-    class Waiting(BatchScheduler):
+    class Waiting(Scheduler):
         """Answers each job after the same time."""
 
         def __init__(self) -> None:
@@ -137,16 +133,11 @@ def play(places: Sequence[tuple[str, str]]) -> list[list[float]]:
     return asyncio.run(all_of_them())
 
 
-def resident_kib() -> float:
-    """This process's resident memory."""
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * resource.getpagesize() / 1024
-
-
 def measure(attempts: int) -> Load:
     """Play attempts against one server, after one that is not counted."""
     from art_trainer.serving.http.server import shorten_garbage_collections
 
+    memory_of = psutil.Process().memory_info
     with make_server() as server:
         first = server.open()
         asyncio.run(attempt(server.base_url(first), first.token))
@@ -155,19 +146,14 @@ def measure(attempts: int) -> Load:
         places = [(server.base_url(session), session.token) for session in sessions]
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as agents:
             playing = agents.submit(play, places)
-            began, memory = time.process_time(), resident_kib()
+            began, memory = time.process_time(), memory_of().rss
             waits = np.array(playing.result())
-            used, grown = time.process_time() - began, resident_kib() - memory
+            used, grown = time.process_time() - began, memory_of().rss - memory
         recorded = sum(len(session.recording.turns(0.0)[0]) for session in sessions)
         whole = sum(len(session.recording.histories()) == 1 for session in sessions)
-    return Load(
-        attempts,
-        waits.size,
-        abs(waits.size - recorded) + attempts - whole,
-        (float(np.median(waits) * 1e3), float(np.percentile(waits, 99) * 1e3)),
-        1e3 * used / waits.size,
-        grown / attempts,
-    )
+    lost = abs(waits.size - recorded) + attempts - whole
+    overhead = float(np.median(waits) * 1e3), float(np.percentile(waits, 99) * 1e3)
+    return Load(attempts, waits.size, lost, overhead, 1e3 * used / waits.size, grown / 1024 / attempts)
 
 
 def main() -> int:

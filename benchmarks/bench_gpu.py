@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-import tempfile
 import time
 from typing import Any
 
@@ -25,21 +24,14 @@ import torch
 from bench_learner import gflop_floor
 from learner_workload import GPU, WORKLOADS, Workload
 
-from art_trainer.config import GRPOConfig
-from art_trainer.inference.sampling import SamplingParams
-from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.models.loading import ModelOptions
 from art_trainer.training.memory_plan import EpisodeShape, empty_model, plan_training
-from art_trainer.training.trainer import GRPOTrainer
 
 PEAK_TFLOPS = 989.0
 """An H100's and an H200's, SXM, by NVIDIA's data sheets."""
 CLAIMS = {
-    "0.5b-lora": (7000, 0.1),
-    "1.5b-lora": (5000, 0.18),
-    "7b-lora": (3200, 0.3),
-    "0.5b-full": (9500, 0.16),
-}
+    "0.5b-lora": (7000, 0.1), "1.5b-lora": (5000, 0.18), "7b-lora": (3200, 0.3), "0.5b-full": (9500, 0.16),
+}  # fmt: skip
 """On an H200: at least so many tokens sampled a second, and such a share of the peak in the update."""
 MOST_OVER_PLAN = 1.2
 """Claim: memory peaks at no more than so many times the plan."""
@@ -48,21 +40,13 @@ MOST_OVER_PLAN = 1.2
 def measure(workload: Workload, steps: int) -> dict[str, Any]:
     """Train for some steps after one that is not counted; medians."""
     device = torch.device("cuda")
-    model: Any = work.make_model(workload)
-    sampling = SamplingParams(max_new_tokens=workload.action)
-    policy = TransformersPolicy(model, work.make_tokenizer(workload), sampling=sampling)
-    config = GRPOConfig(
-        output_dir=tempfile.mkdtemp(), max_steps=steps + 1, groups_per_step=workload.groups,
-        num_generations=workload.group, max_completion_length=workload.action, learning_rate=1e-6,
-        scale_rewards="group", tokens_per_microbatch=workload.tokens, log_episodes=0,
-    )  # fmt: skip
-    trainer = GRPOTrainer(policy, lambda: work.WordsEnv(workload), config)
+    trainer = work.make_trainer(workload, steps + 1)
+    model: Any = trainer.policy.model
     base = model.get_base_model() if workload.lora else model
     options = ModelOptions(dtype="bfloat16", lora=workload.lora or None)
     shape = EpisodeShape(workload.prompt, workload.observation, workload.turns)
-    plan = plan_training(
-        empty_model(base.config, options), config, options, shape, max_batch=workload.attempts
-    )
+    empty = empty_model(base.config, options)
+    plan = plan_training(empty, trainer.config, options, shape, max_batch=workload.attempts)
     found: dict[str, list[float]] = {}
 
     def phase(name: str, call: Any, *given: Any) -> Any:

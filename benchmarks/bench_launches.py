@@ -205,7 +205,7 @@ def main() -> int:
     rows = [[name, str(n), str(MOST[name])] for name, n in found.items()]
     harness.show("Counts", ["", "found", "most"], rows)
     failures = [f"{name}: {n} {dict(mixed)}" for name, n in found.items() if n > MOST[name]]
-    return harness.finish(options, found, failures)
+    return harness.finish(options, {"counts": found}, failures)
 
 
 if __name__ == "__main__":

@@ -88,22 +88,7 @@ class Clock:
 
 def run_ours(workload: Workload, steps: int, clock: Clock) -> None:
     """This project's trainer."""
-    from art_trainer.config import GRPOConfig
-    from art_trainer.inference.sampling import SamplingParams
-    from art_trainer.inference.transformers_policy import TransformersPolicy
-    from art_trainer.training.trainer import GRPOTrainer
-
-    policy = TransformersPolicy(
-        work.make_model(workload),
-        work.make_tokenizer(workload),
-        sampling=SamplingParams(max_new_tokens=workload.action),
-    )
-    config = GRPOConfig(
-        output_dir=tempfile.mkdtemp(), max_steps=steps, groups_per_step=workload.groups,
-        num_generations=workload.group, max_completion_length=workload.action, learning_rate=1e-6,
-        scale_rewards="group", tokens_per_microbatch=workload.tokens, log_episodes=0,
-    )  # fmt: skip
-    trainer = GRPOTrainer(policy, lambda: work.WordsEnv(workload), config)
+    trainer = work.make_trainer(workload, steps)
     learner = trainer.learner
     learner._loss = clock.timed("forward", learner._loss)  # type: ignore[method-assign]
     learner._guard.step = clock.timed("optimizer", learner._guard.step)  # type: ignore[method-assign]
@@ -148,18 +133,11 @@ class _Tool:
 RESPONSE_TEMPLATE = {
     "defaults": {"role": "assistant", "content": ""},
     "start_anchor": "<|im_start|> assistant",
-    "fields": {
-        "tool_calls": {
-            "close_pattern": r"<\|im_end\|>\s*",
-            "content": "text",
-            "repeats": True,
-            "transform": {
-                "type": "function",
-                "function": {"name": "act", "arguments": {"text": "{content}"}},
-            },
-        }
-    },
-}
+    "fields": {"tool_calls": {
+        "close_pattern": r"<\|im_end\|>\s*", "content": "text", "repeats": True,
+        "transform": {"type": "function", "function": {"name": "act", "arguments": {"text": "{content}"}}},
+    }},
+}  # fmt: skip
 """Makes every turn one call of ``act``, whatever it says."""
 
 
@@ -310,8 +288,6 @@ def _import_all() -> None:
     import peft  # noqa: F401
     import trl  # noqa: F401
 
-    import art_trainer.training.trainer  # noqa: F401
-
 
 def measure(workload: Workload, steps: int, threads: int, ways: Sequence[str], rounds: int) -> list[Result]:
     """All ways, taking turns, each time in a process of its own."""
@@ -353,10 +329,8 @@ def matrix_gflops(workload: Workload, threads: int) -> float:
     d, inner = workload.hidden, workload.inner
     dtype = torch.bfloat16 if workload.lora or workload.gpu else torch.float32
     device = "cuda" if workload.gpu else "cpu"
-    left, right = (
-        torch.randn(size, device=device).to(dtype)
-        for size in ((workload.group * workload.completion, d), (d, inner))
-    )
+    sizes = (workload.group * workload.completion, d), (d, inner)
+    left, right = (torch.randn(size, device=device).to(dtype) for size in sizes)
     clock, rates = Clock(workload.gpu), []
     for _ in range(20):
         start = clock.now()
@@ -371,15 +345,11 @@ def show(results: list[Result], workload: Workload, threads: int) -> None:
     rate = matrix_gflops(workload, threads)
     floors = gflop_floor(workload)
     columns = ("step", "generation", "forward", "backward", "optimizer")
-    rows = [
-        [
-            result.way,
-            *(f"{result.seconds.get(name, 0.0):.3f}" for name in columns),
-            f"{result.memory_mb:.0f}",
-            f"{sum(floors) / rate / result.seconds['step']:.0%}",
-        ]
-        for result in results
-    ]
+    rows = []
+    for result in results:
+        times = [f"{result.seconds.get(name, 0.0):.3f}" for name in columns]
+        share = f"{sum(floors) / rate / result.seconds['step']:.0%}"
+        rows.append([result.way, *times, f"{result.memory_mb:.0f}", share])
     title = (
         f"{workload.name}: prompt {workload.prompt}, {workload.turns} turns of {workload.action} + "
         f"{workload.observation} tokens, group {workload.group}; matrix product {rate:.0f} GFLOP/CPU-s, "
@@ -395,12 +365,9 @@ def ratios(results: list[Result]) -> dict[str, dict[str, float]]:
     for name in {r.workload for r in results}:
         ours, theirs = by_key[name, "ours"], by_key.get((name, "trl"))
         if theirs is not None:
-            found[name] = {
-                "step": theirs.seconds["step"] / ours.seconds["step"],
-                "generation": theirs.seconds["generation"] / ours.seconds["generation"],
-                "update": theirs.update / ours.update,
-                "memory": theirs.memory_mb / ours.memory_mb,
-            }
+            ratios = {what: theirs.seconds[what] / ours.seconds[what] for what in ("step", "generation")}
+            ratios |= {"update": theirs.update / ours.update, "memory": theirs.memory_mb / ours.memory_mb}
+            found[name] = ratios
     return found
 
 
@@ -482,10 +449,9 @@ def main() -> int:
     else:
         results = []
         for name in arguments.workloads:
-            part = measure(
-                WORKLOADS[name], arguments.steps, arguments.threads, arguments.ways, arguments.rounds
-            )
-            show(part, WORKLOADS[name], arguments.threads)
+            workload, threads = WORKLOADS[name], arguments.threads
+            part = measure(workload, arguments.steps, threads, arguments.ways, arguments.rounds)
+            show(part, workload, threads)
             results += part
         facts |= {"results": [asdict(r) for r in results], "ratios": ratios(results)}
     failures = [] if arguments.curves else check(facts["ratios"])

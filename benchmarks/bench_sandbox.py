@@ -118,10 +118,12 @@ def _pool(workers: int) -> Iterator[Callable[[str], Run]]:
         yield run
 
 
-def block(
-    run: Callable[[str], bytes], program: str, workers: int, seconds: float, least: int
-) -> tuple[list[float], float]:
-    """Run for so long with so many workers; the time of each run, and of all together."""
+_Block = tuple[list[float], float]
+"""The time of each run, and of all together."""
+
+
+def block(run: Callable[[str], bytes], program: str, workers: int, seconds: float, least: int) -> _Block:
+    """Run for so long with so many workers."""
     start = time.perf_counter()
 
     def work(_: int) -> list[float]:
@@ -142,19 +144,14 @@ def measure(program: str, workers: int, *, quick: bool) -> list[Measure]:
     """Sandboxes and fresh interpreters, taking turns."""
     with _pool(workers) as pool:
         ways: dict[str, Callable[[str], bytes]] = {_SANDBOX: lambda text: pool(text).stdout, _FRESH: fresh}
-        rounds: dict[str, list[tuple[list[float], float]]] = {way: [] for way in ways}
+        rounds: dict[str, list[_Block]] = {way: [] for way in ways}
         for _ in range(1 if quick else _ROUNDS):
             for way, run in ways.items():
                 rounds[way].append(block(run, program, workers, 0.0 if quick else _BLOCK_SECONDS, 5))
     return [_summary(way, workers, rounds[way], rounds[_FRESH]) for way in ways]
 
 
-def _summary(
-    way: str,
-    workers: int,
-    rounds: Sequence[tuple[list[float], float]],
-    others: Sequence[tuple[list[float], float]],
-) -> Measure:
+def _summary(way: str, workers: int, rounds: Sequence[_Block], others: Sequence[_Block]) -> Measure:
     all_times = [seconds for times, _ in rounds for seconds in times]
     p50, p99 = np.percentile(all_times, [50, 99]) * 1000
     rates, fresh_rates = ([len(times) / total for times, total in blocks] for blocks in (rounds, others))
@@ -226,13 +223,13 @@ def main() -> int:
         failures = [] if steady(states) else ["memory, descriptors or processes have grown"]
         return harness.finish(arguments, {"soak": [asdict(state) for state in states]}, failures)
     program = _IMPORTS if arguments.imports else _LIGHT
-    measures = []
-    print(f"{'way':20} {'workers':>7} {'runs/s':>8} {'p50 ms':>8} {'p99 ms':>8} {'x fresh':>8}")
-    for workers in _CLAIMED if arguments.check else (*_CLAIMED, 8):
-        for m in measure(program, workers, quick=arguments.quick):
-            times = f"{m.p50_ms:8.2f} {m.p99_ms:8.2f} {m.times_fresh:8.2f}"
-            print(f"{m.way:20} {m.workers:7} {m.per_second:8.0f} {times}")
-            measures.append(m)
+    counts = _CLAIMED if arguments.check else (*_CLAIMED, 8)
+    measures = [m for count in counts for m in measure(program, count, quick=arguments.quick)]
+    rows = [
+        [m.way, str(m.workers), *(f"{x:.2f}" for x in (m.per_second, m.p50_ms, m.p99_ms, m.times_fresh))]
+        for m in measures
+    ]
+    harness.show("Programs", ("way", "workers", "runs/s", "p50 ms", "p99 ms", "x fresh"), rows)
     tasks = [task for task in load() if task.kind == "function"]
     once, twice = judging(tasks[:10] if arguments.quick else tasks)
     print(f"judging: once {once:.2f}, twice {twice:.2f} times as fast as a fresh interpreter")

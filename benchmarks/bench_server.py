@@ -259,15 +259,9 @@ def crowd(
             process.join()
     lease = [1e3 * value for each in found for value in each["lease"]]
     result = [1e3 * value for each in found for value in each["result"]]
-    told = Crowd(
-        clients=clients,
-        episodes=trainer.taken,
-        episodes_per_second=trainer.taken / wall,
-        lease_ms=median_and_worst(lease),
-        result_ms=median_and_worst(result),
-        server_cpu_ms=1e3 * cpu / trainer.taken,
-        worker_cpu_ms=1e3 * sum(each["cpu"] for each in found) / trainer.taken,
-    )
+    taken, theirs = trainer.taken, sum(each["cpu"] for each in found)
+    waits = median_and_worst(lease), median_and_worst(result)
+    told = Crowd(clients, taken, taken / wall, *waits, 1e3 * cpu / taken, 1e3 * theirs / taken)
     return told, watcher.times
 
 
@@ -296,23 +290,19 @@ def median_and_worst(values: Sequence[float]) -> tuple[float, float]:
 
 def part_clients(quick: bool) -> dict[str, Any]:
     """Episodes a second and latencies, by the number of workers."""
-    print("clients  episodes/s  lease ms (p99)    result ms (p99)   server CPU ms  worker CPU ms, an episode")
-    rows = []
-    for clients in (1, 8) if quick else (1, 2, 4, 8, 16, 32, 64):
-        row, _ = crowd(clients, 512 if quick else 4096)
-        rows.append(row)
-        print(
-            f"{row.clients:7} {row.episodes_per_second:11.0f} {row.lease_ms[0]:9.1f} ({row.lease_ms[1]:.1f})"
-            f" {row.result_ms[0]:13.1f} ({row.result_ms[1]:.1f}) {row.server_cpu_ms:14.2f}"
-            f" {row.worker_cpu_ms:14.2f}",
-            flush=True,
-        )
+    counts, episodes = ((1, 8), 512) if quick else ((1, 2, 4, 8, 16, 32, 64), 4096)
+    rows = [crowd(clients, episodes)[0] for clients in counts]
+    lines = []
+    for row in rows:
+        waits = [f"{middle:.1f} ({worst:.1f})" for middle, worst in (row.lease_ms, row.result_ms)]
+        used = [f"{row.server_cpu_ms:.2f}", f"{row.worker_cpu_ms:.2f}"]
+        lines.append([str(row.clients), f"{row.episodes_per_second:.0f}", *waits, *used])
+    heads = "clients,episodes/s,lease ms (p99),result ms (p99),server CPU ms,worker CPU ms"
+    harness.show("CPU of an episode", heads.split(","), lines)
     one = rows[0]
-    waits = (one.lease_ms[0] / IN_FLIGHT + one.result_ms[0]) / 1e3
-    overhead = waits / EPISODE_SECONDS
-    print(
-        f"One worker waits {1e3 * waits:.1f} ms an episode: {overhead:.2%} of one of {EPISODE_SECONDS:g} s."
-    )
+    waited = (one.lease_ms[0] / IN_FLIGHT + one.result_ms[0]) / 1e3
+    overhead, share = waited / EPISODE_SECONDS, f"of one of {EPISODE_SECONDS:g} s"
+    print(f"One worker waits {1e3 * waited:.1f} ms an episode: {overhead:.2%} {share}.")
     return {"crowds": [asdict(row) for row in rows], "overhead": overhead}
 
 

@@ -36,13 +36,22 @@ def add_training_flags(made: argparse.ArgumentParser, *, seeds: int) -> None:
     made.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the curves here")
 
 
-def child(script: str, order: Mapping[str, Any]) -> dict[str, Any]:
+def add_train_args(made: argparse.ArgumentParser) -> None:
+    """Add a flag for more words of ``art-trainer train``."""
+    made.add_argument(
+        "--train-args", type=str.split, default=[], metavar="WORDS", help="for art-trainer train"
+    )
+
+
+def child(
+    script: Path | str, order: Mapping[str, Any], python: Path | str = sys.executable
+) -> dict[str, Any]:
     """Run a script with ``--child ORDER`` in a process of its own; return the JSON of its last line.
 
     Raises:
         RuntimeError: If it fails.
     """
-    command = [sys.executable, script, "--child", json.dumps(order)]
+    command = [str(python), str(script), "--child", json.dumps(order)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
@@ -50,10 +59,35 @@ def child(script: str, order: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def art_trainer(
+    words: Sequence[str], log: Path, *, cwd: Path | None = None, threads: int | None = None
+) -> None:
+    """Run a command of ``art-trainer`` as a user would, with this checkout; RuntimeError if it fails.
+
+    What it prints is appended to ``log``. ``threads`` are of PyTorch, for training.
+    """
+    command = [sys.executable, "-m", "art_trainer", *words]
+    paths = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": paths}
+    if threads is not None:
+        command += ["--threads", str(threads)]
+        environment["OMP_NUM_THREADS"] = str(threads)
+    with log.open("a") as stream:
+        done = subprocess.run(command, cwd=cwd, env=environment, stdout=stream, stderr=stream, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{log.read_text()[-3000:]}")
+
+
 def child_seconds() -> float:
     """CPU-seconds of the processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
+
+
+def machine() -> dict[str, Any]:
+    """What a figure was measured on."""
+    system = f"{platform.system()} {platform.machine()}"
+    return {"machine": system, "cores": os.cpu_count(), "python": platform.python_version()}
 
 
 def show(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -81,12 +115,7 @@ def finish(
         The exit code: 1 if ``--check`` was given and a claim does not hold.
     """
     if options.json is not None:
-        machine = {
-            "machine": f"{platform.system()} {platform.machine()}",
-            "cores": os.cpu_count(),
-            "python": platform.python_version(),
-        }
-        options.json.write_text(json.dumps({**machine, **figures}, indent=1) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps({**machine(), **figures}, indent=1) + "\n", encoding="utf-8")
     for failure in failures:
         print(f"does not hold: {failure}")
     if last:

@@ -33,6 +33,7 @@ from art_gym.wrappers.judging import Judge, RubricJudge
 from art_gym.wrappers.judging.agreement import kendall_tau_b
 from art_trainer.analysis.judge_evaluation import blind_judge
 from art_trainer.cli.run_config import read_recipe
+from art_trainer.formatting import number, points
 from art_trainer.rollout.envs import env_maker
 from art_trainer.rollout.statistics import paired_difference, rate_interval
 from art_trainer.training.run_settings import Layer, merge_settings
@@ -65,13 +66,10 @@ class Outcome:
 
 def judge_of(reward: str, seed: int) -> Judge | None:
     """Who pays; nobody but the environment for `env`."""
-    if reward == "env":
-        return None
-    if reward == "rubric":
-        return RubricJudge()
-    if reward == "rubric-without-facts":
-        return blind_judge(RubricJudge())
-    return NoisyJudge(float(reward.removeprefix(NOISY)), seed)
+    if (noise := noise_of(reward)) is not None:
+        return NoisyJudge(noise, seed)
+    judges = {"rubric": RubricJudge(), "rubric-without-facts": blind_judge(RubricJudge())}
+    return judges.get(reward)
 
 
 def train(reward: str, seed: int, changes: Mapping[str, Any]) -> Outcome:
@@ -100,9 +98,7 @@ def train(reward: str, seed: int, changes: Mapping[str, Any]) -> Outcome:
                 paid.close()
         policy.sampling = SamplingParams.for_evaluation(config)
         found = evaluate(policy, make_env, episodes=config.eval_episodes, seed=config.seed)
-    return Outcome(
-        [bool(result.success) for result in found.results], [result.task_id for result in found.results]
-    )
+    return Outcome([bool(one.success) for one in found.results], [one.task_id for one in found.results])
 
 
 def noise_of(reward: str) -> float | None:
@@ -127,13 +123,9 @@ def trend(done: Mapping[str, Sequence[Outcome]]) -> tuple[float, float] | None:
 
     The chance is that of a permutation test, whatever the distribution.
     """
-    pairs = [
-        (level, outcome.level)
-        for reward, outcomes in done.items()
-        if (level := noise_of(reward)) is not None
-        for outcome in outcomes
-    ]
-    noise, success = [p for p, _ in pairs], [s for _, s in pairs]
+    levels = {reward: level for reward in done if (level := noise_of(reward)) is not None}
+    noise = [level for reward, level in levels.items() for _ in done[reward]]
+    success = [outcome.level for reward in levels for outcome in done[reward]]
     tau = kendall_tau_b(noise, success)
     if tau is None:
         return None
@@ -201,29 +193,21 @@ def main() -> int:
     rewards = [BEFORE, *chosen]
     rewards += [f"{NOISY}{p:g}" for p in sorted(float(p) for p in options.noise.split(",") if p)]
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    changes = {
-        "max_steps": options.steps,
-        "eval_episodes": options.episodes,
-        "env_args": {"difficulty": options.difficulty},
-    }
+    changes = {"max_steps": options.steps, "eval_episodes": options.episodes}
+    changes["env_args"] = {"difficulty": options.difficulty}
     os.environ["OMP_NUM_THREADS"] = "1"  # the processes inherit it
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.at_once, mp_context=spawn, max_tasks_per_child=1) as pool:
-        running = {
-            (reward, seed): pool.submit(train, reward, seed, changes) for seed in seeds for reward in rewards
-        }
+        pairs = [(reward, seed) for seed in seeds for reward in rewards]
+        running = {pair: pool.submit(train, *pair, changes) for pair in pairs}
         for (reward, seed), training in running.items():
             print(f"{reward}, seed {seed}: {training.result().level:.4g}", flush=True)
     done = {reward: [running[reward, seed].result() for seed in seeds] for reward in rewards}
     lines = []
     for reward, row in done.items():
-        end, up = final(row), rise(done[BEFORE], row)
-        figures = [
-            f"{end.value:.3f} [{end.low:.3f}, {end.high:.3f}]",
-            f"{100 * up.value:+.1f} [{100 * up.low:+.1f}, {100 * up.high:+.1f}]",
-        ]
+        figures = [number(final(row)), points(rise(done[BEFORE], row))]
         lines.append([reward, *figures, *(f"{outcome.level:.3f}" for outcome in row)])
-    heads = ("reward", "success [95%]", "rise [95%], points", *(f"seed {seed}" for seed in seeds))
+    heads = ("reward", "success (95%)", "rise", *(f"seed {seed}" for seed in seeds))
     harness.show("True success on held-out tasks", heads, lines)
     found = trend(done)
     if found is not None:

@@ -12,12 +12,11 @@ and compares.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -42,16 +41,14 @@ class Board:
     """Which of :data:`TRAININGS` plays too, if it is trained."""
 
 
+_MAIL, _CODING = (BEFORE, "random", "bm25", "scripted"), ("random", "empty", "hard_coded")
+_2048 = ("random", "left-down", "left-down-right-down", "greedy", "snake", "expectimax")
 BOARDS = (
-    Board("email-v0-test", (BEFORE, "random", "bm25", "scripted"), "email"),
-    Board("email-v0-hard-test", (BEFORE, "random", "bm25", "scripted"), "email"),
-    Board("coding-v0-expressions-test", ("random", "empty", "hard_coded"), "coding"),
-    Board("coding-v0-programs-test", ("random", "empty", "hard_coded")),
-    Board(
-        "2048-v0-test",
-        ("random", "left-down", "left-down-right-down", "greedy", "snake", "expectimax"),
-        "2048",
-    ),
+    Board("email-v0-test", _MAIL, "email"),
+    Board("email-v0-hard-test", _MAIL, "email"),
+    Board("coding-v0-expressions-test", _CODING, "coding"),
+    Board("coding-v0-programs-test", _CODING),
+    Board("2048-v0-test", _2048, "2048"),
 )
 TRAININGS = {
     "email": ["--env", "art/Email-v0", "--env-args", "difficulty=1", "--model", "art-tiny"],
@@ -61,12 +58,8 @@ TRAININGS = {
 
 
 def art_trainer(words: Sequence[str], folder: Path) -> None:
-    """Run a command as a user would, in the folder where runs and results lie."""
-    command = [sys.executable, "-m", "art_trainer", *words]
-    environment = dict(os.environ, PYTHONPATH=str(Path(__file__).resolve().parents[1]))
-    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    if ran.returncode:
-        raise SystemExit(f"art-trainer {' '.join(words)} failed:\n{ran.stdout[-2000:]}{ran.stderr[-2000:]}")
+    """Run a command in the folder where runs and results lie."""
+    harness.art_trainer(words, folder / "log", cwd=folder)
 
 
 def train(name: str, folder: Path, *, quick: bool) -> str:
@@ -85,22 +78,12 @@ def play(board: Board, policies: Sequence[str], folder: Path, *, quick: bool) ->
     """Evaluate policies on a board's suite, or with ``quick`` on three of its starts; return the file."""
     suite, words = board.suite, []
     if quick:
-        whole = load_suite(board.suite)
-        arguments = [f"{name}={json.dumps(value)}" for name, value in whole.env_args.items()]
-        made = [
-            "make-suite",
-            f"{suite}.yaml",
-            "--env",
-            whole.env,
-            "--episodes",
-            "3",
-            "--metric",
-            whole.metric,
-        ]
-        made += [word for pair in arguments for word in ("--env-args", pair)]
-        made += ["--temperature", str(whole.temperature), "--max-completion-length", "16"]
+        whole, suite = load_suite(suite), f"{suite}.yaml"
+        made = f"make-suite {suite} --env {whole.env} --episodes 3 --metric {whole.metric}".split()
+        made += f"--temperature {whole.temperature} --max-completion-length 16".split()
+        for name, value in whole.env_args.items():
+            made += ["--env-args", f"{name}={json.dumps(value)}"]
         art_trainer(made, folder)
-        suite = f"{suite}.yaml"
     for policy in policies:
         words += ["--policy", policy]
     art_trainer(["eval", "--suite", suite, *words, "--json", f"results/{board.suite}.json"], folder)
@@ -119,15 +102,11 @@ def check(records: dict[str, EvaluationRecord]) -> list[str]:
     def evaluation(suite: str, words: str) -> Evaluation | None:
         return next((p.evaluation for p in records[suite].policies if p.name == words), None)
 
-    for suite, better, worse in (
-        ("email-v0-test", "runs/email", BEFORE),
-        ("email-v0-test", "runs/email", "bm25"),
-        ("coding-v0-expressions-test", "runs/coding", "hard_coded"),
-        ("2048-v0-test", "expectimax", "snake"),
-        ("2048-v0-test", "snake", "left-down-right-down"),
-        ("2048-v0-test", "left-down-right-down", "random"),
-        ("2048-v0-test", "runs/2048", "left-down-right-down"),
-    ):
+    claims = [("email-v0-test", "runs/email", worse) for worse in (BEFORE, "bm25")]
+    claims.append(("coding-v0-expressions-test", "runs/coding", "hard_coded"))
+    ladder = ("expectimax", "snake", "left-down-right-down", "random")
+    claims += [("2048-v0-test", *pair) for pair in (*pairwise(ladder), ("runs/2048", ladder[2]))]
+    for suite, better, worse in claims:
         first, second = evaluation(suite, worse), evaluation(suite, better)
         if first is None or second is None:
             continue
@@ -154,9 +133,8 @@ def main() -> int:
         names = {f"runs/{name}": train(name, folder, quick=arguments.quick) for name in wanted}
         for board in BOARDS:
             extra = (f"runs/{board.trained}",) if board.trained in wanted else ()
-            records[board.suite] = read_record(
-                play(board, (*board.players, *extra), folder, quick=arguments.quick)
-            )
+            file = play(board, (*board.players, *extra), folder, quick=arguments.quick)
+            records[board.suite] = read_record(file)
             print(board.suite)
             for words, told in summaries(records[board.suite]).items():
                 print(f"  {words}: {told}", flush=True)

@@ -7,6 +7,7 @@ is work, not learning.
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,11 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
+from art_trainer.config import GRPOConfig
+from art_trainer.inference.sampling import SamplingParams
+from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.models.loading import add_lora_adapter
+from art_trainer.training.trainer import GRPOTrainer
 
 SPECIAL = ("<|pad|>", "<|im_start|>", "<|im_end|>", "<|unknown|>")
 ROLES = ("system", "user", "assistant", "tool")
@@ -89,17 +94,13 @@ _SHAPES: dict[str, dict[str, int]] = {
     "7b": {"hidden": 3584, "layers": 28, "heads": 28, "key_heads": 4, "inner": 18_944},
 }
 """The sizes of Qwen2.5, embeddings tied."""
+_FOUR = {"prompt": 1024, "groups": 4}
 GPU = [
     Workload(name, **_GPU, **sizes, **more)  # type: ignore[arg-type]
     for shape, sizes in _SHAPES.items()
     for name, more in {
-        f"{shape}-lora": {
-            "prompt": 1024,
-            "groups": 4,
-            "lora": 16,
-            "tokens": 8192 if shape == "7b" else 16_384,
-        },
-        f"{shape}-full": {"prompt": 1024, "groups": 4, "tokens": 16_384},
+        f"{shape}-lora": {**_FOUR, "lora": 16, "tokens": 8192 if shape == "7b" else 16_384},
+        f"{shape}-full": {**_FOUR, "tokens": 16_384},
         f"{shape}-4k": {"prompt": 4096, "lora": 16, "microbatch": 1, "tokens": 8192},
     }.items()
 ]
@@ -111,18 +112,11 @@ def make_model(workload: Workload, seed: int = 0) -> Any:
     """A Qwen2 of the workload's size, random weights; with an adapter if the workload has one."""
     torch.manual_seed(seed)
     config = Qwen2Config(
-        vocab_size=workload.vocabulary,
-        hidden_size=workload.hidden,
-        intermediate_size=workload.inner,
-        num_hidden_layers=workload.layers,
-        num_attention_heads=workload.heads,
-        num_key_value_heads=workload.key_heads,
-        max_position_embeddings=max(4096, 2 * workload.length),
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=SPECIAL.index("<|im_end|>"),
-        pad_token_id=SPECIAL.index("<|pad|>"),
-    )
+        vocab_size=workload.vocabulary, hidden_size=workload.hidden, intermediate_size=workload.inner,
+        num_hidden_layers=workload.layers, num_attention_heads=workload.heads, tie_word_embeddings=True,
+        num_key_value_heads=workload.key_heads, max_position_embeddings=max(4096, 2 * workload.length),
+        bos_token_id=None, eos_token_id=SPECIAL.index("<|im_end|>"), pad_token_id=SPECIAL.index("<|pad|>"),
+    )  # fmt: skip
     usual = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16 if workload.lora or workload.gpu else torch.float32)
     with torch.device("cuda" if workload.gpu else "cpu"):
@@ -137,13 +131,8 @@ def make_tokenizer(workload: Workload) -> PreTrainedTokenizerFast:
     words += [f"w{i}" for i in range(workload.vocabulary - len(words))]
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token=SPECIAL[3]))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=SPECIAL[0],
-        bos_token=SPECIAL[1],
-        eos_token=SPECIAL[2],
-        unk_token=SPECIAL[3],
-    )
+    names = dict(zip(("pad_token", "bos_token", "eos_token", "unk_token"), SPECIAL, strict=True))
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
     fast.chat_template = TEMPLATE
     return fast
 
@@ -172,6 +161,18 @@ class WordsEnv(gym.Env[str, str]):
         ended = self._turn >= self._workload.turns
         frame = _OBSERVATION_FRAME
         return "" if ended else self._words(self._workload.observation - frame), reward, ended, False, {}
+
+
+def make_trainer(workload: Workload, steps: int) -> GRPOTrainer:
+    """This project's trainer of the workload."""
+    sampling = SamplingParams(max_new_tokens=workload.action)
+    policy = TransformersPolicy(make_model(workload), make_tokenizer(workload), sampling=sampling)
+    config = GRPOConfig(
+        output_dir=tempfile.mkdtemp(), max_steps=steps, groups_per_step=workload.groups,
+        num_generations=workload.group, max_completion_length=workload.action, learning_rate=1e-6,
+        scale_rewards="group", tokens_per_microbatch=workload.tokens, log_episodes=0,
+    )  # fmt: skip
+    return GRPOTrainer(policy, lambda: WordsEnv(workload), config)
 
 
 def first_prompt(workload: Workload, seed: int) -> str:

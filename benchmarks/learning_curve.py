@@ -16,8 +16,6 @@ tasks, and an evaluation before and after on the same held-out tasks, beside the
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -59,29 +57,19 @@ class Claim:
 
 
 CLAIMS = {
-    "email": Claim(
-        "art/Email-v0", "success", "bm25", rise=0.35, rise_low=0.25, mean_rise_low=0.25, above=1.0,
-        seconds=300,
-    ),
+    "email": Claim("art/Email-v0", "success", "bm25", 0.35, 0.25, 0.25, above=1.0, seconds=300),
     # Imitation alone comes to the scripted searcher, or past it. An hour a seed on one core.
-    "email-smollm2": Claim(
-        "art/Email-v0", "success", "scripted", rise=0.14, rise_low=0.08, mean_rise_low=0.18, above=1.5,
-        seconds=3600,
-    ),
+    "email-smollm2": Claim("art/Email-v0", "success", "scripted", 0.14, 0.08, 0.18, above=1.5, seconds=3600),
     # What GRPO adds to an imitated player is about as large as what 192 games leave uncertain.
     "2048": Claim(
-        "art/2048-v0", "reward", "left-down-right-down", rise=-np.inf, rise_low=-np.inf, mean_rise_low=0,
-        above=1.1, seconds=600,
+        "art/2048-v0", "reward", "left-down-right-down", -np.inf, -np.inf, 0, above=1.1, seconds=600
     ),
-    "coding": Claim(
-        "art/Coding-v0", "success", "hard_coded", rise=0.3, rise_low=0.2, mean_rise_low=0.2, above=1.0,
-        seconds=600,
-    ),
+    "coding": Claim("art/Coding-v0", "success", "hard_coded", 0.3, 0.2, 0.2, above=1.0, seconds=600),
     "frozen-lake": Claim(
-        "toy/FrozenLake-v0", "success", "right-down", rise=0.7, rise_low=0.65, mean_rise_low=0.8, above=5.0,
-        seconds=600,
+        "toy/FrozenLake-v0", "success", "right-down", 0.7, 0.65, 0.8, above=5.0, seconds=600
     ),
-}  # fmt: skip
+}
+"""By recipe; the numbers without a name are ``rise``, ``rise_low`` and ``mean_rise_low``."""
 
 
 @dataclass(frozen=True)
@@ -99,22 +87,16 @@ class Outcome:
 
 def train(claim: Claim, seed: int, arguments: argparse.Namespace, folder: Path) -> tuple[Outcome, RunFolder]:
     """Run one seed in a process of its own, as a user would."""
-    command = [sys.executable, "-m", "art_trainer", "train", "--recipe", arguments.task]
-    command += ["--seed", str(seed), "--output-dir", str(folder)]
+    words = ["train", "--recipe", arguments.task, "--seed", str(seed), "--output-dir", str(folder)]
     for pair in arguments.env_args or []:
-        command += ["--env-args", pair]
+        words += ["--env-args", pair]
     if arguments.quick:
-        command += ["--max-steps", "2", "--eval-episodes", "8", "--set", "warm_start_episodes=10"]
+        words += ["--max-steps", "2", "--eval-episodes", "8", "--set", "warm_start_episodes=10"]
     if seed != arguments.first_seed:
-        command += ["--set", "baselines=[]"]  # they use no seed of training: once is enough
-    environment = dict(os.environ)
-    if arguments.at_once > 1:  # one core each
-        command += ["--threads", "1"]
-        environment["OMP_NUM_THREADS"] = "1"
-    command += arguments.train_args
+        words += ["--set", "baselines=[]"]  # they use no seed of training: once is enough
+    log, threads = folder.with_name(f"{folder.name}.log"), 1 if arguments.at_once > 1 else None
     started = time.perf_counter()
-    with (folder.parent / f"{folder.name}.log").open("w") as log:
-        subprocess.run(command, check=True, stdout=log, stderr=subprocess.STDOUT, env=environment)
+    harness.art_trainer([*words, *arguments.train_args], log, threads=threads)
     seconds = time.perf_counter() - started
     run = RunFolder(folder)
     before, after = run.evaluation(BEFORE), run.evaluation(AFTER)
@@ -133,15 +115,8 @@ def _outcome(claim: Claim, seed: int, before: Evaluation, after: Evaluation, sec
     comparison = compare(before, after)
     difference = comparison.success if claim.measure == "success" else comparison.reward
     assert difference is not None
-    return Outcome(
-        seed,
-        _measured(claim, before),
-        _measured(claim, after),
-        difference,
-        after.invalid_rate,
-        after.turns,
-        seconds,
-    )
+    measured = _measured(claim, before), _measured(claim, after)
+    return Outcome(seed, *measured, difference, after.invalid_rate, after.turns, seconds)
 
 
 def smoothed(curve: Sequence[float]) -> list[float]:
@@ -179,9 +154,7 @@ def main() -> int:
     parser.add_argument("task", nargs="?", default="email", choices=CLAIMS, help="what is learned")
     harness.add_training_flags(parser, seeds=3)
     parser.add_argument("--env-args", action="append", metavar="KEY=VALUE", help="of the environment")
-    parser.add_argument(
-        "--train-args", type=str.split, default=[], metavar="WORDS", help="more words for art-trainer train"
-    )
+    harness.add_train_args(parser)
     parser.add_argument("--keep", type=Path, help="keep the run folders here")
     arguments = parser.parse_args()
     claim = CLAIMS[arguments.task]
@@ -203,13 +176,9 @@ def main() -> int:
             arguments.plot.write_text(plot(claim, runs, outcomes, baselines))
     rows = [
         [
-            str(one.seed),
-            f"{one.before.value:.{digits}f}",
-            f"{one.after.value:.{digits}f}",
+            *(str(one.seed), f"{one.before.value:.{digits}f}", f"{one.after.value:.{digits}f}"),
             f"{one.rise.value:+.{digits}f} [{one.rise.low:+.{digits}f}, {one.rise.high:+.{digits}f}]",
-            f"{one.invalid_after:.4f}",
-            f"{one.turns_after:.1f}",
-            f"{one.seconds:.0f}",
+            *(f"{one.invalid_after:.4f}", f"{one.turns_after:.1f}", f"{one.seconds:.0f}"),
         ]
         for one in outcomes
     ]
@@ -217,14 +186,9 @@ def main() -> int:
     harness.show(f"{claim.env}, {claim.measure}", headings, rows)
     for name, value in baselines.items():
         print(f"baseline {name}: {value:.{digits}f}")
-    figures = {
-        "task": arguments.task,
-        "env_args": arguments.env_args,
-        "train_args": arguments.train_args,
-        "seeds": [asdict(outcome) for outcome in outcomes],
-        "baselines": baselines,
-        "cpu_seconds": harness.child_seconds(),
-    }
+    figures = {name: getattr(arguments, name) for name in ("task", "env_args", "train_args")}
+    figures |= {"seeds": [asdict(one) for one in outcomes], "baselines": baselines}
+    figures["cpu_seconds"] = harness.child_seconds()
     mean, low, high = mean_rise(outcomes)
     print(f"rise over {len(outcomes)} seeds: {mean:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]")
     print(f"CPU-seconds in all: {figures['cpu_seconds']:.0f}")
@@ -252,20 +216,16 @@ def check(claim: Claim, outcomes: Sequence[Outcome], baseline: float) -> list[st
     if low <= claim.mean_rise_low:
         failures.append(f"{claim.measure} rose by {mean:.3f} on average over the seeds (low {low:.3f})")
     for outcome in outcomes:
-        rise, after = outcome.rise, outcome.after
+        rise, after, seed = outcome.rise, outcome.after, f"seed {outcome.seed}:"
         if rise.value < claim.rise or rise.low <= claim.rise_low:
-            failures.append(
-                f"seed {outcome.seed}: {claim.measure} rose by {rise.value:.3f} (low {rise.low:.3f})"
-            )
+            failures.append(f"{seed} {claim.measure} rose by {rise.value:.3f} (low {rise.low:.3f})")
         if after.value <= claim.above * baseline or after.low <= baseline:
-            failures.append(
-                f"seed {outcome.seed}: {after.value:.3f} (low {after.low:.3f}) is not above "
-                f"{claim.above} times {claim.baseline}'s {baseline:.3f}"
-            )
+            beaten = f"{claim.above} times {claim.baseline}'s {baseline:.3f}"
+            failures.append(f"{seed} {after.value:.3f} (low {after.low:.3f}) is not above {beaten}")
         if outcome.invalid_after >= claim.invalid:
-            failures.append(f"seed {outcome.seed}: {outcome.invalid_after:.1%} of the actions are invalid")
+            failures.append(f"{seed} {outcome.invalid_after:.1%} of the actions are invalid")
         if outcome.seconds >= claim.seconds:
-            failures.append(f"seed {outcome.seed}: took {outcome.seconds:.0f} s")
+            failures.append(f"{seed} took {outcome.seconds:.0f} s")
     return failures
 
 

@@ -1,9 +1,9 @@
 """Random play of one implementation of 2048, in steps per CPU-second; `bench_2048.py` runs it.
 
-    python peers_2048.py NAME SECONDS [COUNT ...]
+    python peers_2048.py --child '{"name": "art-gym", "seconds": 2, "counts": [1, 1024]}'
 
 prints the rates as JSON. Each peer has a virtual environment of its own, in which nothing else is installed;
-of this project only `art-gym` is measured on batches of COUNT boards.
+only `art-gym` is measured on batches of so many boards.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import random
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 from typing import Any
@@ -128,16 +129,19 @@ def open_spiel(_: Sequence[int]) -> dict[str, Run]:
     return {"array": play}
 
 
-def compiled(count: int, begin: Callable[[Any], Any], step: Callable[[Any, Any, Any], Any]) -> Run:
-    """A batch compiled by JAX; legal moves by wishes drawn beforehand.
+def compiled(begin: Callable[[Any], Any], step: Callable[[Any, Any, Any], Any]) -> dict[str, Run]:
+    """Batches compiled by JAX for the CPU; legal moves by wishes drawn beforehand.
 
     The sums of the observations and rewards keep the compiler from leaving them out.
 
     Args:
-        count: Boards.
-        begin: From keys to the first state.
-        step: From state, wishes and keys to the next state and the sums.
+        begin: From a key to the first state of a board.
+        step: From states, wishes and keys to the next states and the sums.
     """
+    return {f"vector {count}": _compiled(count, begin, step) for count in (1_024, 8_192)}
+
+
+def _compiled(count: int, begin: Callable[[Any], Any], step: Callable[[Any, Any, Any], Any]) -> Run:
     import jax
 
     wishes = jax.random.uniform(jax.random.PRNGKey(2), (_CHUNK, count, 4))
@@ -150,7 +154,7 @@ def compiled(count: int, begin: Callable[[Any], Any], step: Callable[[Any, Any, 
         state, sums = jax.lax.scan(one, state, (jax.random.split(key, _CHUNK), wishes))
         return state, jax.tree.map(lambda values: values.sum(), sums)
 
-    state = jax.jit(begin)(jax.random.split(jax.random.PRNGKey(0), count))
+    state = jax.jit(jax.vmap(begin))(jax.random.split(jax.random.PRNGKey(0), count))
     keys = iter(jax.random.split(jax.random.PRNGKey(1), 100_000))
 
     def play(units: int) -> int:
@@ -177,7 +181,7 @@ def pgx(_: Sequence[int]) -> dict[str, Run]:
         state = steps(state, jnp.argmax(state.legal_action_mask * wishes, axis=-1), keys)
         return state, (state.observation.sum(), state.rewards.sum())
 
-    return {f"vector {count}": compiled(count, jax.vmap(env.init), step) for count in (1_024, 8_192)}
+    return compiled(env.init, step)
 
 
 def jumanji(_: Sequence[int]) -> dict[str, Run]:
@@ -195,21 +199,19 @@ def jumanji(_: Sequence[int]) -> dict[str, Run]:
         state, seen = jax.vmap(env.step)(state, actions)
         return (state, seen), (seen.observation.board.sum(), seen.reward.sum())
 
-    return {f"vector {count}": compiled(count, jax.vmap(env.reset), step) for count in (1_024, 8_192)}
+    return compiled(env.reset, step)
 
 
 RUNS: Mapping[str, Callable[[Sequence[int]], dict[str, Run]]] = {
-    "art-gym": ours,
-    "textarena": textarena,
-    "open_spiel": open_spiel,
-    "pgx": pgx,
-    "jumanji": jumanji,
-}
+    "art-gym": ours, "textarena": textarena, "open_spiel": open_spiel, "pgx": pgx, "jumanji": jumanji,
+}  # fmt: skip
 
 
 if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-    name, seconds, *counts = sys.argv[1:]
-    runs = RUNS[name]([int(count) for count in counts])
-    print(json.dumps({kind: rate(run, float(seconds)) for kind, run in runs.items()}))
+    order = json.loads(sys.argv[2])
+    runs = RUNS[order["name"]](order["counts"])
+    print(json.dumps({kind: rate(run, order["seconds"]) for kind, run in runs.items()}))

@@ -49,16 +49,9 @@ _PIECES = r"\d{4}-\d{2}-\d{2}|\b\d/\d\b|\bm\d{1,2}\b|[a-z]+|\d+(?:[.,:]\d+)*|\n|
 _WHOLE = re.compile(r"[a-z]+|\d{4}-\d{2}-\d{2}|\d/\d|[^\w\s]")
 # How decoded text is closed up: (spaced as the decoder leaves it, as people write it).
 _CLOSE_UP = (
-    (r' ?\( " ?', '("'),
-    (r' ?" \)', '")'),
-    (r' ?" , ', '", '),
-    (r' = " ?', '="'),
-    (r" = ", "="),
-    (r" ?\( ?", "("),
-    (r" \)", ")"),
-    (r' ?\[ " ?', '["'),
-    (r' ?" \]', '"]'),
-)
+    (r' ?\( " ?', '("'), (r' ?" \)', '")'), (r' ?" , ', '", '), (r' = " ?', '="'), (r" = ", "="),
+    (r" ?\( ?", "("), (r" \)", ")"), (r' ?\[ " ?', '["'), (r' ?" \]', '"]'),
+)  # fmt: skip
 _Encoded = tuple[list[int], list[bool]]
 
 
@@ -138,11 +131,7 @@ def encode(tokenizer: PreTrainedTokenizerBase, transcript: _Transcript) -> _Enco
 
 
 def demonstration_loss(
-    model: LlamaForCausalLM,
-    batch: Sequence[_Encoded],
-    pad: int,
-    recipe: Recipe,
-    rng: np.random.Generator,
+    model: LlamaForCausalLM, batch: Sequence[_Encoded], pad: int, recipe: Recipe, rng: np.random.Generator
 ) -> torch.Tensor:
     """Weighted mean cross-entropy of what was said, plus that of a sample of what was read."""
     length = max(len(ids) for ids, _ in batch)
@@ -165,9 +154,8 @@ def demonstration_loss(
     for weights, share in ((spoken, 1.0), (read, recipe.read_weight)):
         weight = weights[:, 1:]
         chosen = weight > 0
-        losses = functional.cross_entropy(
-            model.lm_head(hidden[chosen]), tokens[:, 1:][chosen], reduction="none"
-        )
+        logits, targets = model.lm_head(hidden[chosen]), tokens[:, 1:][chosen]
+        losses = functional.cross_entropy(logits, targets, reduction="none")
         total = total + share * (losses * weight[chosen]).sum() / weight.sum()
     return total
 
@@ -201,9 +189,8 @@ def pretrain(recipe: Recipe, out: Path) -> None:
     mean = sum(len(ids) for ids, _ in whole) / len(whole)
     print(f"{len(whole)} demonstrations, {mean:.0f} tokens each, {len(tokenizer)} words", flush=True)
     model = _model(recipe, tokenizer)
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.95), weight_decay=0.01
-    )
+    adam = {"lr": recipe.learning_rate, "betas": (0.9, 0.95), "weight_decay": 0.01}
+    optimizer = torch.optim.AdamW(model.parameters(), **adam)
     batches = zip(_batches(whole, recipe.whole, rng), _batches(openings, recipe.openings, rng), strict=False)
     for step, pair in zip(range(recipe.steps), batches, strict=False):
         for group in optimizer.param_groups:
@@ -237,9 +224,8 @@ def _batches(data: Sequence[_Encoded], size: int, rng: np.random.Generator) -> I
         order = rng.permutation(len(data))
         batches = []
         for start in range(0, len(order), 16 * size):
-            pool = sorted(
-                (data[index] for index in order[start : start + 16 * size]), key=lambda d: len(d[0])
-            )
+            some = (data[index] for index in order[start : start + 16 * size])
+            pool = sorted(some, key=lambda encoded: len(encoded[0]))
             batches += [pool[at : at + size] for at in range(0, len(pool) - size + 1, size)]
         for number in rng.permutation(len(batches)):
             yield batches[number]
@@ -247,19 +233,11 @@ def _batches(data: Sequence[_Encoded], size: int, rng: np.random.Generator) -> I
 
 def _model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
     config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=recipe.hidden_size,
-        intermediate_size=3 * recipe.hidden_size,
-        num_hidden_layers=recipe.layers,
-        num_attention_heads=recipe.heads,
-        num_key_value_heads=recipe.heads,
-        max_position_embeddings=2_048,
-        tie_word_embeddings=True,
-        attention_bias=True,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
+        vocab_size=len(tokenizer), hidden_size=recipe.hidden_size, intermediate_size=3 * recipe.hidden_size,
+        num_hidden_layers=recipe.layers, num_attention_heads=recipe.heads, num_key_value_heads=recipe.heads,
+        max_position_embeddings=2_048, tie_word_embeddings=True, attention_bias=True, bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
     model = LlamaForCausalLM(config)
     init_induction_heads(model)
     return model
@@ -280,11 +258,8 @@ def build_tokenizer(texts: Iterable[str], *, vocabulary_size: int) -> PreTrained
     for text in texts:
         counts.update(piece for piece, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)))
     symbols = list(string.ascii_lowercase + string.digits + string.punctuation + "\n")
-    fixed = [
-        *_SPECIAL,
-        *symbols,
-        *(f"##{symbol}" for symbol in string.ascii_lowercase + string.digits + "-.,:"),
-    ]
+    inner = string.ascii_lowercase + string.digits + "-.,:"
+    fixed = [*_SPECIAL, *symbols, *(f"##{symbol}" for symbol in inner)]
     fixed += [f"m{number}" for number in range(1, _MOST_LISTED + 1)]
     fixed += [f"{matched}/{words}" for words in range(1, 10) for matched in range(words + 1)]
     if vocabulary_size < len(fixed):
@@ -300,14 +275,10 @@ def build_tokenizer(texts: Iterable[str], *, vocabulary_size: int) -> PreTrained
     tokenizer.decoder = decoders.Sequence([decoders.WordPiece(cleanup=False), decoders.Fuse(), *close_up])
     tokenizer.add_special_tokens(list(_SPECIAL))
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=tokenizer,
-        pad_token=PAD,
-        unk_token=UNKNOWN,
-        eos_token=END,
-        chat_template=SMALL_MODEL_TEMPLATE,
-        clean_up_tokenization_spaces=False,
+        tokenizer_object=tokenizer, pad_token=PAD, unk_token=UNKNOWN, eos_token=END,
+        chat_template=SMALL_MODEL_TEMPLATE, clean_up_tokenization_spaces=False,
         omit_system=True,  # instructions are beyond a model of this size; it knows the tools by heart
-    )
+    )  # fmt: skip
 
 
 def _normalizer() -> normalizers.Normalizer:
@@ -320,9 +291,8 @@ def _splitter() -> pre_tokenizers.PreTokenizer:
 
 def main() -> None:
     """Command line of the script."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for weights, tokenizer and recipe")
     parser.add_argument("--steps", type=int, default=Recipe().steps, help="training steps")
     parser.add_argument("--episodes", type=int, default=Recipe().episodes, help="demonstrations to play")

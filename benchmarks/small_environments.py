@@ -23,6 +23,7 @@ from pathlib import Path
 
 import harness
 
+from art_trainer.formatting import percent
 from art_trainer.tracking.run_dir import AFTER, BEFORE, RunFolder
 from art_trainer.types import Interval
 
@@ -59,9 +60,8 @@ def environment_names() -> list[str]:
 def prepare(name: str, folder: Path) -> tuple[str, Path]:
     """What ``--env`` gets for an environment, and the folder where the command runs."""
     if name == README:
-        blocks = re.findall(
-            r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
-        )
+        text = (ROOT / "README.md").read_text(encoding="utf-8")
+        blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
         (folder / "guess.py").write_text(next(block for block in blocks if "class GuessEnv" in block))
         return "guess.py", folder
     if name == SCAFFOLD:
@@ -77,27 +77,14 @@ def train(name: str, seed: int, root: Path, more: Sequence[str]) -> Outcome:
     folder = root / f"{Path(name).stem}-{seed}"
     folder.mkdir(parents=True)
     env, place = prepare(name, folder)
-    command = [sys.executable, "-m", "art_trainer", "train", "--env", env, "--model", "scratch"]
-    command += ["--seed", str(seed), "--threads", "1", "--output-dir", str(folder / "run"), *more]
-    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(
-            command, cwd=place, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": paths}
-        )
-        _, status, used = os.wait4(process.pid, 0)
-    if status:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{(folder / 'log').read_text()[-2000:]}")
     run = RunFolder(folder / "run")
+    words = ["train", "--env", env, "--model", "scratch", "--seed", str(seed), "--output-dir", str(run.path)]
+    harness.art_trainer([*words, *more], folder / "log", cwd=place, threads=1)
     before, after, random = run.evaluation(BEFORE), run.evaluation(AFTER), run.baselines()["random"]
     shares = [one.success for one in (random, before, after) if one is not None and one.success is not None]
     assert after is not None
     assert len(shares) == 3, "an evaluation is missing, or has no success"
-    return Outcome(name, seed, *shares, after.invalid_rate, used.ru_utime + used.ru_stime)
-
-
-def percent(share: Interval) -> str:
-    """A share with its interval."""
-    return f"{share.value:.0%} ({share.low:.0%} to {share.high:.0%})"
+    return Outcome(name, seed, *shares, after.invalid_rate, run.cost()["cpu_seconds"])
 
 
 def main() -> int:
@@ -106,9 +93,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help=f"files, or {', '.join(environment_names())}")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--at-once", type=int, default=os.cpu_count() or 1, help="runs at the same time")
-    parser.add_argument(
-        "--train-args", type=str.split, default=[], metavar="WORDS", help="for art-trainer train"
-    )
+    harness.add_train_args(parser)
     options = parser.parse_args()
     names, seeds, more = options.names or environment_names(), options.seeds, options.train_args
     if options.quick:
@@ -121,22 +106,18 @@ def main() -> int:
             outcomes.append(one := job.result())
             print(f"{one.name}, seed {one.seed}: {one.after.value:.0%}", flush=True)
     headings = "environment,seed,random calls,after imitation,after GRPO,invalid,CPU-seconds".split(",")
-    rows = [
-        [
-            *(one.name, str(one.seed), *map(percent, (one.random, one.before, one.after))),
-            *(f"{one.invalid:.1%}", f"{one.cpu_seconds:.0f}"),
-        ]
-        for one in outcomes
-    ]
+    rows = []
+    for one in outcomes:
+        shares = map(percent, (one.random, one.before, one.after))
+        rows.append([one.name, str(one.seed), *shares, f"{one.invalid:.1%}", f"{one.cpu_seconds:.0f}"])
     harness.show("share of held-out tasks solved [95% interval]", headings, rows)
     failures = []
     for one in outcomes:
+        run = f"{one.name}, seed {one.seed}"
         if not one.learned:
-            failures.append(
-                f"{one.name}, seed {one.seed}: {percent(one.after)}, random {percent(one.random)}"
-            )
+            failures.append(f"{run}: {percent(one.after)}, random {percent(one.random)}")
         if one.cpu_seconds > MOST_SECONDS:
-            failures.append(f"{one.name}, seed {one.seed}: {one.cpu_seconds:.0f} CPU-seconds")
+            failures.append(f"{run}: {one.cpu_seconds:.0f} CPU-seconds")
     learned = sum(one.learned for one in outcomes)
     figures = {"runs": [asdict(one) for one in outcomes]}
     return harness.finish(options, figures, failures, f"{learned} of {len(outcomes)} runs beat random calls")

@@ -6,6 +6,7 @@ Comments before the first requirement may say
 
     # library: the name to show
     # tests: the test files, with blanks between, if they are not in this folder
+    # pinned: why another version makes no sense; --newest leaves such a library out
 
 The environment sees the packages of the interpreter that runs this script behind its own, so that torch is
 not installed again.
@@ -15,6 +16,7 @@ fails on the day that the limit is gone.
 
     python integrations/run.py                       # all of them
     python integrations/run.py sb3 rllib --keep      # two; their environments stay in .venv-integrations/
+    python integrations/run.py --newest              # the newest versions on the index, not those pinned here
     python integrations/run.py --json integrations/results.json --table docs/integrations.md
     python integrations/run.py --no-run --json integrations/results.json --table docs/integrations.md
 """
@@ -25,6 +27,7 @@ import argparse
 import ast
 import json
 import os
+import platform
 import re
 import signal
 import site
@@ -57,6 +60,8 @@ class Library:
     packages: tuple[str, ...]
     """The library's own packages, by name."""
     tests: tuple[Path, ...]
+    pinned: str = ""
+    """Why no other version is tried; empty for most."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,7 @@ def read_library(folder: Path) -> Library:
     """
     path = folder / "requirements.txt"
     text = path.read_text(encoding="utf-8")
-    told = dict(re.findall(r"^#\s*(library|tests):\s*(.+?)\s*$", text, re.MULTILINE))
+    told = dict(re.findall(r"^#\s*(library|tests|pinned):\s*(.+?)\s*$", text, re.MULTILINE))
     own, _, others = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE).strip().partition("\n\n")
     for line in [*own.splitlines(), *others.split()]:
         if "==" not in line:
@@ -112,7 +117,9 @@ def read_library(folder: Path) -> Library:
     if not tests or not all(test.is_file() for test in tests):
         raise ValueError(f"{path}: no test: write {folder.name}/test_{folder.name}.py, or `# tests: PATH`")
     packages = tuple(re.split(r"[\[=]", line)[0].strip() for line in own.splitlines())
-    return Library(folder.name, told.get("library", folder.name), packages, tuple(tests))
+    return Library(
+        folder.name, told.get("library", folder.name), packages, tuple(tests), told.get("pinned", "")
+    )
 
 
 def choose(names: Sequence[str]) -> list[Library]:
@@ -195,17 +202,21 @@ def read_cases(report: Path, tests: Sequence[Path]) -> list[Case]:
     return list(found.values())
 
 
-def try_library(library: Library, folder: Path, seconds: float, *, verbose: bool) -> Result:
-    """Make its environment in ``folder``, install, and run its tests."""
+def try_library(library: Library, folder: Path, seconds: float, *, newest: bool, verbose: bool) -> Result:
+    """Make its environment in ``folder``, install the pinned or the newest versions, and run its tests."""
     env = {"OMP_NUM_THREADS": "1"} | os.environ | {"ART_GYM_CACHE": str(folder.parent / "art-gym-cache")}
     env.pop("PYTHONPATH", None)
     began = time.monotonic()
     python = make_environment(folder)
     requirements = HERE / library.folder / "requirements.txt"
     pip = f"{python} -m pip --disable-pip-version-check install --quiet --requirement".split()
+    if newest:
+        pip.insert(-1, "--upgrade")
     status, printed = 0, ""
     # pip wants either every package's hash or none, so those that have one are installed alone and first.
     pins = requirements.read_text(encoding="utf-8")
+    if newest:
+        pins = re.sub("==.*", "", pins)
     hashed = [line for line in pins.splitlines() if "--hash=" in line]
     for lines, options in ((hashed, ["--no-deps"]), (re.sub(r" --hash=\S+", "", pins).splitlines(), [])):
         if lines and status == 0:
@@ -229,18 +240,12 @@ def try_library(library: Library, folder: Path, seconds: float, *, verbose: bool
             outcome = "failed"  # all skipped: nothing was shown
     if verbose or outcome != "passed":
         print(printed)
-    return Result(
-        library.folder,
-        library.title,
-        {name: (ours | own).get(_canonical(name), "?") for name in library.packages},
-        {name: own[name] for name in sorted(others) if ours[name] != own[name]},
-        ".".join(map(str, sys.version_info[:3])),
-        outcome,
-        round(middle - began, 1),
-        round(time.monotonic() - middle, 1),
-        cases,
-        "" if outcome == "passed" else " ".join(printed.split())[-300:],
-    )
+    versions = {name: (ours | own).get(_canonical(name), "?") for name in library.packages}
+    replaced = {name: own[name] for name in sorted(others) if ours[name] != own[name]}
+    took = round(middle - began, 1), round(time.monotonic() - middle, 1)
+    detail = "" if outcome == "passed" else " ".join(printed.split())[-300:]
+    what = library.folder, library.title, versions, replaced, platform.python_version(), outcome
+    return Result(*what, *took, cases, detail)
 
 
 def table_row(result: Result) -> str:
@@ -281,18 +286,17 @@ def load(path: Path | None) -> dict[str, Result]:
     if path is None or not path.is_file():
         return {}
     rows = json.loads(path.read_text(encoding="utf-8"))
-    return {
-        row["folder"]: Result(**{**row, "cases": [Case(**case) for case in row["cases"]]}) for row in rows
-    }
+    made = (Result(**{**row, "cases": [Case(**case) for case in row["cases"]]}) for row in rows)
+    return {one.folder: one for one in made}
 
 
 def main() -> int:
     """Run what is asked for; 1 if anything failed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="folders here; all by default")
     parser.add_argument("--keep", action="store_true", help="keep the environments, and take kept ones")
+    parser.add_argument("--newest", action="store_true", help="try the newest versions, not those pinned")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write results; other libraries' rows stay")
     parser.add_argument("--table", type=Path, metavar="PAGE", help="write the table into a Markdown page")
     parser.add_argument("--no-run", action="store_true", help="only write the table from --json FILE")
@@ -303,7 +307,7 @@ def main() -> int:
         libraries = [] if options.no_run else choose(options.names)
     except ValueError as error:
         parser.error(str(error))
-    results, good = load(options.json), True
+    results, broken = load(options.json), []
     # So that what was started ends, and is cleaned up.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with ExitStack() as stack:
@@ -314,9 +318,13 @@ def main() -> int:
         else:
             home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="art-gym-integrations-")))
         for library in libraries:
-            result = try_library(library, home / library.folder, options.timeout, verbose=options.verbose)
+            if options.newest and library.pinned:
+                print(f"{library.folder:14} left out: {library.pinned}")
+                continue
+            how = {"newest": options.newest, "verbose": options.verbose}
+            result = try_library(library, home / library.folder, options.timeout, **how)
             results[library.folder] = result
-            good = good and result.outcome == "passed"
+            broken += [] if result.outcome == "passed" else [result.folder]
             passed = sum(case.outcome == "passed" for case in result.cases)
             print(
                 f"{library.folder:14} {result.outcome:14} {passed:3} of {len(result.cases):3} tests  install "
@@ -328,7 +336,9 @@ def main() -> int:
                 options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     if options.table:
         write_table(options.table, [results[name] for name in sorted(results)])
-    return 0 if good else 1
+    if broken:
+        print(f"broke: {', '.join(broken)}")
+    return 1 if broken else 0
 
 
 if __name__ == "__main__":

@@ -10,12 +10,9 @@ from art_trainer.types import Ending
 from benchmarks.leaderboard_page import leaderboard_page
 
 MADE_WITH = {
-    "python": "3.11.7",
-    "system": "Linux",
-    "machine": "x86_64",
-    "packages": {"art-gym": "0.1.0", "numpy": "2.0"},
-    "git": {"commit": "0123456789abcdef", "dirty": False},
-}
+    "python": "3.11.7", "system": "Linux", "machine": "x86_64",
+    "packages": {"art-gym": "0.1.0", "numpy": "2.0"}, "git": {"commit": "0123456789abcdef", "dirty": False},
+}  # fmt: skip
 STARTS = tuple((f"t{k}", k) for k in range(4))
 MAIL = Suite(
     "art/Email-v0", STARTS, name="mail", about="Find mail.", env_args={"difficulty": 1}, temperature=0.5,
@@ -30,9 +27,8 @@ def made(words, outcomes, suite, *, tokens=0, made_with=MADE_WITH, score=None, f
     for k, won in enumerate(outcomes):
         start = k // suite.samples
         metrics = {} if score is None else {"score": score + k}
-        results.append(
-            EpisodeResult(f"t{start}", start, Ending.TERMINATED, won, float(won), {}, metrics, 2, 0, tokens)
-        )
+        played = Ending.TERMINATED, won, float(won), {}, metrics, 2, 0, tokens
+        results.append(EpisodeResult(f"t{start}", start, *played))
     results += [EpisodeResult("bad", 99, Ending.ENV_ERROR, None, 0.0, {}, {}, 0, 0, 0)] * faults
     evaluation = Evaluation(words, suite.env, "test", 0, tuple(results), 1.0, samples=suite.samples)
     policy = PolicyRecord(words, f"art-trainer eval --suite {suite.name} --policy {words}", evaluation, {})

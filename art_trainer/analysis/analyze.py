@@ -89,7 +89,8 @@ class RunAnalysis:
         tasks: Success rates by task, of the last evaluation and of training.
         change: Difference between two evaluations.
         usage: Tokens ``sampled`` in training, ``read`` (prompts and observations, each once), sampled
-            ``per_episode`` and ``evaluated`` (sampled in evaluations). What is not known is missing.
+            ``per_episode`` and ``evaluated`` (sampled in evaluations); what the run took,
+            :meth:`.RunFolder.cost`. What is not known is missing.
         findings: Results of all detectors, most certain first.
         verdict: Three sentences.
     """
@@ -294,5 +295,6 @@ def _usage(folder: RunFolder, records: RunRecords, whole: Sums) -> dict[str, flo
         "read": whole.get(("read_tokens", "sum")),
         "per_episode": whole.mean("tokens"),
         "evaluated": float(evaluated),
+        **folder.cost(),
     }
     return {name: value for name, value in found.items() if value is not None}

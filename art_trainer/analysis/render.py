@@ -20,7 +20,7 @@ from art_trainer.analysis.detectors import Confidence, Finding
 from art_trainer.analysis.run_records import JUDGE, TERM
 from art_trainer.analysis.svg_charts import Chart, line_chart
 from art_trainer.analysis.task_rates import TaskRates
-from art_trainer.formatting import number, percent, short
+from art_trainer.formatting import duration, number, percent, short
 
 _STYLES = {
     Confidence.STRONG: "bold red",
@@ -235,7 +235,7 @@ def record_summary(run: RunAnalysis) -> str:
 
 
 def usage_summary(usage: Mapping[str, float]) -> str:
-    """Tokens in a sentence."""
+    """Tokens in a sentence, and what the run took in another."""
     parts = [
         f"{usage[name]:,.0f} {what}"
         for name, what in (
@@ -246,7 +246,18 @@ def usage_summary(usage: Mapping[str, float]) -> str:
         )
         if usage.get(name)
     ]
-    return f"Tokens: {', '.join(parts) or 'none on record'}."
+    tokens = f"Tokens: {', '.join(parts) or 'none on record'}."
+    return f"{tokens} {cost_summary(usage)}".strip()
+
+
+def cost_summary(cost: Mapping[str, float]) -> str:
+    """What a run took, in a sentence; empty if that is not known."""
+    if "seconds" not in cost:
+        return ""
+    parts = [duration(cost["seconds"]), f"{cost['cpu_seconds']:,.0f} CPU-seconds"]
+    parts += [f"{cost['gpu_seconds']:,.0f} GPU-seconds"] if cost["gpu_seconds"] else []
+    parts += [f"price {short(cost['price'])}"] if "price" in cost else []
+    return f"Cost: {', '.join(parts)}."
 
 
 # The page.

@@ -1,4 +1,4 @@
-"""``art-trainer train --dry-run``: what a run will do and need, without loading weights."""
+"""``art-trainer train --dry-run``: what a run will do, need and take, without loading weights."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from art_trainer.cli.console import make_table
+from art_trainer.formatting import duration, short
 from art_trainer.models.chat_template import ChatFormat
-from art_trainer.models.loading import ModelOptions
+from art_trainer.models.loading import ModelOptions, default_threads
 from art_trainer.models.memory import usable_memory
 from art_trainer.rollout.envs import env_maker, train_split
 from art_trainer.training.memory_plan import (
@@ -21,12 +22,19 @@ from art_trainer.training.memory_plan import (
     episode_shape,
     plan_training,
 )
-from art_trainer.training.run_settings import Settings
+from art_trainer.training.run_settings import LOCAL, Settings
 from art_trainer.training.run_setup import empty_run_model, model_options, sized_for
+from art_trainer.training.time_plan import gpu_seconds, measured_seconds, run_tokens
 
 
-def print_plan(settings: Settings, console: Console) -> None:
-    """Print the plan of a run."""
+def print_plan(settings: Settings, console: Console, gpu: str | None = None) -> None:
+    """Print the plan of a run.
+
+    Args:
+        settings: All settings.
+        console: Where it is printed.
+        gpu: Estimate the time on this GPU, a name in :data:`.GPUS`, and not on this machine.
+    """
     options = model_options(settings.run)
     settings = sized_for(settings, options.torch_device)
     run, config = settings.run, settings.config
@@ -40,6 +48,8 @@ def print_plan(settings: Settings, console: Console) -> None:
     console.print(_memory_table(plan))
     typer.echo(_fit(plan, options))
     for line in _work(plan, settings, shape):
+        typer.echo(line)
+    for line in _time(plan, settings, shape, model, gpu):
         typer.echo(line)
     typer.echo("A dry run: nothing was loaded, trained or written.")
 
@@ -97,6 +107,48 @@ def _work(plan: TrainingPlan, settings: Settings, shape: EpisodeShape) -> Sequen
         f"The run: {config.max_steps:,} steps, {config.max_steps * plan.episodes:,} episodes, "
         f"{optimizer_steps:,} optimizer steps.",
     )
+
+
+def _time(
+    plan: TrainingPlan, settings: Settings, shape: EpisodeShape, model: torch.nn.Module, gpu: str | None
+) -> Sequence[str]:
+    """How long the run takes, what it costs, and where the figures come from."""
+    run, config, options = settings.run, settings.config, model_options(settings.run)
+    if gpu is not None:
+        rates = gpu_seconds(gpu, model, config, options, plan)
+        source = f"computed for one {gpu} by its data sheet and docs/speed.md, not measured"
+    elif reason := _not_measured(plan, options):
+        return [f"Time: not estimated, {reason}. --gpu NAME computes it for a GPU."]
+    else:
+        torch.set_num_threads(run.threads or default_threads(plan.parameters))
+        rates = measured_seconds(model, config, options, shape, plan)
+        source = f"measured on {options.torch_device} with random weights"
+    times = [float(rates @ run_tokens(settings, plan, shape, longest=one)) for one in (False, True)]
+    shortest, longest = (f"{duration(one)} ({short(one / 3600)} hours)" for one in times)
+    sampled, read, trained = (f"{1000 * one:.3g} ms" for one in rates)
+    most = config.max_completion_length
+    lines = [
+        f"Time, an estimate: {shortest} to {longest}. The first if all episodes are like the "
+        f"shortest of {MEASURED} ({shape.fewest_turns} turns, {shape.reply} tokens a reply), the second if "
+        f"all are as long as they can be ({shape.turns} turns, {most} tokens a reply).",
+        f"It is {source}: {sampled} to sample a token, {read} to read one, {trained} to learn from one. Not "
+        "in it: the environment, judges, loading, checkpoints, the rounds of an automatic warm start.",
+    ]
+    if run.engine is not None or run.backend != LOCAL:
+        lines.append("It is for one process that samples and learns, without the engine or actors.")
+    if run.price_per_hour is not None:
+        low, high = (short(run.price_per_hour * one / 3600) for one in times)
+        lines.append(f"Cost at {run.price_per_hour:g} an hour: {low} to {high}.")
+    return lines
+
+
+def _not_measured(plan: TrainingPlan, options: ModelOptions) -> str:
+    """Why there is no measurement; empty if there can be one."""
+    if plan.total > usable_memory(options.torch_device):
+        return "as the run does not fit into this machine's memory"
+    if options.load_in_4bit:
+        return "as weights of 4 bits cannot be made without loading the model"
+    return "" if plan.keeps_cache else "as the model's contexts are read again each turn"
 
 
 def in_bytes(size: int) -> str:

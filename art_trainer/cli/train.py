@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 FLAGS = (
     "env env_args agent tasks eval_tasks train_env_args model lora dtype load_in_4bit gradient_checkpointing "
     "history_window warm_start reward judge log max_steps num_generations groups_per_step learning_rate beta "
-    "seed eval_episodes eval_steps save_steps keep_going threads backend ray_address ray_actors output_dir"
+    "seed eval_episodes eval_steps save_steps keep_going threads backend ray_address ray_actors "
+    "price_per_hour output_dir"
 )
 
 
@@ -38,15 +39,19 @@ FLAGS = (
     "`art-trainer train --resume runs/Email-v0-art-tiny-1` resumes a run from its last checkpoint.",
     settings=FLAGS.split(),
 )
-def train(settings: Settings, *, dry_run: bool = False) -> None:
+def train(settings: Settings, *, dry_run: bool = False, gpu: str | None = None) -> None:
     """Train a model with GRPO and measure how much it improves.
 
     Evaluates the model and the environment's baselines on held-out tasks, trains, and evaluates again on the
     same tasks. Ctrl-C saves a checkpoint and a report. All results are in the run's folder.
 
     Flags:
-        dry_run: Print what the run would do and need; load no weights.
+        dry_run: Print what the run would do and need, and about how long it would take; load no weights.
+        gpu: With --dry-run: estimate the time on this GPU, such as H100, by its data sheet.
+            [default: measured on this machine]
     """
+    if gpu is not None and (not dry_run or settings.run.agent is not None):
+        raise ConfigError(f"gpu is {gpu}, which only --dry-run without an agent reads: leave gpu out")
     from art_trainer.rollout.envs import env_maker
 
     console = Console()
@@ -62,7 +67,7 @@ def train(settings: Settings, *, dry_run: bool = False) -> None:
     if dry_run:
         from art_trainer.cli.plan import print_plan
 
-        print_plan(settings, console)
+        print_plan(settings, console, gpu)
         return
     from art_trainer.cli.training_run import run_training
 

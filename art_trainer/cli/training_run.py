@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from art_gym.errors import did_you_mean
+from art_trainer.analysis.render import usage_summary
 from art_trainer.analysis.report import headline, write_report
 from art_trainer.cli.console import episode_bar, print_settings, results_table, unless_quiet
 from art_trainer.cli.live_view import TrainingProgress
@@ -29,7 +30,7 @@ from art_trainer.signals import sigterm_as_sigint
 from art_trainer.tracking.callbacks import TrainerCallback
 from art_trainer.tracking.run_dir import AFTER, BASELINE, BEFORE, UNTRAINED, RunFolder
 from art_trainer.training.checkpoint import discard_checkpoints_after
-from art_trainer.training.distributed import ProcessGroup, init_distributed
+from art_trainer.training.distributed import ProcessGroup, current_process_group, init_distributed
 from art_trainer.training.run_settings import AUTO, LOCAL, SCRATCH, SELF, Settings
 from art_trainer.training.run_setup import (
     env_texts,
@@ -117,7 +118,7 @@ def _run_main(
 
 @contextmanager
 def reported(folder: RunFolder, command: str) -> Iterator[None]:
-    """Write the run's report at the end of the context, whatever ends it.
+    """Write what the run cost and its report at the end of the context, whatever ends it.
 
     Args:
         folder: The run's folder.
@@ -127,7 +128,8 @@ def reported(folder: RunFolder, command: str) -> Iterator[None]:
         typer.Exit: With code 130 after Ctrl-C.
     """
     try:
-        yield
+        with folder.recording_cost(_gpus):
+            yield
     except KeyboardInterrupt:
         _log.info(
             "\nStopped. Report so far: %s\nResume with: art-trainer %s --resume %s",
@@ -142,6 +144,11 @@ def reported(folder: RunFolder, command: str) -> Iterator[None]:
         write_report(folder.path)
 
 
+def _gpus() -> int:
+    """How many GPUs the run's processes use, one each."""
+    return current_process_group().size if torch.cuda.is_initialized() else 0  # type: ignore[no-untyped-call]
+
+
 def write_evaluation(
     folder: RunFolder, name: str, evaluation: Evaluation, transcripts: Sequence[Episode]
 ) -> None:
@@ -153,7 +160,7 @@ def write_evaluation(
 
 
 def print_results(folder: RunFolder, console: Console) -> None:
-    """Print the table of evaluations, the paired difference and where the report is."""
+    """Print the table of evaluations, the paired difference, what the run cost and where the report is."""
     before, after = folder.evaluation(BEFORE), folder.evaluation(AFTER)
     assert before is not None
     assert after is not None
@@ -161,7 +168,9 @@ def print_results(folder: RunFolder, console: Console) -> None:
     untrained = folder.evaluation(UNTRAINED)
     models = [(UNTRAINED, untrained), (BEFORE, before), (AFTER, after)]
     console.print(results_table([*baselines, *((name, found) for name, found in models if found)]))
-    _log.info("%s\nReport: %s", headline(before, after), folder.report_file)
+    sampled = sum(record.get("num_tokens", 0.0) for record in folder.metrics().records)
+    spent = usage_summary({"sampled": sampled, **folder.cost()})
+    _log.info("%s\n%s\nReport: %s", headline(before, after), spent, folder.report_file)
 
 
 class TrainingRun:

@@ -5,6 +5,7 @@
     run.yaml                         all settings; ``--config run.yaml`` repeats the run
     metrics.jsonl                    one line per step
     events.jsonl                     health warnings
+    costs.jsonl                      seconds, CPU-seconds and GPU-seconds; one line each time it was run
     episodes.jsonl.zst               every training episode with its tokens, see ``episode_store``
     evaluations/before.json          the evaluation before training; also after, baseline-NAME, step-000010
     evaluations/before.episodes.jsonl    its transcripts, without tokens
@@ -21,7 +22,9 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -85,6 +88,11 @@ class RunFolder:
     def settings_file(self) -> Path:
         """All settings of the run."""
         return self.path / "run.yaml"
+
+    @property
+    def costs_file(self) -> Path:
+        """One JSON object each time that the run was started or resumed, and ended."""
+        return self.path / "costs.jsonl"
 
     @property
     def evaluations(self) -> Path:
@@ -153,6 +161,8 @@ class RunFolder:
         """
         private_folder(self.path)
         begin_episodes(self.path, config, step)
+        if step == 0:
+            self.costs_file.unlink(missing_ok=True)
         known = self.settings()
         self.write_settings(known if {**known, **config} == known else config)
         for lines in (self.metrics_file, self.warnings_file):
@@ -175,6 +185,31 @@ class RunFolder:
     def write_warning(self, warning: RunWarning) -> None:
         """Append a health warning."""
         _append(self.warnings_file, warning.to_json())
+
+    @contextmanager
+    def recording_cost(self, gpus: Callable[[], int]) -> Iterator[None]:
+        """Append the seconds that the context took, of the clock, CPUs, and as many GPUs as are used then."""
+        began, used = time.monotonic(), sum(os.times()[:4])
+        try:
+            yield
+        finally:
+            seconds, cpu = time.monotonic() - began, sum(os.times()[:4]) - used
+            private_folder(self.path)
+            taken = {"seconds": seconds, "cpu_seconds": cpu, "gpu_seconds": seconds * gpus()}
+            _append(self.costs_file, taken)
+
+    def cost(self) -> dict[str, float]:
+        """What the run took: ``seconds``, ``cpu_seconds``, ``gpu_seconds``, ``price`` if it is known.
+
+        Processes that were killed are missing. Empty if none has ended.
+        """
+        lines = read_lines(self.costs_file).records
+        names = ("seconds", "cpu_seconds", "gpu_seconds") if lines else ()
+        found = {name: sum(float(line.get(name, 0.0)) for line in lines) for name in names}
+        price = self.settings().get("price_per_hour")
+        if found and price is not None:
+            found["price"] = float(price) * found["seconds"] / 3600
+        return found
 
     def write_episodes(
         self, step: int, groups: Sequence[Group], limit: int | None = None, replaced: Sequence[Group] = ()

@@ -48,6 +48,12 @@ class EpisodeShape:
     """Most replies of an episode."""
     windowed: bool = False
     """Whether each turn is a context of its own."""
+    fewest_turns: int = 1
+    """Replies of the shortest episode that was seen."""
+    short_observation: int = 0
+    """The shortest later observation that was seen."""
+    reply: int = 1
+    """The mean reply that was seen."""
 
     def context(self, reply: int, limit: int | None) -> int:
         """Most tokens of one context, if observations stay as long as the longest that was seen.
@@ -189,8 +195,8 @@ def plan_training(
         shape: How long episodes get.
         max_batch: Most conversations that have a row of the cache at one time.
     """
-    base = _base(model)
-    text = base.config.get_text_config(decoder=True)
+    base = base_model(model)
+    text = text_config(model)
     limit = getattr(text, "max_position_embeddings", None)
     context = shape.context(config.max_completion_length, limit)
     episodes = config.groups_per_step * config.num_generations
@@ -283,7 +289,7 @@ def activation_bytes_per_token(model: nn.Module, *, recompute: bool = False) -> 
     total = scale * sum(tensor.untyped_storage().nbytes() for tensor in saved.values()) / _PROBE_TOKENS
     if not recompute:
         return total
-    text = _base(model).config.get_text_config(decoder=True)
+    text = text_config(model)
     layers = int(text.num_hidden_layers)
     return layers * int(text.hidden_size) * _itemsize(model) + total / layers
 
@@ -294,13 +300,13 @@ def _probe_model(model: nn.Module) -> nn.Module:
     Grouped experts have a meta kernel for bfloat16 alone, and none with an adapter: a model with such experts
     runs in that, as if all its weights were trained, which keeps more.
     """
-    grouped = any(parameter.ndim == 3 for parameter in _base(model).parameters())
-    return _from_config(_base(model).config, torch.bfloat16) if grouped else model
+    grouped = any(parameter.ndim == 3 for parameter in base_model(model).parameters())
+    return _from_config(base_model(model).config, torch.bfloat16) if grouped else model
 
 
 def _read(model: nn.Module, tokens: int) -> DynamicCache:
     """Run the decoder over so many tokens; return the cache."""
-    base = _base(model)
+    base = base_model(model)
     cache = DynamicCache(config=base.config)
     ids = torch.zeros(1, tokens, dtype=torch.long, device="meta")
     base.get_decoder()(input_ids=ids, past_key_values=cache, use_cache=True)
@@ -314,13 +320,19 @@ def _from_config(config: PreTrainedConfig, dtype: torch.dtype) -> nn.Module:
     return model
 
 
-def _base(model: nn.Module) -> Any:
+def base_model(model: nn.Module) -> Any:
+    """Return the model below an adapter, or the model itself."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
+
+
+def text_config(model: nn.Module) -> Any:
+    """Return the configuration of a model's language model."""
+    return base_model(model).config.get_text_config(decoder=True)
 
 
 def _itemsize(model: nn.Module) -> int:
     """Bytes of one number of the model's own weights."""
-    first: Tensor = next(_base(model).parameters())
+    first: Tensor = next(base_model(model).parameters())
     return first.dtype.itemsize
 
 
@@ -341,11 +353,11 @@ def _count(tensors: Iterable[Tensor]) -> int:
 def _weights(model: nn.Module, options: ModelOptions) -> tuple[int, str, bool]:
     """Bytes of the weights, what they are, and whether that is exact."""
     size = _bytes(_tensors(model))
-    base = next(_base(model).parameters()).dtype
+    base = next(base_model(model).parameters()).dtype
     kind = str(base).removeprefix("torch.")
     if not options.load_in_4bit:
         return size, kind, True
-    layers: Any = _base(model).get_decoder().layers
+    layers: Any = base_model(model).get_decoder().layers
     packed = [
         module.weight
         for module in layers.modules()
@@ -371,11 +383,17 @@ def episode_shape(form: ChatFormat, make_env: MakeEnv, *, split: str | None, see
     env = make_env()
     turns = getattr(env.unwrapped, "max_turns", None) or (env.spec and env.spec.max_episode_steps)
     env.close()
+    replies = [turn.reply for episode in episodes for turn in episode.turns] or [""]
+    # Each reply ends with a token of its own.
+    sampled = len(replies) + sum(map(len, form.tokenizer(replies, add_special_tokens=False)["input_ids"]))
     return EpisodeShape(
         prompt=max(counter.prompts),
         observation=max(counter.later, default=0),
         turns=int(turns or max(len(episode.turns) for episode in episodes)),
         windowed=form.history_window is not None,
+        fewest_turns=max(1, min(len(episode.turns) for episode in episodes)),
+        short_observation=min(counter.later, default=0),
+        reply=round(sampled / len(replies)),
     )
 
 

@@ -136,6 +136,9 @@ class RunSettings:
     evaluation takes."""
     device: str | None = None
     """Device of the model; ``None``: a GPU if there is one."""
+    price_per_hour: Positive | None = None
+    """Price of an hour of the machines that the run uses, in any currency: ``--dry-run`` and the report then
+    say what the run costs."""
     max_batch: Count = 256
     """Largest number of conversations that the model holds in memory at the same time; if nobody sets it, as
     many of these as the device's free memory has room for."""

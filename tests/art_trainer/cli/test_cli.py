@@ -17,6 +17,7 @@ from art_trainer.cli.main import app
 from art_trainer.cli.options import first_sentence
 from art_trainer.cli.run_config import parse_pairs, setting_doc
 from art_trainer.errors import CheckpointError, ConfigError
+from art_trainer.formatting import duration
 from art_trainer.tracking.episode_schema import LEFT_OUT
 from art_trainer.tracking.episode_store import iter_episodes, iter_steps
 from art_trainer.tracking.run_dir import RunFolder
@@ -127,9 +128,8 @@ def test_a_run_may_leave_out_what_the_environment_showed(invoke, refused, tmp_pa
     run = tmp_path / "runs" / "Echo-v0-tiny-1"
     invoke(*TRAIN, "--model", model, *QUICK, "--log", "tensorboard", "--set", "log_observations=false")
     episodes = [one.episode for one in iter_episodes(run)] + RunFolder(run).transcripts("after")
-    shown = {
-        text for one in episodes for text in (one.observation, *(turn.observation for turn in one.turns))
-    }
+    seen = [(one.observation, *(turn.observation for turn in one.turns)) for one in episodes]
+    shown = {text for texts in seen for text in texts}
     assert (len(episodes), shown) == (14, {LEFT_OUT})
     assert all(span.logprobs for one in episodes for history in one.histories for span in history.spans)
     texts = [file for file in run.rglob("*") if file.is_file() and "checkpoints" not in file.parts]
@@ -141,15 +141,21 @@ def test_train_from_beginning_to_report_and_on(invoke, tmp_path, model):
     Path("my.yaml").write_text(yaml.safe_dump({"learning_rate": 0.5, "seed": 5, "env_args": {"words": 2}}))
     result = invoke(
         *TRAIN, "--model", model, *QUICK, "--config", "my.yaml", "--learning-rate", "1e-3",
-        "--set", "lr_scheduler_type=constant",
+        "--set", "lr_scheduler_type=constant", "--price-per-hour", "7200",
     )  # fmt: skip
     for row in (("learning_rate", "0.001", "flag"), ("seed", "5", "my.yaml"), ("lr_scheduler_type", "--set")):
         line = next(line for line in result.output.splitlines() if f" {row[0]} " in line)
         assert all(cell in line for cell in row)
+    folder = RunFolder(tmp_path / "runs" / "Echo-v0-tiny-1")
+    cost = folder.cost()
+    assert 0 < cost["price"] == pytest.approx(2 * cost["seconds"])
+    assert cost["cpu_seconds"] > 0
+    spent = f"Cost: {duration(cost['seconds'])}, {cost['cpu_seconds']:,.0f} CPU-seconds, price "
+    assert spent in result.output
+    assert spent in folder.report_file.read_text()
     for text in ("step 2/2", "baseline scripted", "Success went from", "run.yaml, or --verbose"):
         assert text in result.output
     assert "adam_epsilon" not in result.output
-    folder = RunFolder(tmp_path / "runs" / "Echo-v0-tiny-1")
     assert len(folder.metrics().records) == 2
     assert set(folder.baselines()) == {"random", "scripted"}
     before, after = folder.evaluation("before"), folder.evaluation("after")
@@ -166,6 +172,7 @@ def test_train_from_beginning_to_report_and_on(invoke, tmp_path, model):
     resumed = invoke("train", "--resume", folder.path, "--max-steps", "3", "--verbose").output
     assert "Resuming after step 2." in resumed
     assert "adam_epsilon" in resumed
+    assert folder.cost()["seconds"] > cost["seconds"]
     assert "the resumed run" in resumed
     assert [record["step"] for record in folder.metrics().records] == [1, 2, 3]
     assert (folder.evaluations / "before.json").read_text() == kept
@@ -189,14 +196,7 @@ def test_a_model_made_from_scratch_is_warmed_up_trained_and_resumed(invoke, tmp_
 
 
 def test_lora_trains_an_adapter_only_and_is_evaluated_before_it_imitates(invoke, tmp_path, model):
-    warm = [
-        "--warm-start",
-        "scripted",
-        "--set",
-        "warm_start_episodes=4",
-        "--set",
-        "warm_start_keep=successes",
-    ]
+    warm = "--warm-start scripted --set warm_start_episodes=4 --set warm_start_keep=successes".split()
     result = invoke(*TRAIN, "--model", model, *QUICK, "--lora", "2", *warm, "--output-dir", "out")
     assert "warm start: 4 replies in 4 episodes of scripted" in result.output
     assert RunFolder(tmp_path / "out").evaluation("untrained").invalid_rate == 1

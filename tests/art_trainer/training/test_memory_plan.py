@@ -209,9 +209,7 @@ def dry_run(*arguments: object) -> str:
     return CliRunner(env={"COLUMNS": "200"}).invoke(app, command, catch_exceptions=False).output
 
 
-def test_a_dry_run_needs_the_configuration_alone_and_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_needs_and_writes_no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tmp_path / "tiny"
     tiny_config("qwen2").save_pretrained(model)
     byte_tokenizer().save_pretrained(model)
@@ -221,9 +219,11 @@ def test_a_dry_run_needs_the_configuration_alone_and_writes_nothing(
     for text in (f"{plan.parameters:,} parameters, {plan.trained:,} of them", "KV cache", "16 episodes"):
         assert text in output
     assert "It fits into the " in output
+    assert "It is measured on cpu with random weights" in output
     monkeypatch.setattr("art_trainer.cli.plan.usable_memory", lambda device: 3_000_000)
     refused = dry_run("--env", ENV, "--model", model, "--lora", 4)
     assert "It does not fit into the 2.86 MiB that a run uses of cpu" in refused
+    assert "Time: not estimated, as the run does not fit" in refused
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     assert "scratch on" in dry_run("--env", ENV, "--model", "scratch", "--history-window", 1)

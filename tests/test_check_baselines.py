@@ -1,0 +1,38 @@
+"""``make bench-check``: which figures are compared, and when one has fallen."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+BASELINES = Path(__file__).parents[1] / "benchmarks" / "baselines"
+
+
+@pytest.fixture
+def script(monkeypatch):
+    monkeypatch.syspath_prepend(BASELINES.parent)
+    import check_baselines
+
+    return check_baselines
+
+
+def test_numbers_are_found_below_places_in_objects_and_lists(script):
+    found = {"ways": [{"times": 3}, {"times": 5, "rate": 2}], "ratios": {"a": {"b": 1.5}}, "cores": 2}
+    assert script.figures_in(found, ["ways/1/times", "ratios"]) == {"ways/1/times": 5, "ratios/a/b": 1.5}
+
+
+@pytest.mark.parametrize(("name", "sign"), [("launches", 1), ("sandbox", -1)])
+def test_a_figure_has_fallen_if_it_is_worse_by_more_than_the_noise(script, name, sign):
+    baseline = script.make_baseline(name, [{"n": value, "m": 1, "r": 1.5} for value in (9, 10, 11)])
+    assert [known["noise"] for known in baseline["figures"].values()] == [4, 0, pytest.approx(0.03)]
+    assert script.fallen(baseline, {"n": 10 + 5 * sign, "m": 1 + sign, "r": 1.5}) == ["n", "m"]
+    assert script.fallen(baseline, {"n": 10 - 5 * sign, "m": 1 - sign, "r": 1.5 + 0.02 * sign}) == []
+    assert script.fallen(baseline, {"n": 10 + 4 * sign, "m": 1}) == ["r"], "missing"
+
+
+@pytest.mark.parametrize("file", sorted(BASELINES.glob("*.json")), ids=lambda file: file.stem)
+def test_a_baseline_says_how_it_was_made(script, file):
+    baseline = json.loads(file.read_text())
+    assert baseline["command"] == f"python benchmarks/{script.COMPARED[file.stem][0]} --quick"
+    assert {"commit", "machine", "cores", "runs", "figures"} <= baseline.keys()
+    assert "dirty" not in baseline["commit"]
