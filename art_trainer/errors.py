@@ -59,6 +59,10 @@ class RecordError(TrainerError, ValueError):
     """Recorded episodes that are damaged, missing or of a newer version; the message names the file."""
 
 
+class NotRecordedError(TrainerError, LookupError):
+    """An episode or a run that is not recorded; the message says what there is."""
+
+
 class EngineError(TrainerError, RuntimeError):
     """An engine that cannot give what training needs, or does not take new weights; says what to set."""
 

@@ -14,7 +14,7 @@ from art_trainer.formatting import duration, number, percent, sparkline
 from art_trainer.tracking.run_dir import AFTER, BEFORE, RunFolder
 
 if TYPE_CHECKING:
-    from art_trainer.serving.dashboard.run_reader import RunReader
+    from art_trainer.tracking.reading.run_reader import RunReader
 
 
 @command("runs", "`art-trainer runs`, or `art-trainer runs experiments/` for another folder than `runs/`.")
@@ -50,11 +50,9 @@ def runs(folder: Path = Path("runs")) -> None:
 
 
 def run_reader(path: Path) -> RunReader:
-    """The reader of a run's folder; a ConfigError if there is no run, or a package of it is missing."""
-    try:
-        from art_trainer.serving.dashboard.run_reader import RunReader
-    except ModuleNotFoundError as error:
-        raise ConfigError(f'to read runs needs {error.name}: pip install "art-gym[serve]"') from error
+    """The reader of a run's folder; a ConfigError if there is no run."""
+    from art_trainer.tracking.reading.run_reader import RunReader
+
     if not RunFolder(path).holds_run:
         raise ConfigError(f"no run in {path}: name the folder of one")
     return RunReader(path)

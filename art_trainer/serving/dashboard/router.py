@@ -24,8 +24,8 @@ from fastapi import Path as PathParam
 from fastapi.responses import StreamingResponse
 
 from art_trainer.formatting import to_bytes
-from art_trainer.serving.dashboard.episode_index import LARGEST, EpisodeQuery
-from art_trainer.serving.dashboard.run_reader import RunsSource
+from art_trainer.tracking.reading.episode_index import LARGEST, EpisodeQuery
+from art_trainer.tracking.reading.run_reader import RunsSource
 
 _POLL_SECONDS = 0.1
 """How soon a stream notices that the server stops."""

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from art_trainer.errors import ConfigError
+from art_trainer.errors import ConfigError, NotRecordedError, RecordError
 from art_trainer.serving.http.middleware import (
     HEALTH,
     WILDCARDS,
@@ -199,6 +199,14 @@ def create_app(policy: AccessPolicy, routes: str, **options: Any) -> FastAPI:
     @app.exception_handler(ApiError)
     async def api_error(request: Request, error: ApiError) -> Response:
         return error_response(error, request.url.path)
+
+    @app.exception_handler(NotRecordedError)
+    async def not_recorded(request: Request, error: NotRecordedError) -> Response:
+        return error_response(ApiError(str(error), "not_found"), request.url.path)
+
+    @app.exception_handler(RecordError)
+    async def damaged(request: Request, error: RecordError) -> Response:
+        return error_response(ApiError(str(error), "damaged_record"), request.url.path)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:

@@ -3,7 +3,7 @@
 import pytest
 
 from art_trainer.cli.main import main
-from art_trainer.serving.dashboard.run_reader import RunReader
+from art_trainer.tracking.reading.run_reader import RunReader
 from art_trainer.tracking.run_dir import RunFolder, list_checkpoints
 
 

@@ -21,13 +21,13 @@ from art_trainer.distributed.protocol import QueueStatus, ServerStatus
 from art_trainer.errors import ConfigError
 from art_trainer.serving.dashboard import RunsSource, dashboard_router, page
 from art_trainer.serving.dashboard import router as router_module
-from art_trainer.serving.dashboard import run_reader as reader_module
-from art_trainer.serving.dashboard.episode_index import EpisodeIndex, EpisodeQuery
-from art_trainer.serving.dashboard.episode_view import align_pieces, token_texts
-from art_trainer.serving.dashboard.tail_reader import MetricTable, TailReader
 from art_trainer.serving.http.middleware import AccessPolicy, HostNames
 from art_trainer.serving.http.server import create_app
 from art_trainer.tracking.frame_file import read_frames
+from art_trainer.tracking.reading import run_reader as reader_module
+from art_trainer.tracking.reading.episode_index import EpisodeIndex, EpisodeQuery
+from art_trainer.tracking.reading.episode_view import align_pieces, token_texts
+from art_trainer.tracking.reading.tail_reader import MetricTable, TailReader
 from tests.art_trainer.serving.dashboard.run_folders import (
     MARKUP,
     REPLY,

@@ -15,12 +15,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from art_trainer.errors import RecordError
+from art_trainer.errors import NotRecordedError
 from art_trainer.formatting import finite
-from art_trainer.serving.dashboard.episode_index import EpisodeIndex
-from art_trainer.serving.dashboard.episode_view import episode_view
-from art_trainer.serving.dashboard.tail_reader import MetricTable, TailReader
-from art_trainer.serving.http.middleware import ApiError
+from art_trainer.tracking.reading.episode_index import EpisodeIndex
+from art_trainer.tracking.reading.episode_view import episode_view
+from art_trainer.tracking.reading.tail_reader import MetricTable, TailReader
 from art_trainer.tracking.run_dir import AFTER, BASELINE, BEFORE, STEP, UNTRAINED, RunFolder
 from art_trainer.tracking.stalls import StallDetector
 from art_trainer.types import Interval
@@ -100,7 +99,7 @@ class RunReader:
             }
 
     def metrics(self, after: str | None) -> dict[str, Any]:
-        """The rows after a cursor, see :class:`~art_trainer.serving.dashboard.tail_reader.MetricTable`."""
+        """The rows after a cursor, see :class:`~art_trainer.tracking.reading.tail_reader.MetricTable`."""
         with self._lock:
             self._read_metrics()
             return self._metrics.after(after)
@@ -139,18 +138,16 @@ class RunReader:
             ]
 
     def episode(self, step: int, place: int) -> dict[str, Any]:
-        """A whole episode, see :func:`~art_trainer.serving.dashboard.episode_view.episode_view`.
+        """A whole episode, see :func:`~art_trainer.tracking.reading.episode_view.episode_view`.
 
         Raises:
-            ApiError: It is not recorded, or the records are damaged.
+            NotRecordedError: It is not recorded.
+            RecordError: The records are damaged.
         """
         frame = self.episodes.frame(step)
-        try:
-            view = None if frame is None else episode_view(self.path, frame, place)
-        except RecordError as error:
-            raise ApiError(str(error), "damaged_record") from error
+        view = None if frame is None else episode_view(self.path, frame, place)
         if view is None:
-            raise ApiError(f"there is no recorded episode {place} of step {step}", "not_found")
+            raise NotRecordedError(f"there is no recorded episode {place} of step {step}")
         return view
 
     def _evaluation(self, name: str) -> dict[str, Any]:
@@ -253,13 +250,13 @@ class RunsSource:
         """The reader of a run, by its number in :meth:`runs`.
 
         Raises:
-            ApiError: There is no such run.
+            NotRecordedError: There is no such run.
         """
         if not self._runs:
             self.runs()
         readers = list(self._runs.values())
         if number >= len(readers):
-            raise ApiError(f"there is no run {number}: there are {len(readers)}, from 0 on", "not_found")
+            raise NotRecordedError(f"there is no run {number}: there are {len(readers)}, from 0 on")
         return readers[number]
 
     def read_one(self) -> None:
