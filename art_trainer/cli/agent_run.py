@@ -34,7 +34,13 @@ from art_trainer.signals import sigterm_as_sigint
 from art_trainer.tracking.run_dir import AFTER, BEFORE
 from art_trainer.training.distributed import init_distributed
 from art_trainer.training.run_settings import SCRATCH, RunSettings, Settings
-from art_trainer.training.run_setup import find_checkpoint, prepare_policy, reward_model, sized_for
+from art_trainer.training.run_setup import (
+    find_checkpoint,
+    make_loggers,
+    prepare_policy,
+    reward_model,
+    sized_for,
+)
 from art_trainer.training.trainer import EVALUATION_SEED, GRPOTrainer
 from art_trainer.types import Episode
 
@@ -43,8 +49,7 @@ ATTEMPTS = "attempts"
 _GRACE = 30.0
 """Seconds that an attempt may take beside the program: to begin, to end, and for its reward."""
 _UNUSED = (
-    "engine", "warm_start", "history_window", "baselines", "log", "backend", "train_env_args", "opponent",
-    "seat",
+    "engine", "warm_start", "history_window", "baselines", "backend", "train_env_args", "opponent", "seat",
 )  # fmt: skip
 _OF_ENV, _OF_TASKS = ("env_args", "test_split"), ("eval_tasks",)
 _log = logging.getLogger(__name__)
@@ -74,7 +79,7 @@ def train_agent(settings: Settings, console: Console, *, dry_run: bool = False) 
         StalledError: If the run cannot learn; a checkpoint and a report were written too.
     """
     _check(settings)
-    job = _job(settings)
+    job, loggers = _job(settings), make_loggers(settings)
     if dry_run:
         shown = shlex.join(job.program.arguments(job.tasks[0])) if settings.run.tasks else settings.run.agent
         typer.echo(f"{settings.episodes_per_step} attempts a step. The first task: {shown}")
@@ -99,8 +104,9 @@ def train_agent(settings: Settings, console: Console, *, dry_run: bool = False) 
             _evaluate(BEFORE, settings, policy, backend, out)
             progress = TrainingProgress(out, settings.episodes_per_step)
             reward = None if _reward_file(settings) else reward_model(settings.run, folder.path)
+            callbacks = [progress, *loggers]
             trainer = GRPOTrainer(
-                policy, None, settings.config, callbacks=[progress], reward=reward, backend=backend
+                policy, None, settings.config, callbacks=callbacks, reward=reward, backend=backend
             )
             run_trainer(trainer, settings, progress, checkpoint)
             _evaluate(AFTER, settings, policy, backend, out)

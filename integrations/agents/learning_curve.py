@@ -1,9 +1,9 @@
 """Does the model of somebody else's agent learn? Pydantic AI's loop on our mailbox, held out.
 
 The agent is Pydantic AI's, unchanged, and asks by Anthropic's Messages API; its tools are those of
-``art/Email-v0`` (difficulty 1), and the environment pays. The model is one that has imitated, such as a
-checkpoint of ``art-trainer train --recipe email-smollm2 --max-steps 5``. One line of JSON a seed: success on
-held-out questions with its 95% interval, before and after, and the paired difference.
+``art/Email-v0`` (difficulty 1), and the environment pays. The model is one that has imitated, such as the
+checkpoint of step 5 of ``art-trainer train --recipe email-smollm2 --seed 0``. One line of JSON a seed:
+success on held-out questions with its 95% interval, before and after, and the paired difference.
 
     python integrations/agents/learning_curve.py MODEL --seeds 3
 """

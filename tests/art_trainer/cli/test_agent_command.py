@@ -50,7 +50,7 @@ def test_a_program_is_evaluated_trained_and_resumed(tmp_path: Path) -> None:
         "art-tiny",
     ]
     sizes = ["--max-steps", "1", "--groups-per-step", "1", "--num-generations", "2", "--eval-episodes", "2"]
-    given = [*common, "--reward", "my_reward.py", *sizes, "--output-dir", "run"]
+    given = [*common, "--reward", "my_reward.py", *sizes, "--log", "tensorboard", "--output-dir", "run"]
     planned = art_trainer(tmp_path, *given, "--dry-run")
     assert "agent.py 'Where is number 0?'" in planned.stdout, planned.stderr
     assert not (tmp_path / "run").exists()
@@ -65,6 +65,7 @@ def test_a_program_is_evaluated_trained_and_resumed(tmp_path: Path) -> None:
     assert [result.success for result in after.results] == [True, True]
     assert len(list((run.path / ATTEMPTS).iterdir())) == 2 + 2 + 2
     assert run.report_file.exists()
+    assert list((run.path / "tensorboard").iterdir())
     more = art_trainer(tmp_path, "--resume", "run", "--max-steps", "2")
     assert more.returncode == 0, more.stdout + more.stderr
     assert len(run.metrics().records) == 2
@@ -74,7 +75,7 @@ def test_a_program_is_evaluated_trained_and_resumed(tmp_path: Path) -> None:
     for more, named in (
         (["--env", "art/Email-v0"], "env and tasks are both set"),
         (["--env-args", "difficulty=1"], "env_args is set"),
-        (["--log", "tensorboard"], "log is set"),
+        (["--set", "history_window=2"], "history_window is set"),
     ):
         assert named in art_trainer(tmp_path, *given[:-1], "other", *more).stderr
     (tmp_path / "agent.py").write_text("raise SystemExit('no key')")

@@ -17,7 +17,7 @@ FAST_ENV = {
     "frozen-lake": {"max_turns": 4},
     "2048-duel": {"board_size": 3, "target": 8},
 }
-SLOW = ("2048", "2048-duel", "coding", "email-smollm2", "judge-smollm2", "tic-tac-toe")
+SLOW = ("2048", "2048-duel", "coding", "coding-smollm2", "email-smollm2", "judge-smollm2", "tic-tac-toe")
 
 
 @pytest.mark.parametrize(
