@@ -2,13 +2,14 @@
 
 Compared are figures that a busy machine does not change, or changes little: counts, launches, memory beside
 its plan, and ratios of two things that took turns; never raw seconds. ``--update`` runs a benchmark five
-times and stores each figure's median and its noise, with commit, command and machine: twice the largest minus
-the smallest of the five, and at least 2% unless all are whole numbers, as few runs show less noise than there
-is. One without a baseline is named and left out.
+times and stores each figure, with commit, command and machine; ``--add`` adds the runs of another hour, as
+runs in a row differ less than those of two hours. The noise of a figure is twice the largest minus the
+smallest, and at least 2% unless all are whole numbers. A benchmark without a baseline is named and left out.
 
     python benchmarks/check_baselines.py                    # those that have a baseline; exits 1 if one fell
     python benchmarks/check_baselines.py launches
     python benchmarks/check_baselines.py --update sandbox   # on a machine that has nothing else to do
+    python benchmarks/check_baselines.py --add sandbox      # an hour later
 """
 
 from __future__ import annotations
@@ -63,42 +64,48 @@ def measure(name: str) -> dict[str, float]:
         return figures_in(json.loads(file.read_text(encoding="utf-8")), paths)
 
 
-def make_baseline(name: str, runs: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """Put several runs of a benchmark together."""
+def make_baseline(
+    name: str, runs: Sequence[Mapping[str, float]], earlier: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Put several runs of a benchmark together, with those of an earlier baseline if there is one."""
     script, better, _ = COMPARED[name]
     git = ["git", "-C", str(HERE), "describe", "--always", "--abbrev=40", "--dirty"]
     commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
-    command, figures = f"python benchmarks/{script} --quick", {}
-    for figure in runs[0]:
-        values = [run[figure] for run in runs]
-        median, noise = statistics.median(values), 2 * (max(values) - min(values))
-        least = 0.0 if all(value == round(value) for value in values) else 0.02 * abs(median)
-        figures[figure] = {"median": median, "noise": max(noise, least)}
-    facts = {"commit": commit, "command": command, "runs": len(runs), **harness.machine()}
-    return {**facts, "better": better, "figures": figures}
+    before = earlier or {"commits": [], "figures": {}}
+    return {
+        "commits": [*before["commits"], commit],
+        "command": f"python benchmarks/{script} --quick",
+        **harness.machine(),
+        "better": better,
+        "figures": {one: [*before["figures"].get(one, ()), *(run[one] for run in runs)] for one in runs[0]},
+    }
 
 
-def fallen(baseline: Mapping[str, Any], found: Mapping[str, float]) -> list[str]:
-    """The figures that are missing, or worse than the median by more than the noise."""
-    sign = 1 if baseline["better"] == LOWER else -1
-    return [
-        figure
-        for figure, known in baseline["figures"].items()
-        if figure not in found or sign * (found[figure] - known["median"]) > known["noise"] + 1e-9
-    ]
+def median_and_noise(values: Sequence[float]) -> tuple[float, float]:
+    """The median of a figure's runs, and how far from it chance can bring another."""
+    median, noise = statistics.median(values), 2 * (max(values) - min(values))
+    least = 0.0 if all(value == round(value) for value in values) else 0.02 * abs(median)
+    return median, max(noise, least)
+
+
+def has_fallen(better: str, values: Sequence[float], found: float | None) -> bool:
+    """Whether a figure is missing, or worse than the median of some values by more than their noise."""
+    median, noise = median_and_noise(values)
+    return found is None or (1 if better == LOWER else -1) * (found - median) > noise + 1e-9
 
 
 def check(name: str, baseline: Mapping[str, Any]) -> list[str]:
     """Measure, print the table, and return what fell."""
-    found = measure(name)
-    bad = fallen(baseline, found)
-    rows = []
-    for figure, known in baseline["figures"].items():
-        cells = f"{known['median']:.4g}", f"{known['noise']:.2g}", f"{found.get(figure, float('nan')):.4g}"
-        rows.append([figure, *cells, "fell" if figure in bad else ""])
-    title = f"{name}, {baseline['better']} is better; baseline of {baseline['commit'][:12]}"
+    found, better = measure(name), baseline["better"]
+    bad, rows = [], []
+    for figure, values in baseline["figures"].items():
+        fell = has_fallen(better, values, found.get(figure))
+        numbers = *median_and_noise(values), found.get(figure, float("nan"))
+        rows.append([figure, *(f"{number:.3g}" for number in numbers), "fell" if fell else ""])
+        bad += [f"{name}: {figure}"] if fell else []
+    title = f"{name}, {better} is better; baseline of {baseline['commits'][-1][:12]}"
     harness.show(title, ("", "baseline", "noise", "now", ""), rows)
-    return [f"{name}: {figure}" for figure in bad]
+    return bad
 
 
 def main() -> int:
@@ -107,6 +114,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(COMPARED)}; all by default")
     parser.add_argument("--update", action="store_true", help="write the baselines of these")
+    parser.add_argument("--add", action="store_true", help="add runs to the baselines of these")
     parser.add_argument("--runs", type=int, default=5, help="of which a baseline is made")
     options = parser.parse_args()
     if unknown := set(options.names) - set(COMPARED):
@@ -114,12 +122,13 @@ def main() -> int:
     bad: list[str] = []
     for name in options.names or COMPARED:
         file = BASELINES / f"{name}.json"
-        if options.update:
-            made = make_baseline(name, [measure(name) for _ in range(options.runs)])
-            BASELINES.mkdir(exist_ok=True)
+        known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+        if options.update or options.add:
+            runs = [measure(name) for _ in range(options.runs)]
+            made = make_baseline(name, runs, known if options.add else None)
             file.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
-        elif file.exists():
-            bad += check(name, json.loads(file.read_text(encoding="utf-8")))
+        elif known is not None:
+            bad += check(name, known)
         else:
             print(f"\n{name} has no baseline: python benchmarks/check_baselines.py --update {name}")
     for figure in bad:
