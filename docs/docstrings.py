@@ -27,3 +27,7 @@ class Roles(griffe.Extension):
         """Convert one docstring."""
         if obj.docstring is not None:
             obj.docstring.value = markdown(obj.docstring.value)
+
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        """Convert a package's own docstring, which is no object's."""
+        self.on_object(obj=pkg)

@@ -40,6 +40,8 @@ def test_every_page_of_the_folder_is_in_the_site(site: Path) -> None:
     for page in (ROOT / "docs").rglob("*.md"):
         assert (site / page.relative_to(ROOT / "docs")).with_suffix(".html").exists(), page
     assert not list(site.rglob("*.py"))
+    shown = "".join(page.read_text(encoding="utf-8") for page in site.rglob("*.html"))
+    assert not re.findall(r":(?:class|func|meth|data|mod):", shown), "a role of Sphinx"
 
 
 @pytest.mark.e2e
