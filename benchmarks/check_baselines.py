@@ -64,13 +64,17 @@ def measure(name: str) -> dict[str, float]:
         return figures_in(json.loads(file.read_text(encoding="utf-8")), paths)
 
 
+def current_commit() -> str:
+    """The commit of this checkout, marked if files differ from it."""
+    git = ["git", "-C", str(HERE), "describe", "--always", "--abbrev=40", "--dirty"]
+    return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def make_baseline(
-    name: str, runs: Sequence[Mapping[str, float]], earlier: Mapping[str, Any] | None = None
+    name: str, commit: str, runs: Sequence[Mapping[str, float]], earlier: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Put several runs of a benchmark together, with those of an earlier baseline if there is one."""
     script, better, _ = COMPARED[name]
-    git = ["git", "-C", str(HERE), "describe", "--always", "--abbrev=40", "--dirty"]
-    commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     before = earlier or {"commits": [], "figures": {}}
     return {
         "commits": [*before["commits"], commit],
@@ -120,12 +124,13 @@ def main() -> int:
     if unknown := set(options.names) - set(COMPARED):
         parser.error(f"no {', '.join(sorted(unknown))}: choose among {', '.join(COMPARED)}")
     bad: list[str] = []
+    commit = current_commit()  # before a baseline is written, which would be a difference
     for name in options.names or COMPARED:
         file = BASELINES / f"{name}.json"
         known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
         if options.update or options.add:
             runs = [measure(name) for _ in range(options.runs)]
-            made = make_baseline(name, runs, known if options.add else None)
+            made = make_baseline(name, commit, runs, known if options.add else None)
             file.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
         elif known is not None:
             bad += check(name, known)

@@ -23,9 +23,10 @@ def test_numbers_are_found_below_places_in_objects_and_lists(script):
 
 @pytest.mark.parametrize(("name", "sign"), [("launches", 1), ("sandbox", -1)])
 def test_a_figure_has_fallen_if_it_is_worse_by_more_than_the_noise(script, name, sign):
-    first = script.make_baseline(name, [{"n": 9, "m": 1, "r": 1.5}])
-    baseline = script.make_baseline(name, [{"n": value, "m": 1, "r": 1.5} for value in (10, 11)], first)
-    assert len(baseline["commits"]) == 2
+    first = script.make_baseline(name, "a", [{"n": 9, "m": 1, "r": 1.5}])
+    more = [{"n": value, "m": 1, "r": 1.5} for value in (10, 11)]
+    baseline = script.make_baseline(name, "b", more, first)
+    assert baseline["commits"] == ["a", "b"]
     noise = [script.median_and_noise(values)[1] for values in baseline["figures"].values()]
     assert noise == [4, 0, pytest.approx(0.03)]
 
