@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 import typer
 from rich.console import Console
@@ -115,7 +116,7 @@ def _time(
     """How long the run takes, what it costs, and where the figures come from."""
     run, config, options = settings.run, settings.config, model_options(settings.run)
     if gpu is not None:
-        rates = gpu_seconds(gpu, model, config, options, plan)
+        rates = np.tile(gpu_seconds(gpu, model, config, options, plan), (2, 1))
         source = f"computed for one {gpu} by its data sheet and docs/speed.md, not measured"
     elif reason := _not_measured(plan, options):
         return [f"Time: not estimated, {reason}. --gpu NAME computes it for a GPU."]
@@ -123,9 +124,9 @@ def _time(
         torch.set_num_threads(run.threads or default_threads(plan.parameters))
         rates = measured_seconds(model, config, options, shape, plan)
         source = f"measured on {options.torch_device} with random weights"
-    times = [float(rates @ run_tokens(settings, plan, shape, longest=one)) for one in (False, True)]
+    times = [float(rates[one] @ run_tokens(settings, plan, shape, longest=bool(one))) for one in (0, 1)]
     shortest, longest = (f"{duration(one)} ({short(one / 3600)} hours)" for one in times)
-    sampled, read, trained = (f"{1000 * one:.3g} ms" for one in rates)
+    sampled, read, trained = (f"{1000 * one:.2g} and {1000 * two:.2g} ms" for one, two in rates.T)
     most = config.max_completion_length
     lines = [
         f"Time, an estimate: {shortest} to {longest}. The first if all episodes are like the "

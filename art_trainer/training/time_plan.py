@@ -46,9 +46,7 @@ def run_tokens(settings: Settings, plan: TrainingPlan, shape: EpisodeShape, *, l
     it may; else all are like the shortest that were played.
     """
     run, config = settings.run, settings.config
-    turns = shape.turns if longest else shape.fewest_turns
-    reply = config.max_completion_length if longest else min(shape.reply, config.max_completion_length)
-    later = shape.observation if longest else shape.short_observation
+    turns, reply, later = _lengths(shape, config, longest=longest)
 
     def played(episodes: int, prompts: int) -> np.ndarray:
         seen = prompts * shape.prompt + episodes * (turns - 1) * (shape.prompt if shape.windowed else later)
@@ -70,20 +68,34 @@ def run_tokens(settings: Settings, plan: TrainingPlan, shape: EpisodeShape, *, l
     return found
 
 
+def _lengths(shape: EpisodeShape, config: GRPOConfig, *, longest: bool) -> tuple[int, int, int]:
+    """Turns of an episode, tokens of a reply, and of each observation after the first."""
+    if longest:
+        return shape.turns, config.max_completion_length, shape.observation
+    return shape.fewest_turns, min(shape.reply, config.max_completion_length), shape.short_observation
+
+
 # ----------------------------------------------------------------------
 # Measured on this machine.
 
-_SMALL, _SECONDS, _STEPS = 2**25, 1.5, 4
+_SMALL, _SECONDS, _STEPS = 2**25, 1.0, 4
 """A model of so many weights is measured whole; a measurement is repeated for so long; decode steps."""
 
 
 def measured_seconds(
     model: nn.Module, config: GRPOConfig, options: ModelOptions, shape: EpisodeShape, plan: TrainingPlan
 ) -> np.ndarray:
-    """Measure some decode steps and an update of one micro-batch; arguments as of ``plan_training``."""
+    """Measure reading, some decode steps and an update of one micro-batch; arguments as of ``plan_training``.
+
+    Returns [2, 3]: a row in contexts of the shortest episodes, and one of the longest.
+    """
     layers = int(text_config(model).num_hidden_layers)
     counts = (layers,) if plan.parameters <= _SMALL or layers <= 3 else (1, 3)
-    found = [_seconds_a_token(_random_model(model, options, n), config, shape, plan) for n in counts]
+    found = []
+    for count in counts:
+        made = _random_model(model, options, count)
+        rows = [_seconds_a_token(made, config, shape, plan, longest=longest) for longest in (False, True)]
+        found.append(np.array(rows))
     whole: np.ndarray = found[0] + (layers - 1) * np.maximum(0, found[-1] - found[0]) / 2
     return whole
 
@@ -102,12 +114,15 @@ def _random_model(model: nn.Module, options: ModelOptions, layers: int) -> nn.Mo
 
 
 def _seconds_a_token(
-    model: nn.Module, config: GRPOConfig, shape: EpisodeShape, plan: TrainingPlan
+    model: nn.Module, config: GRPOConfig, shape: EpisodeShape, plan: TrainingPlan, *, longest: bool
 ) -> np.ndarray:
     """Seconds to sample, to read and to learn from a token, [3]."""
     rng, device = np.random.default_rng(0), next(model.parameters()).device
     most = WorkSizes.of(device).read_tokens
-    length = max(1, min(plan.context // 2, most))
+    turns, reply, later = _lengths(shape, config, longest=longest)
+    grown = 0 if shape.windowed else (turns - 1) * (reply + later)
+    # On average an episode is half as long as it gets.
+    length = max(1, min(shape.prompt + grown // 2, plan.context, most))
     prompts = max(1, min(plan.rows // config.num_generations, most // length))
     tokens = rng.integers(0, text_config(model).vocab_size, (prompts, length)).tolist()
     places = range(plan.rows)
@@ -129,9 +144,16 @@ def _seconds_a_token(
         reading = _fastest(read, device)
         sampling = _fastest(sample, device)
     learner = Learner(model, replace(config, steps_per_generation=1))
-    group, trained = _made_up_group(config, shape, plan, int(text_config(model).vocab_size), rng)
-    learning = _fastest(lambda: learner.update([group]), device)
-    return np.array([sampling / (_STEPS * plan.rows), reading / (prompts * length), learning / trained])
+    sizes = 1 if shape.windowed else turns, reply, later
+    vocabulary = int(text_config(model).vocab_size)
+    group, trained = _made_up_group(sizes, config, shape, plan, vocabulary, rng)
+    # An optimizer step, or some micro-batches of one: what a step costs once is shared by its tokens.
+    count = max(1, min(config.groups_per_step // config.steps_per_generation, 4 * plan.tokens // trained))
+    groups = [group] + [
+        _made_up_group(sizes, config, shape, plan, vocabulary, rng)[0] for _ in range(count - 1)
+    ]
+    learning = _fastest(lambda: learner.update(groups), device)
+    return np.array([sampling / (_STEPS * plan.rows), reading / (prompts * length), learning / (count * trained)])
 
 
 def _fastest(call: Callable[[], object], device: torch.device) -> float:
@@ -147,14 +169,17 @@ def _fastest(call: Callable[[], object], device: torch.device) -> float:
 
 
 def _made_up_group(
-    config: GRPOConfig, shape: EpisodeShape, plan: TrainingPlan, vocabulary: int, rng: np.random.Generator
+    sizes: tuple[int, int, int],
+    config: GRPOConfig,
+    shape: EpisodeShape,
+    plan: TrainingPlan,
+    vocabulary: int,
+    rng: np.random.Generator,
 ) -> tuple[Group, int]:
     """Attempts at one task that fill a micro-batch, and the tokens that are learned from."""
-    later = shape.observation
-    reply = (min(shape.reply, config.max_completion_length) + config.max_completion_length + 1) // 2
+    turns, reply, later = sizes
     room = max(reply, plan.tokens - shape.prompt) // 2
-    middle = 1 if shape.windowed else (shape.fewest_turns + shape.turns + 1) // 2
-    turns = max(1, min(middle, room // (reply + later)))
+    turns = max(1, min(turns, room // (reply + later)))
     own = turns * reply + (turns - 1) * later
     attempts = max(2, min(config.num_generations, (plan.tokens - shape.prompt) // own))
 

@@ -62,7 +62,8 @@ def test_what_a_setting_adds_is_counted() -> None:
 
 def test_the_group_of_the_measured_update_has_the_tokens_that_are_counted() -> None:
     settings, plan = planned()
-    group, tokens = time_plan._made_up_group(settings.config, SHAPE, plan, 50, np.random.default_rng(0))
+    rng = np.random.default_rng(0)
+    group, tokens = time_plan._made_up_group((3, 8, 20), settings.config, SHAPE, plan, 50, rng)
     contexts = [episode.histories[0].token_ids for episode in group.episodes]
     assert len({context[: SHAPE.prompt] for context in contexts}) == 1
     assert tokens == sum(map(len, contexts)) - 3 * SHAPE.prompt
@@ -73,12 +74,17 @@ def test_layers_that_are_not_measured_are_extrapolated(monkeypatch: pytest.Monke
     config.num_hidden_layers, config.layer_types = 9, ["full_attention"] * 9
     settings, plan = planned(sizes=config)
     given = empty_model(config, CPU), settings.config, CPU, SHAPE, plan
-    assert measured_seconds(*given).min() > 0
+    measured = measured_seconds(*given)
+    assert measured.shape == (2, 3)
+    assert measured.min() > 0
 
     monkeypatch.setattr(time_plan, "_SMALL", 0)
-    linear = lambda model, *_: np.array([1, 2, 3]) * (5 + len(model.model.layers))  # noqa: E731
+
+    def linear(model: Any, *_: Any, longest: bool) -> np.ndarray:
+        return np.array([1, 2, 3]) * (5 + len(model.model.layers)) * (1 + longest)
+
     monkeypatch.setattr(time_plan, "_seconds_a_token", linear)
-    assert measured_seconds(*given).tolist() == [14, 28, 42]
+    assert measured_seconds(*given).tolist() == [[14, 28, 42], [28, 56, 84]]
 
 
 MEASURED = [("0.5b-lora", 3.07 + 1.20), ("0.5b-full", 2.22 + 1.06), ("1.5b-lora", 4.18 + 2.08)]
