@@ -153,7 +153,9 @@ def _seconds_a_token(
         _made_up_group(sizes, config, shape, plan, vocabulary, rng)[0] for _ in range(count - 1)
     ]
     learning = _fastest(lambda: learner.update(groups), device)
-    return np.array([sampling / (_STEPS * plan.rows), reading / (prompts * length), learning / (count * trained)])
+    return np.array(
+        [sampling / (_STEPS * plan.rows), reading / (prompts * length), learning / (count * trained)]
+    )
 
 
 def _fastest(call: Callable[[], object], device: torch.device) -> float:
