@@ -119,8 +119,8 @@ class TextEnv(TurnLimitSpec, TaskEnv, gym.Env[str, str]):
     def facts(self) -> Mapping[str, Any]:
         """Return what is known about the finished episode, for judges; never shown to the agent.
 
-        JSON-able. Known keys, all optional: ``task_type`` (such as ``"email_search"``), ``expected`` and
-        ``result`` (the right answer and the agent's answer: a text, a number, or a mapping),
+        JSON-able. Known keys, all optional: ``expected`` and ``result`` (the right answer and the agent's
+        answer: a text, a number, or a mapping), ``task_type`` (``"game"`` if a long episode is no bad one),
         ``match`` (``"exact"`` if a near result is as wrong as any other, else ``"similar"``),
         ``optimal_turns`` (fewest turns a good agent needs), ``required_actions`` (names of tools that a
         complete attempt calls). Leave a key out rather than give ``None``, and give a key one type in all

@@ -205,7 +205,6 @@ class CodingEnv(TextEnv):
     def facts(self) -> dict[str, Any]:
         """For judges, the share of the hidden tests that pass; what the tests are stays hidden."""
         facts: dict[str, Any] = {
-            "task_type": "code_generation",
             "expected": {"tests_passed": 1.0},
             "optimal_turns": 2 if self.problem.public else 1,  # trying the examples first is no waste
             "required_actions": ["submit"],

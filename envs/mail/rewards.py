@@ -91,7 +91,6 @@ def episode_facts(
     kind = question["kind"]
     free_text = kind in ("fact", "two_messages") and question["answer_type"] in (None, "text")
     facts: dict[str, Any] = {
-        "task_type": "email_search" if kind == "known_item" else "question_answering",
         "match": "similar" if free_text else "exact",
         "optimal_turns": _FEWEST_TURNS[kind],
         "required_actions": list(_REQUIRED[kind]),

@@ -1,6 +1,5 @@
 import math
 import pickle
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -102,63 +101,20 @@ def test_accuracy_compares_the_result_with_the_expected_one() -> None:
     assert accuracy(attempt(expected="2024-03-12", result="2024-03-13", match="exact")).value == 0
 
 
-SEARCHED = call("search", "1 mail: 2024 | Ann | budget for Falcon | m1", query="budget")
-
-
 @pytest.mark.parametrize(
-    ("task_type", "steps", "ending", "value"),
+    ("steps", "ending", "value"),
     [
-        ("email_search", [SEARCHED, call("select", email_id="m1")], "terminated", 1.0),
-        ("email_search", [SEARCHED, call("select", "m9 is wrong", email_id="m9")], "terminated", 0.5),
-        ("email_search", [SEARCHED, call("answer", text="m1", sources=["m1", "m7"])], "terminated", 5 / 6),
-        ("email_search", [SEARCHED, SEARCHED], "truncated", 0.0),
-        ("email_search", [SEARCHED, wrong()], "terminated", 0.0),
-        ("email_search", [], "terminated", 0.0),
-        ("question_answering", [SEARCHED, call("answer", text="Ann")], "terminated", 1.0),
-        ("question_answering", [SEARCHED, call("answer", text="Ann Smith")], "terminated", 0.75),
-        ("question_answering", [SEARCHED, call("answer", text="I don’t know")], "terminated", 0.0),
-        ("question_answering", [SEARCHED, call("answer", text="Ann " * 61)], "terminated", 0.0),
-        ("question_answering", [SEARCHED, call("answer", text="?!")], "terminated", 0.0),
-        ("question_answering", [SEARCHED], "truncated", 0.0),
-        ("question_answering", [Step("Paris", "Thanks.")], "terminated", 1.0),
-        ("game", [call("move"), wrong()], "terminated", 0.25),
-        ("game", [call("move")], "truncated", 0.5),
-        ("something else", [call("x"), call("y")], "terminated", 1.0),
-        ("something else", [call("x"), call("y")], "truncated", 0.5),
-        (None, [wrong(), call("y")], "terminated", 0.5),
-        (None, [], "unfinished", 0.0),
+        ([call("x"), call("y")], "terminated", 1.0),
+        ([call("x"), call("y")], "truncated", 0.5),
+        ([wrong(), call("y")], "terminated", 0.5),
+        ([call("y"), wrong()], "terminated", 0.25),
+        ([], "unfinished", 0.0),
     ],
 )
-def test_without_an_expected_result_the_transcript_is_judged_by_its_type(
-    task_type: str | None, steps: Sequence[Step], ending: str, value: float
-) -> None:
-    judged = attempt(*steps, ending=ending, task_type=task_type)
-    assert accuracy(judged).value == pytest.approx(value)
-    paid = replace(judged, success=True, steps=tuple(replace(step, reward=9.0) for step in judged.steps))
-    assert accuracy(paid) == accuracy(judged), "neither reward nor success is read"
-
-
-@pytest.mark.parametrize(
-    ("observations", "ending", "value"),
-    [
-        (["5 of 5 examples pass.", "Thank you."], "terminated", 1.0),
-        (["2 of 5 examples pass.", "4/5 hidden tests passed"], "terminated", 0.9),
-        (["Traceback (most recent call last):\nZeroDivisionError"], "truncated", 0.0),
-        (["ValueError: no", "fine"], "truncated", 0.3),
-        (["[exit code 1]"], "terminated", 0.2),
-        (["[exit code 0]"], "terminated", 0.5),
-        (["9 of 3 tests pass"], "terminated", 1.0),
-        (["0 of 0 tests pass"], "terminated", 0.5),
-        ([f"{'9' * 5000} of 3 tests pass"], "terminated", 0.5),
-        (["3 of the 4 people did not pass"], "terminated", 0.5),
-        (["2 of 9 tests pass.", "All 9 tests passed."], "terminated", 1.0),
-        (["All tests pass.", "8 of 10 hidden tests pass."], "terminated", 0.9),
-    ],
-)
-def test_code_is_judged_by_what_its_runs_showed(observations: list[str], ending: str, value: float) -> None:
-    steps = [call("test", text) for text in observations]
-    found = accuracy(attempt(*steps, ending=ending, task_type="code_generation"))
+def test_without_an_expected_result_the_form_is_judged(steps: list[Step], ending: str, value: float) -> None:
+    found = accuracy(attempt(*steps, ending=ending))
     assert found.value == pytest.approx(value)
+    assert found.why
 
 
 def solved(steps: int, **facts: Any) -> Attempt:
@@ -225,7 +181,7 @@ def test_one_more_matched_key_never_lowers_accuracy(expected: dict[str, str], da
         max_size=4,
     ),
     st.sampled_from(["terminated", "truncated", "unfinished"]),
-    st.sampled_from(["email_search", "question_answering", "code_generation", "game", "other"]),
+    st.sampled_from(["game", "other"]),
     st.fixed_dictionaries(
         {},
         optional={
