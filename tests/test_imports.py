@@ -23,7 +23,7 @@ ALLOWED = {
     "art_trainer": {"art_gym", "art_gym.wrappers", "art_trainer"},
 }
 COMMANDS = {"art_gym.cli"} | {
-    f"art_gym.cli.{name}" for name in "app coding common envs mail mcp new play".split()
+    f"art_gym.cli.{name}" for name in "app certify coding common envs mail mcp new play".split()
 }
 """The command line loads environments when a command asks; only the trainer's command line imports it."""
 

@@ -2,6 +2,7 @@
 
 import typer
 
+from art_gym.cli.certify import certify_command
 from art_gym.cli.coding import coding_app, sandbox_app
 from art_gym.cli.common import Version
 from art_gym.cli.envs import check_command, info_command, list_command
@@ -23,6 +24,7 @@ app.add_typer(mail_app, name="mail")
 app.command("list")(list_command)
 app.command("info")(info_command)
 app.command("check")(check_command)
+app.command("certify")(certify_command)
 app.command("play")(play_command)
 app.command("new")(new_command)
 app.add_typer(coding_app, name="coding")

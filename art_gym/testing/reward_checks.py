@@ -16,7 +16,7 @@ from art_gym.testing.trajectories import Subject, reset, step
 
 _EPISODES = 3
 """Episodes of a policy for each seed."""
-_TOLERATED = 0.1
+TOLERATED = 0.1
 """Who succeeds less often than this may do better by not trying, so that turns may cost a little."""
 
 
@@ -44,7 +44,7 @@ def _trying_pays(subject: Subject) -> Iterator[str]:
             continue
         paid = float(np.mean(played.failed))
         share = break_even(best, worst, paid)
-        if share > _TOLERATED:
+        if share > TOLERATED:
             wrong = "" if worst is None else f", without it {worst:.3g}"
             yield (
                 f"{name[0].upper()}{name[1:]} never succeeded and earned {paid:.3g} on average; trying earns "

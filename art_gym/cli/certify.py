@@ -1,0 +1,191 @@
+"""``art-gym certify``: is an environment worth training on?"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from art_gym.catalog import env_spec
+from art_gym.cli.common import EnvArgs, EnvId, parse_env_args, user_errors
+from art_gym.lookup import find_env, make_env
+from art_gym.testing.certificate import Finding, Level, Survey, certify
+
+_SHUFFLED = "art_gym.testing.shuffled_reward:testing/ShuffledReward-v0"
+
+_ASPECTS: Mapping[str, Sequence[str]] = {
+    "sound": ("contract.", "runtime.", "semantic.", "reward.", "tasks."),
+    "learnable": (
+        "statistical.reward",
+        "statistical.headroom",
+        "statistical.training",
+        "statistical.improvement",
+    ),
+    "not hackable": ("semantic.canary_floor", "statistical.adversarial", "statistical.gameability"),
+    "fast": ("semantic.resource_envelope",),
+}
+"""The words of the verdict, and the beginnings of the ids that decide each."""
+_CONTROL = "statistical.shuffled_control"
+
+
+def certify_command(
+    env: EnvId,
+    env_args: EnvArgs = None,
+    level: Annotated[
+        list[Level] | None, typer.Option(help="Look at this only. Repeatable; else at everything.")
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write verdict and findings here.")
+    ] = None,
+    badge: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the JSON of a shields.io endpoint badge here.")
+    ] = None,
+    train: Annotated[
+        bool,
+        typer.Option("--train/--no-train", help="Train two small models, some minutes, for learnability."),
+    ] = True,
+) -> None:
+    """Tell whether an environment is worth training on: sound, learnable, hackable, slow.
+
+    Checks the contract, lets scripted players, senseless replies and a search over attacks play, and
+    trains a small model with the environment's reward and one with shuffled rewards, which must not learn.
+    The exit code is 1 if a finding is bad.
+
+    Example: art-gym certify my_env.py --json certificate.json
+    """
+    levels = tuple(level or Level)
+    with user_errors():
+        arguments, found = parse_env_args(env_args), find_env(env)
+        env_spec(found.id)
+        made = make_env(env, arguments)
+    findings, started = list[Finding](), time.monotonic()
+    with contextlib.closing(made):
+        for finding in certify(Survey(made), levels):
+            _show(finding)
+            findings.append(finding)
+    if Level.LEARNABILITY in levels:
+        for finding in _training(found.name, arguments, wanted=train):
+            _show(finding)
+            findings.append(finding)
+    verdict = verdict_of(findings)
+    print(f"\n{found.id}, in {time.monotonic() - started:.0f} s:")
+    words = {True: "yes", False: "NO", None: "not known"}
+    for aspect, good in verdict.items():
+        wrong = ", ".join(one.id for one in findings if one.passed is False and _decides(aspect, one))
+        print(f"  {aspect:13}{words[good]}{f' ({wrong})' if wrong else ''}")
+    with user_errors():
+        if json_file is not None:
+            shown = {"env": found.id, "env_args": arguments, "verdict": verdict}
+            json_file.write_text(
+                json.dumps(shown | {"findings": [asdict(one) for one in findings]}, indent=1)
+            )
+        if badge is not None:
+            badge.write_text(json.dumps(_badge(verdict)))
+    raise typer.Exit(1 if any(one.passed is False for one in findings) else 0)
+
+
+def verdict_of(findings: Sequence[Finding]) -> dict[str, bool | None]:
+    """Sum findings up: no if one is bad, not known if nothing could be looked at."""
+    verdict = {}
+    for aspect in _ASPECTS:
+        passed = [one.passed for one in findings if _decides(aspect, one)]
+        verdict[aspect] = False if False in passed else True if True in passed else None
+    return verdict
+
+
+def _decides(aspect: str, finding: Finding) -> bool:
+    """Whether a finding is of this aspect: of the one with the longest beginning of its id."""
+    lengths = {
+        name: max(map(len, filter(finding.id.startswith, starts)), default=0)
+        for name, starts in _ASPECTS.items()
+    }
+    return lengths[aspect] > 0 and lengths[aspect] == max(lengths.values())
+
+
+def _show(finding: Finding) -> None:
+    if finding.level is Level.CONTRACT and finding.passed:
+        print(f"ok       {finding.evidence}")
+        return
+    word = {True: "ok", False: "BAD", None: "unknown"}[finding.passed]
+    print(f"{word:8} {finding.id}: {finding.evidence}", flush=True)
+    if finding.passed is False and finding.change:
+        print(f"         {finding.change}", flush=True)
+
+
+def _badge(verdict: Mapping[str, bool | None]) -> dict[str, Any]:
+    good = [name for name, known in verdict.items() if known]
+    colour = "red" if False in verdict.values() else "brightgreen" if len(good) == len(verdict) else "yellow"
+    return {"schemaVersion": 1, "label": "art-gym", "message": ", ".join(good) or "nothing", "color": colour}
+
+
+# ----------------------------------------------------------------------
+# Does a model learn it?
+
+
+def _training(name: str, arguments: Mapping[str, Any], *, wanted: bool) -> Iterator[Finding]:
+    """Train a small model, and one with shuffled rewards; each takes one to four minutes on two cores."""
+    level, improvement = Level.LEARNABILITY, "statistical.improvement"
+    if not wanted or any(importlib.util.find_spec(module) is None for module in ("torch", "art_trainer")):
+        why = "--no-train" if not wanted else 'it needs the trainer: pip install "art-gym[train]"'
+        yield Finding(improvement, level, None, f"no model was trained: {why}")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        run = _trained(name, arguments, Path(folder) / "run")
+        if run is None:
+            yield Finding(improvement, level, False, "training ended with an error", _NO_LEARNING)
+            return
+        random, before, after = run
+        rise, error = _difference(random, after)
+        seen = f"a small model solves {after.mean():.0%} of {len(after)} held-out episodes after training, "
+        seen += f"{before.mean():.0%} before GRPO, random calls {random.mean():.0%} "
+        seen += f"(difference {100 * rise:+.0f} ± {196 * error:.0f} points)"
+        yield Finding(improvement, level, rise > 1.96 * error and rise > 0, seen, _NO_LEARNING)
+        control = {"env": name, "env_args": dict(arguments)}
+        run = _trained(_SHUFFLED, control, Path(folder) / "control")
+        if run is None:
+            yield Finding(_CONTROL, level, True, "with shuffled rewards training ended without learning")
+            return
+        rise, error = _difference(run[1], run[2])
+        seen = f"with shuffled rewards GRPO changes success by {100 * rise:+.0f} ± {196 * error:.0f} points"
+        yield Finding(_CONTROL, level, rise <= 3 * error, seen, "Success does not come from the reward.")
+
+
+_NO_LEARNING = "docs/guides/it-does-not-learn.md has what to look at, symptom by symptom."
+
+
+def _trained(name: str, arguments: Mapping[str, Any], folder: Path) -> tuple[Any, Any, Any] | None:
+    """Success of random calls, and of a model before and after GRPO; ``None`` if the run failed."""
+    words = [sys.executable, "-m", "art_trainer", "train", "--env", name, "--model", "scratch"]
+    for key, value in arguments.items():
+        words += ["--env-args", f"{key}={json.dumps(value)}"]
+    words += ["--output-dir", str(folder), "--set", 'baselines=["random"]']
+    print(f"training: {' '.join(words[3:])}", flush=True)
+    ended = subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    try:
+        return tuple(_successes(folder, one) for one in ("baseline-random", "before", "after"))  # type: ignore[return-value]
+    except OSError:
+        print(ended.stderr.strip()[-500:], file=sys.stderr)
+        return None
+
+
+def _successes(folder: Path, name: str) -> np.ndarray:
+    """1 or 0 for each episode of an evaluation."""
+    found = json.loads((folder / "evaluations" / f"{name}.json").read_text())
+    return np.array([float(one["success"] or False) for one in found["results"]])
+
+
+def _difference(before: np.ndarray, after: np.ndarray) -> tuple[float, float]:
+    """The mean difference on the same episodes, and its standard error."""
+    difference = after - before
+    return float(difference.mean()), float(difference.std(ddof=1) / np.sqrt(len(difference)))
