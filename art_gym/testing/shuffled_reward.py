@@ -1,8 +1,8 @@
-"""``testing/ShuffledReward-v0``: an environment whose rewards are those of its other episodes, in a random order.
+"""``testing/ShuffledReward-v0``: an environment that pays what its other episodes earned, in a random order.
 
 A control for training: what an agent gains here it did not learn from the reward.
 
-    art-trainer train --env art_gym.testing.shuffled_reward:testing/ShuffledReward-v0 --env-args env=art/Email-v0
+    art-trainer train --env art_gym.testing.shuffled_reward:testing/ShuffledReward-v0 --env-args env=my_env.py
 """
 
 from __future__ import annotations
