@@ -152,7 +152,7 @@ def _training(name: str, arguments: Mapping[str, Any], *, wanted: bool) -> Itera
         seen += f"(difference {100 * rise:+.0f} ± {196 * error:.0f} points)"
         yield Finding(improvement, level, rise > 1.96 * error and rise > 0, seen, _NO_LEARNING)
         control = {"env": name, "env_args": dict(arguments)}
-        run = _trained(_SHUFFLED, control, Path(folder) / "control")
+        run = _trained(_SHUFFLED, control, Path(folder) / "control", "--max-steps", "40")
         if run is None:
             yield Finding(_CONTROL, level, True, "with shuffled rewards training ended without learning")
             return
@@ -164,18 +164,25 @@ def _training(name: str, arguments: Mapping[str, Any], *, wanted: bool) -> Itera
 _NO_LEARNING = "docs/guides/it-does-not-learn.md has what to look at, symptom by symptom."
 
 
-def _trained(name: str, arguments: Mapping[str, Any], folder: Path) -> tuple[Any, Any, Any] | None:
+def _trained(
+    name: str, arguments: Mapping[str, Any], folder: Path, *more: str
+) -> tuple[Any, Any, Any] | None:
     """Success of random calls, and of a model before and after GRPO; ``None`` if the run failed."""
     words = [sys.executable, "-m", "art_trainer", "train", "--env", name, "--model", "scratch"]
     for key, value in arguments.items():
         words += ["--env-args", f"{key}={json.dumps(value)}"]
-    words += ["--output-dir", str(folder), "--set", 'baselines=["random"]']
+    words += ["--output-dir", str(folder), "--set", 'baselines=["random"]', *more]
     print(f"training: {' '.join(words[3:])}", flush=True)
-    ended = subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        lines = []
+        for line in process.stdout or ():
+            lines.append(line)
+            if line.startswith(("warm start", "step ")):
+                print(f"         {line}", end="", flush=True)
     try:
         return tuple(_successes(folder, one) for one in ("baseline-random", "before", "after"))  # type: ignore[return-value]
     except OSError:
-        print(ended.stderr.strip()[-500:], file=sys.stderr)
+        print("".join(lines[-5:]), file=sys.stderr)
         return None
 
 

@@ -184,6 +184,10 @@ DEFECTS = {
         graded(lambda given, code: len(given) > 5_000 or given == code),
     ),
     "None is right": ("adversarial_floor", graded(lambda given, code: given in (code, "None"))),
+    "right answers are refused": (
+        "oracle_max",
+        graded(lambda given, code: given == code and int(code[-1]) % 3 > 0),
+    ),
     "the answer is in the question": ("no_solution_leakage", leaky_begin("(expected: {})")),
     "the answer is in the question, in words": (
         "no_solution_leakage",
