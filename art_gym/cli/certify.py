@@ -36,7 +36,7 @@ _ASPECTS: Mapping[str, Sequence[str]] = {
     "fast": ("semantic.resource_envelope",),
 }
 """The words of the verdict, and the beginnings of the ids that decide each."""
-_CONTROL = "statistical.shuffled_control"
+_IMPROVEMENT, _CONTROL = "statistical.improvement", "statistical.shuffled_control"
 
 
 def certify_command(
@@ -99,8 +99,10 @@ def verdict_of(findings: Sequence[Finding]) -> dict[str, bool | None]:
     """Sum findings up: no if one is bad, not known if nothing could be looked at."""
     verdict = {}
     for aspect in _ASPECTS:
-        passed = [one.passed for one in findings if _decides(aspect, one)]
-        verdict[aspect] = False if False in passed else True if True in passed else None
+        passed = {one.id: one.passed for one in findings if _decides(aspect, one)}
+        # Whether it can be learned, only a training shows.
+        known = passed.get(_IMPROVEMENT) if aspect == "learnable" else True in passed.values()
+        verdict[aspect] = False if False in passed.values() else known or None
     return verdict
 
 
@@ -135,26 +137,26 @@ def _badge(verdict: Mapping[str, bool | None]) -> dict[str, Any]:
 
 def _training(name: str, arguments: Mapping[str, Any], *, wanted: bool) -> Iterator[Finding]:
     """Train a small model, and one with shuffled rewards; each takes one to four minutes on two cores."""
-    level, improvement = Level.LEARNABILITY, "statistical.improvement"
+    level = Level.LEARNABILITY
     if not wanted or any(importlib.util.find_spec(module) is None for module in ("torch", "art_trainer")):
         why = "--no-train" if not wanted else 'it needs the trainer: pip install "art-gym[train]"'
-        yield Finding(improvement, level, None, f"no model was trained: {why}")
+        yield Finding(_IMPROVEMENT, level, None, f"no model was trained: {why}")
         return
     with tempfile.TemporaryDirectory() as folder:
         run = _trained(name, arguments, Path(folder) / "run")
         if run is None:
-            yield Finding(improvement, level, False, "training ended with an error", _NO_LEARNING)
+            yield Finding(_IMPROVEMENT, level, False, "training ended with an error", _NO_LEARNING)
             return
         random, before, after = run
         rise, error = _difference(random, after)
         seen = f"a small model solves {after.mean():.0%} of {len(after)} held-out episodes after training, "
         seen += f"{before.mean():.0%} before GRPO, random calls {random.mean():.0%} "
         seen += f"(difference {100 * rise:+.0f} ± {196 * error:.0f} points)"
-        yield Finding(improvement, level, rise > 1.96 * error and rise > 0, seen, _NO_LEARNING)
+        yield Finding(_IMPROVEMENT, level, rise > 1.96 * error and rise > 0, seen, _NO_LEARNING)
         control = {"env": name, "env_args": dict(arguments)}
         run = _trained(_SHUFFLED, control, Path(folder) / "control", "--max-steps", "40")
         if run is None:
-            yield Finding(_CONTROL, level, True, "with shuffled rewards training ended without learning")
+            yield Finding(_CONTROL, level, None, "training with shuffled rewards ended with an error")
             return
         rise, error = _difference(run[1], run[2])
         seen = f"with shuffled rewards GRPO changes success by {100 * rise:+.0f} ± {196 * error:.0f} points"

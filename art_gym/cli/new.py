@@ -105,7 +105,7 @@ def new_command(
     name_here = f"{env_name.module}:{env_name.env_id}"
     print(f"\n{env_name.env_id} is ready to play. Next:")
     print(f"  cd {package}")
-    print(f"  art-gym check {name_here}")
+    print(f"  art-gym certify {name_here}")
     print(f"  art-trainer train --env {name_here} --model scratch")
     print(f'Once it is installed (pip install -e ".[test]"), {env_name.env_id} is enough, in any folder.')
 

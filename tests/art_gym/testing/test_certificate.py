@@ -281,9 +281,9 @@ def test_the_command_writes_verdict_and_badge_and_fails_for_a_bad_finding(tmp_pa
     ran = CliRunner().invoke(app, ["certify", good, "--no-train", "--level", "learnability", *files])
     assert ran.exit_code == 0, ran.output
     found = json.loads((tmp_path / "found.json").read_text())
-    assert found["verdict"] == {"sound": None, "learnable": True, "not hackable": None, "fast": None}
+    assert found["verdict"] == {"sound": None, "learnable": None, "not hackable": None, "fast": None}
     assert "statistical.improvement: no model was trained: --no-train" in ran.output
-    assert json.loads((tmp_path / "badge.json").read_text())["message"] == "learnable"
+    assert json.loads((tmp_path / "badge.json").read_text())["message"] == "nothing"
     (tmp_path / "hollow.py").write_text(HOLLOW)
     ran = CliRunner().invoke(app, ["certify", str(tmp_path / "hollow.py"), "--level", "adversarial"])
     assert ran.exit_code == 1
