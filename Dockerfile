@@ -1,6 +1,6 @@
 # Both commands without an installation: `docker build -t art-gym .`, then `docker run --rm -v "$PWD/runs:/work/runs" art-gym`
 # trains what `make train` does. For an NVIDIA GPU build with
-# `--build-arg TORCH_INDEX=https://download.pytorch.org/whl/cu128` and run with `--gpus all`.
+# `--build-arg TORCH_INDEX=https://download.pytorch.org/whl/cu130` and run with `--gpus all`.
 FROM python:3.11-slim
 
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
@@ -8,7 +8,9 @@ ENV PIP_NO_CACHE_DIR=1 PYTHONUNBUFFERED=1
 
 WORKDIR /source
 COPY . .
-RUN pip install --index-url "$TORCH_INDEX" torch && pip install --constraint constraints.txt ".[train,serve,mcp,openai]"
+# torch first and in the pinned version: another one would give way to the usual index's build, with CUDA.
+RUN pip install --no-deps --constraint constraints.txt --extra-index-url "$TORCH_INDEX" torch \
+    && pip install --constraint constraints.txt ".[train,serve,mcp,openai]"
 
 # Not root: episodes and programs of a model run here.
 RUN useradd --create-home trainer && mkdir -p /work/runs && chown -R trainer /work
