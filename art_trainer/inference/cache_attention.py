@@ -28,7 +28,7 @@ from torch.nn import functional
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from art_trainer.inference.kv_cache import SlotCache, Table, Window
+from art_trainer.inference.kv_cache import CACHE_NAME, SlotCache, Table, Window
 from art_trainer.models.flash_attention import Runs, attend_runs, has_kernels
 from art_trainer.models.tree_attention import unusual_arguments
 
@@ -350,8 +350,8 @@ def sharing_attention(
     model.eval()
     with torch.no_grad(), shared_attention(base):
         model(
-            input_ids=zero, attention_mask=mask, position_ids=zero, past_key_values=cache, use_cache=True,
-            shared_prefixes=probe.attend,
+            input_ids=zero, attention_mask=mask, position_ids=zero, use_cache=True,
+            shared_prefixes=probe.attend, **{CACHE_NAME: cache},
         )  # fmt: skip
     model.train(training)
     if not probe.plain or probe.layers != set(range(layer_count)):

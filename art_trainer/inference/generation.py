@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from art_trainer.inference.kv_cache import CACHE_NAME
 from art_trainer.inference.sampling import SamplingParams, penalize_repetition, sample, sampling_logprobs
 from art_trainer.models.loading import full_precision
 from art_trainer.models.logprobs import rounding_tolerance
@@ -270,7 +271,7 @@ class RecomputeDecoder:
     def _open(self, sequences: list[TokenSequence]) -> None:
         tokens = torch.tensor([s.tokens for s in sequences], device=self._model.device)
         logits, output = self._model(input_ids=tokens, use_cache=True)
-        bucket = _Bucket(sequences, getattr(output, "past_key_values", None))
+        bucket = _Bucket(sequences, getattr(output, CACHE_NAME, None))
         for sequence in sequences:
             self._buckets[sequence] = bucket
         self._model.sample_into(sequences, logits)
@@ -279,7 +280,7 @@ class RecomputeDecoder:
         device = self._model.device
         if bucket.cache is not None:
             last = torch.tensor([[s.tokens[-1]] for s in bucket.sequences], device=device)
-            logits, _ = self._model(input_ids=last, past_key_values=bucket.cache, use_cache=True)
+            logits, _ = self._model(input_ids=last, use_cache=True, **{CACHE_NAME: bucket.cache})
             return logits
         longest = max(len(s.tokens) for s in bucket.sequences)
         tokens = [s.tokens + s.tokens[-1:] * (longest - len(s.tokens)) for s in bucket.sequences]

@@ -32,7 +32,7 @@ from art_trainer.inference.generation import (
     common_prefix_length,
     sampling_mode,
 )
-from art_trainer.inference.kv_cache import SlotCache, Window
+from art_trainer.inference.kv_cache import CACHE_NAME, SlotCache, Window
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.models.loading import full_precision
 from art_trainer.models.logprobs import rounding_tolerance
@@ -300,7 +300,7 @@ class SlotDecoder:
         """
         self._cache.window = window
         inputs = {
-            "input_ids": tokens, "position_ids": positions, "past_key_values": self._cache, "use_cache": True
+            "input_ids": tokens, "position_ids": positions, CACHE_NAME: self._cache, "use_cache": True
         }  # fmt: skip
         if self._attention is FlashRows:
             prompts = prefixes if isinstance(prefixes, Tensor) else None

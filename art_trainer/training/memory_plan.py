@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedConfig
 
 from art_trainer.config import GRPOConfig
-from art_trainer.inference.kv_cache import SlotCache
+from art_trainer.inference.kv_cache import CACHE_NAME, SlotCache
 from art_trainer.inference.policy import Conversation
 from art_trainer.inference.scripted_policy import ScriptedPolicy
 from art_trainer.models.chat_template import ChatFormat
@@ -309,7 +309,7 @@ def _read(model: nn.Module, tokens: int) -> DynamicCache:
     base = base_model(model)
     cache = DynamicCache(config=base.config)
     ids = torch.zeros(1, tokens, dtype=torch.long, device="meta")
-    base.get_decoder()(input_ids=ids, past_key_values=cache, use_cache=True)
+    base.get_decoder()(input_ids=ids, use_cache=True, **{CACHE_NAME: cache})
     return cache
 
 

@@ -17,6 +17,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
+from art_trainer.inference.kv_cache import CACHE_NAME
 from art_trainer.inference.sampling import SamplingParams, penalize_repetition, sample
 from tests.art_trainer.tiny_models import full_logprobs
 from tests.wrappers.judging.judge_server import JudgeServer, Reply
@@ -196,14 +197,14 @@ class EngineServer(JudgeServer):
             sampling = replace(sampling, top_k=20)
         tokens, logprobs, ended = list(prompt), list[float](), False
         with torch.inference_mode():
-            cache = model(torch.tensor([prompt[:-1]]), use_cache=True).past_key_values
+            cache = getattr(model(torch.tensor([prompt[:-1]]), use_cache=True), CACHE_NAME)
             kept = self.caches.setdefault(tuple(prompt), copy.deepcopy(cache))
             if self.fault == "a stale prefix cache":
                 cache = copy.deepcopy(kept)
             for uniform in np.random.default_rng(asked.get("seed")).random(
                 sampling.max_new_tokens, np.float32
             ):
-                logits = model(torch.tensor([tokens[-1:]]), past_key_values=cache).logits[:, -1]
+                logits = model(torch.tensor([tokens[-1:]]), **{CACHE_NAME: cache}).logits[:, -1]
                 logits = penalize_repetition(logits, [tokens], sampling.repetition_penalty)
                 token, logprob = sample(logits, torch.tensor([uniform]), sampling)
                 tokens, logprobs = tokens + token.tolist(), logprobs + logprob.tolist()

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from art_trainer.cli.main import app
 from art_trainer.config import GRPOConfig
 from art_trainer.errors import ConfigError
-from art_trainer.inference.kv_cache import SlotCache, Window
+from art_trainer.inference.kv_cache import CACHE_NAME, SlotCache, Window
 from art_trainer.models.loading import ModelOptions
 from art_trainer.models.optim import make_optimizer, optimizer_bytes
 from art_trainer.rollout.envs import env_maker
@@ -82,7 +82,7 @@ def test_the_cache_is_what_the_sampler_allocates(family: str) -> None:
     cache.reserve(rows, positions)
     cache.window = Window(torch.arange(1), slice(0, 1), torch.zeros(1, 1, dtype=torch.long), 1)
     with torch.no_grad():
-        model(input_ids=torch.zeros(1, 1, dtype=torch.long), past_key_values=cache, use_cache=True)
+        model(input_ids=torch.zeros(1, 1, dtype=torch.long), use_cache=True, **{CACHE_NAME: cache})
     allocated = sum(states.nbytes for layer in cache.slots for states in (layer.own.keys, layer.own.values))
     assert sizes(plan)["KV cache"] == allocated
     empty = empty_model(tiny_config(family), ModelOptions(device="cpu"))
@@ -96,7 +96,7 @@ def test_activations_are_what_autograd_saves(family: str, lora: int | None) -> N
     tokens = 96
     ids = torch.zeros(1, tokens, dtype=torch.long)
     with saved_bytes(model) as saved:
-        out = base.get_decoder()(input_ids=ids, past_key_values=DynamicCache(), use_cache=True)
+        out = base.get_decoder()(input_ids=ids, use_cache=True, **{CACHE_NAME: DynamicCache()})
     assert out.last_hidden_state.requires_grad
     empty = empty_model(tiny_config(family), ModelOptions(device="cpu", lora=lora))
     estimate = activation_bytes_per_token(empty) * tokens
