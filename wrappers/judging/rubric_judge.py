@@ -1,17 +1,16 @@
 """``RubricJudge`` scores attempts by a rubric without a model; the four classic criteria.
 
-Without an expected result nothing in a transcript tells whether it is right: what counts as accuracy then is the
-form of the attempt, which can be had without solving the task. An environment that gives the expected result
-(``facts``) is judged better.
+Without an expected result nothing in a transcript tells whether it is right: what counts as accuracy then is
+the form of the attempt, which can be had without solving the task. An environment that gives the expected
+result (``facts``) is judged better.
 """
 
 from __future__ import annotations
 
 import math
-import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import SequenceMatcher
 from numbers import Real
 from typing import Any, Final, NamedTuple
