@@ -2,6 +2,7 @@
 
 import fnmatch
 import json
+import sys
 import time
 from pathlib import Path
 
@@ -26,6 +27,17 @@ CODES = [
     f"{word}-{number}" for number, word in enumerate("amber birch cedar delta ember flint".split() * 7, 100)
 ]
 NAMES = [f"{first} {last}" for first in ("Ada", "Bo", "Cy", "Di", "Ed", "Flo") for last in "KLMNOPQ"]
+
+
+@pytest.fixture(autouse=True)
+def imports_of_their_own(monkeypatch):
+    """Other tests have files of the same names."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if "." not in name and (ENVIRONMENTS / f"{name}.py").exists():
+            del sys.modules[name]
 
 
 def tasks(test=12):
