@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import art_gym  # noqa: F401 (registers the environments)
+from art_gym import lookup
 from art_gym.cli.app import app
 from art_gym.env import TextEnv
 from art_gym.errors import ToolError
@@ -33,11 +34,15 @@ NAMES = [f"{first} {last}" for first in ("Ada", "Bo", "Cy", "Di", "Ed", "Flo") f
 def imports_of_their_own(monkeypatch):
     """Other tests have files of the same names."""
     monkeypatch.setattr(sys, "path", list(sys.path))
-    before = set(sys.modules)
+    monkeypatch.setattr(lookup, "_registered_by", {})
+    modules, ids = set(sys.modules), set(gym.registry)
     yield
-    for name in set(sys.modules) - before:
-        if "." not in name and (ENVIRONMENTS / f"{name}.py").exists():
+    for name in set(sys.modules) - modules:
+        if "." not in name and (name == "hollow" or (ENVIRONMENTS / f"{name}.py").exists()):
             del sys.modules[name]
+    for env_id in set(gym.registry) - ids:
+        if env_id != CONTROL:  # its module stays
+            del gym.registry[env_id]
 
 
 def tasks(test=12):
@@ -252,6 +257,10 @@ def test_a_planted_defect_is_found_under_its_name(what):
     names, attributes = DEFECTS[what]
     env = type("Defective", (CodesEnv,), {"__doc__": DOCSTRING, **attributes})()
     seen = bad(found(env))
+    for opened in attributes.get("opened", ()):
+        if hasattr(opened, "close"):
+            opened.close()
+    attributes.get("opened", []).clear()
     assert any(name.endswith(wanted) for name in seen for wanted in names.split()), seen
 
 
@@ -267,6 +276,15 @@ def test_answers_that_stand_where_they_must_not():
     for innocent in (None, "", True, "Who", "amb", 1):
         assert not _leak(innocent, shown, "{}")
     assert not _leak("amber-1", [shown[0], ("no amber-1 here", 'look("amber-1")')], "")
+
+
+def test_without_players_nothing_is_known_of_what_is_paid():
+    env = CodesEnv()
+    env.baselines, env.teachers = {}, {}
+    seen = found(env)
+    assert not bad(seen)
+    assert seen["adversarial.search"].evidence == "there are no baselines['random'] to play"
+    assert seen["runtime.task_declaration_accuracy"].passed
 
 
 def test_a_shuffled_reward_is_that_of_an_earlier_episode():
