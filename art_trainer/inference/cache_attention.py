@@ -28,7 +28,8 @@ from torch.nn import functional
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from art_trainer.inference.kv_cache import CACHE_NAME, SlotCache, Table, Window
+from art_trainer.inference.kv_cache import SlotCache, Table, Window
+from art_trainer.models.cache_name import CACHE_NAME
 from art_trainer.models.flash_attention import Runs, attend_runs, has_kernels
 from art_trainer.models.tree_attention import unusual_arguments
 

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from art_trainer.inference.kv_cache import CACHE_NAME
 from art_trainer.inference.sampling import SamplingParams, penalize_repetition, sample, sampling_logprobs
+from art_trainer.models.cache_name import CACHE_NAME
 from art_trainer.models.loading import full_precision
 from art_trainer.models.logprobs import rounding_tolerance
 from art_trainer.models.tree_attention import can_prune, pruned

@@ -24,10 +24,7 @@ from transformers.cache_utils import (
     DynamicSlidingWindowLayer,
 )
 from transformers.configuration_utils import PreTrainedConfig
-from transformers.modeling_outputs import BaseModelOutputWithPast
 
-CACHE_NAME = "cache" if hasattr(BaseModelOutputWithPast(), "cache") else "past_key_values"
-"""What models call their cache, as an argument and in their output: Transformers renamed it in 5.24."""
 SMALL_TABLES = 2**29
 """Bytes of all tables below which they are kept from one rollout to the next."""
 SMALL_LASTING_TABLES = 2**32

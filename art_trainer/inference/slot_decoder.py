@@ -32,8 +32,9 @@ from art_trainer.inference.generation import (
     common_prefix_length,
     sampling_mode,
 )
-from art_trainer.inference.kv_cache import CACHE_NAME, SlotCache, Window
+from art_trainer.inference.kv_cache import SlotCache, Window
 from art_trainer.inference.sampling import SamplingParams
+from art_trainer.models.cache_name import CACHE_NAME
 from art_trainer.models.loading import full_precision
 from art_trainer.models.logprobs import rounding_tolerance
 

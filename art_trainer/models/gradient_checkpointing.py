@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from art_trainer.errors import UnsupportedModelError
+from art_trainer.models.cache_name import CACHE_NAME
 from art_trainer.models.tree_attention import tree_attention
 
 
@@ -61,9 +62,8 @@ def enable_gradient_checkpointing(model: nn.Module) -> int:
 
 def _forward(layer: Any, hidden_states: Tensor, **arguments: Any) -> Any:
     plain = type(layer).forward
-    # A cache must be written once, not again in the backward pass. Transformers names it `cache` since 5.24.
-    caches = (arguments.get(name) for name in ("cache", "past_key_values"))
-    if not torch.is_grad_enabled() or any(cache is not None for cache in caches):
+    # A cache must be written once, not again in the backward pass.
+    if not torch.is_grad_enabled() or arguments.get(CACHE_NAME) is not None:
         return plain(layer, hidden_states, **arguments)
     over_a_tree = arguments.get("tree") is not None
 

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedConfig
 
 from art_trainer.config import GRPOConfig
-from art_trainer.inference.kv_cache import CACHE_NAME, SlotCache
+from art_trainer.inference.kv_cache import SlotCache
 from art_trainer.inference.policy import Conversation
 from art_trainer.inference.scripted_policy import ScriptedPolicy
+from art_trainer.models.cache_name import CACHE_NAME
 from art_trainer.models.chat_template import ChatFormat
 from art_trainer.models.loading import DTYPES, ModelOptions, add_lora_adapter
 from art_trainer.models.memory import WorkSizes

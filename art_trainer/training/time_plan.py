@@ -85,7 +85,7 @@ _SMALL, _SECONDS, _STEPS = 2**25, 1.0, 4
 def measured_seconds(
     model: nn.Module, config: GRPOConfig, options: ModelOptions, shape: EpisodeShape, plan: TrainingPlan
 ) -> np.ndarray:
-    """Measure reading, some decode steps and an update of one micro-batch; arguments as of ``plan_training``.
+    """Measure reading, decode steps and an optimizer step; arguments as of ``plan_training``.
 
     Returns [2, 3]: a row in contexts of the shortest episodes, and one of the longest.
     """

@@ -17,8 +17,8 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from art_trainer.inference.kv_cache import CACHE_NAME
 from art_trainer.inference.sampling import SamplingParams, penalize_repetition, sample
+from art_trainer.models.cache_name import CACHE_NAME
 from tests.art_trainer.tiny_models import full_logprobs
 from tests.wrappers.judging.judge_server import JudgeServer, Reply
 
