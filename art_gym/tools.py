@@ -117,9 +117,9 @@ class Tool:
             parts.append(f"{parameter.name}: {parameter.type_name}{default}")
         return f"{self.name}({', '.join(parts)})"
 
-    def example(self) -> str:
-        """A valid call with the required arguments."""
-        return self.render({p.name: p.example() for p in self.parameters if p.required})
+    def example(self, **given: Any) -> str:
+        """A valid call with the required arguments, and those that are given."""
+        return self.render({p.name: p.example() for p in self.parameters if p.required} | given)
 
     def render(self, arguments: Mapping[str, Any]) -> str:
         """Write a call with these arguments, required ones by position; the parser reads it back."""

@@ -24,18 +24,14 @@ from art_gym.testing.certificate import Finding, Level, Survey, certify
 
 _SHUFFLED = "art_gym.testing.shuffled_reward:testing/ShuffledReward-v0"
 
-_ASPECTS: Mapping[str, Sequence[str]] = {
-    "sound": ("contract.", "runtime.", "semantic.", "reward.", "tasks."),
-    "learnable": (
-        "statistical.reward",
-        "statistical.headroom",
-        "statistical.training",
-        "statistical.improvement",
-    ),
-    "not hackable": ("semantic.canary_floor", "statistical.adversarial", "statistical.gameability"),
-    "fast": ("semantic.resource_envelope",),
+_ASPECTS = {
+    Level.CONTRACT: "sound",
+    Level.BEHAVIOUR: "sound",
+    Level.LEARNABILITY: "learnable",
+    Level.ADVERSARIAL: "not hackable",
 }
-"""The words of the verdict, and the beginnings of the ids that decide each."""
+_COST, _FAST = "semantic.resource_envelope", "fast"
+"""The words of the verdict, by what is looked at."""
 _IMPROVEMENT, _CONTROL = "statistical.improvement", "statistical.shuffled_control"
 
 
@@ -82,7 +78,7 @@ def certify_command(
     print(f"\n{found.id}, in {time.monotonic() - started:.0f} s:")
     words = {True: "yes", False: "NO", None: "not known"}
     for aspect, good in verdict.items():
-        wrong = ", ".join(one.id for one in findings if one.passed is False and _decides(aspect, one))
+        wrong = ", ".join(one.id for one in findings if one.passed is False and aspect_of(one) == aspect)
         print(f"  {aspect:13}{words[good]}{f' ({wrong})' if wrong else ''}")
     with user_errors():
         if json_file is not None:
@@ -95,24 +91,20 @@ def certify_command(
     raise typer.Exit(1 if any(one.passed is False for one in findings) else 0)
 
 
+def aspect_of(finding: Finding) -> str:
+    """The word of the verdict that a finding bears on."""
+    return _FAST if finding.id == _COST else _ASPECTS[finding.level]
+
+
 def verdict_of(findings: Sequence[Finding]) -> dict[str, bool | None]:
     """Sum findings up: no if one is bad, not known if nothing could be looked at."""
-    verdict = {}
-    for aspect in _ASPECTS:
-        passed = {one.id: one.passed for one in findings if _decides(aspect, one)}
+    verdict: dict[str, bool | None] = {}
+    for aspect in dict.fromkeys((*_ASPECTS.values(), _FAST)):
+        passed = {one.id: one.passed for one in findings if aspect_of(one) == aspect}
         # Whether it can be learned, only a training shows.
         known = passed.get(_IMPROVEMENT) if aspect == "learnable" else True in passed.values()
         verdict[aspect] = False if False in passed.values() else known or None
     return verdict
-
-
-def _decides(aspect: str, finding: Finding) -> bool:
-    """Whether a finding is of this aspect: of the one with the longest beginning of its id."""
-    lengths = {
-        name: max(map(len, filter(finding.id.startswith, starts)), default=0)
-        for name, starts in _ASPECTS.items()
-    }
-    return lengths[aspect] > 0 and lengths[aspect] == max(lengths.values())
 
 
 def _show(finding: Finding) -> None:

@@ -45,7 +45,7 @@ def attacks(env: Any) -> Iterator[tuple[str, Baseline]]:
     Without tools the payload is the reply.
 
     Args:
-        env: A text environment; ``max_turns`` and ``baselines["random"]`` if it has them.
+        env: A text environment.
     """
     tools: Mapping[str, Tool] = getattr(env, "tools", {})
     others = tuple(tool for tool in tools.values() if not tool.ends)
@@ -61,7 +61,7 @@ def attacks(env: Any) -> Iterator[tuple[str, Baseline]]:
     for tool in tools.values():
         for parameter in tool.parameters:
             for value in _constants(parameter):
-                reply = tool.render({**_required(tool), parameter.name: value})
+                reply = tool.example(**{parameter.name: value})
                 yield f"always {reply}", partial(_reply, partial(_same, reply))
 
 
@@ -81,13 +81,9 @@ def _constants(parameter: Parameter) -> tuple[Any, ...]:
     )
 
 
-def _required(tool: Tool) -> dict[str, Any]:
-    return {parameter.name: parameter.example() for parameter in tool.parameters if parameter.required}
-
-
 def _call(tool: Tool, payload: Callable[[str], str], seen: str) -> str:
     texts = {parameter.name: payload(seen) for parameter in tool.parameters if parameter.kind in (str, Code)}
-    return tool.render(_required(tool) | texts)
+    return tool.example(**texts)
 
 
 def _same(reply: str, seen: str) -> str:

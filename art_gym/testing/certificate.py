@@ -26,6 +26,7 @@ import gymnasium as gym
 import numpy as np
 
 from art_gym.baselines import Baseline, noisy, players
+from art_gym.env import truncate
 from art_gym.testing.attacks import attacks
 from art_gym.testing.checker import ADVICE, check_results
 from art_gym.testing.degenerate import degenerate_policies
@@ -122,15 +123,12 @@ class Survey:
         ends = [tool for tool in getattr(self.bare, "tools", {}).values() if tool.ends and tool.parameters]
         told = []
         for seed in range(self.episodes if ends else 0):
-            _, info = self.env.reset(seed=seed)
-            while "success" not in info:
-                *_, info = self.env.step("")
-            leaves = list(_leaves(info["facts"].get("expected")))
+            self.env.reset(seed=seed)
+            leaves = list(_leaves(truncate(self.env)["facts"].get("expected")))
             accepted = False
             for tool, leaf in itertools.product(ends, leaves):
                 self.env.reset(seed=seed)
-                required = {one.name: one.example() for one in tool.parameters if one.required}
-                *_, info = self.env.step(tool.render(required | {tool.parameters[0].name: leaf}))
+                *_, info = self.env.step(tool.example(**{tool.parameters[0].name: leaf}))
                 accepted = accepted or bool(info.get("success"))
             if leaves:
                 told.append(accepted)

@@ -14,11 +14,12 @@ from typer.testing import CliRunner
 import art_gym  # noqa: F401 (registers the environments)
 from art_gym import lookup
 from art_gym.cli.app import app
+from art_gym.cli.certify import verdict_of
 from art_gym.env import TextEnv
 from art_gym.errors import ToolError
 from art_gym.lookup import make_env
 from art_gym.tasks import Task
-from art_gym.testing.certificate import Level, Survey, _leak, certify
+from art_gym.testing.certificate import Finding, Level, Survey, _leak, certify
 from art_gym.testing.shuffled_reward import CONTROL, ShuffledReward
 from art_gym.tools import Outcome, tool
 from tests.art_gym.toys import DOCSTRING
@@ -114,12 +115,14 @@ def slow(self, task):
 
 
 def keep_file(self, task):
-    self.__class__.opened.append(open("/dev/null"))  # noqa: SIM115
+    if len(self.opened) < 300:  # no more than a process may have
+        self.opened.append(open("/dev/null"))  # noqa: SIM115
     return task.prompt
 
 
 def keep_memory(self, task):
-    self.__class__.opened.append(np.ones(20_000))
+    if len(self.opened) < 1_000:
+        self.opened.append(np.ones(20_000))
     return task.prompt
 
 
@@ -242,9 +245,9 @@ DEFECTS = {
 """What is wrong, the ids under which it may be found, and the attributes that make it so."""
 
 
-def found(env, **limits):
-    survey = Survey(env, **{"episodes": 40, "seconds": 0.3} | limits)
-    return {one.id: one for one in certify(survey, [level for level in Level if level is not Level.CONTRACT])}
+def found(env, seconds=0.3):
+    levels = [level for level in Level if level is not Level.CONTRACT]
+    return {one.id: one for one in certify(Survey(env, episodes=40, seconds=seconds), levels)}
 
 
 def bad(findings):
@@ -256,7 +259,7 @@ def bad(findings):
 def test_a_planted_defect_is_found_under_its_name(what):
     names, attributes = DEFECTS[what]
     env = type("Defective", (CodesEnv,), {"__doc__": DOCSTRING, **attributes})()
-    seen = bad(found(env))
+    seen = bad(found(env, seconds=1.0 if "opened" in attributes else 0.3))
     for opened in attributes.get("opened", ()):
         if hasattr(opened, "close"):
             opened.close()
@@ -303,6 +306,18 @@ def test_a_shuffled_reward_is_that_of_an_earlier_episode():
         paid.append(reward)
     assert 4 < sum(one != other for one, other in zip(paid, earned, strict=True)) < 16
     assert gym.make(CONTROL, env="art/Email-v0", env_args={"difficulty": 1}).unwrapped.spec.id == CONTROL
+
+
+def test_whatever_is_bad_makes_its_part_of_the_verdict_bad():
+    findings = [Finding(f"{level}.x", level, True, "") for level in Level]
+    findings += [Finding("semantic.resource_envelope", Level.BEHAVIOUR, True, "")]
+    assert verdict_of(findings) == {"sound": True, "learnable": None, "not hackable": True, "fast": True}
+    learned = Finding("statistical.improvement", Level.LEARNABILITY, True, "")
+    assert verdict_of([*findings, learned])["learnable"] is True
+    parts = ["sound", "sound", "learnable", "not hackable"]
+    for level, part in zip(Level, parts, strict=True):
+        verdict = verdict_of([*findings, learned, Finding("the check met an error", level, False, "")])
+        assert [name for name, good in verdict.items() if good is False] == [part]
 
 
 def test_the_command_writes_verdict_and_badge_and_fails_for_a_bad_finding(tmp_path):
