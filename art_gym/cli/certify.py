@@ -128,7 +128,7 @@ def _badge(verdict: Mapping[str, bool | None]) -> dict[str, Any]:
 
 
 def _training(name: str, arguments: Mapping[str, Any], *, wanted: bool) -> Iterator[Finding]:
-    """Train a small model, and one with shuffled rewards; each takes one to four minutes on two cores."""
+    """Train a small model and, if it learns, one with shuffled rewards: some minutes each."""
     level = Level.LEARNABILITY
     if not wanted or any(importlib.util.find_spec(module) is None for module in ("torch", "art_trainer")):
         why = "--no-train" if not wanted else 'it needs the trainer: pip install "art-gym[train]"'
@@ -136,19 +136,22 @@ def _training(name: str, arguments: Mapping[str, Any], *, wanted: bool) -> Itera
         return
     with tempfile.TemporaryDirectory() as folder:
         run = _trained(name, arguments, Path(folder) / "run")
-        if run is None:
-            yield Finding(_IMPROVEMENT, level, False, "training ended with an error", _NO_LEARNING)
+        if isinstance(run, str):
+            yield Finding(_IMPROVEMENT, level, False, f"training ended early: {run}", _NO_LEARNING)
             return
         random, before, after = run
         rise, error = _difference(random, after)
         seen = f"a small model solves {after.mean():.0%} of {len(after)} held-out episodes after training, "
         seen += f"{before.mean():.0%} before GRPO, random calls {random.mean():.0%} "
         seen += f"(difference {100 * rise:+.0f} ± {196 * error:.0f} points)"
-        yield Finding(_IMPROVEMENT, level, rise > 1.96 * error and rise > 0, seen, _NO_LEARNING)
+        learned = rise > 1.96 * error and rise > 0
+        yield Finding(_IMPROVEMENT, level, learned, seen, _NO_LEARNING)
+        if not learned:
+            return
         control = {"env": name, "env_args": dict(arguments)}
         run = _trained(_SHUFFLED, control, Path(folder) / "control", "--max-steps", "40")
-        if run is None:
-            yield Finding(_CONTROL, level, None, "training with shuffled rewards ended with an error")
+        if isinstance(run, str):
+            yield Finding(_CONTROL, level, None, f"training with shuffled rewards ended early: {run}")
             return
         rise, error = _difference(run[1], run[2])
         seen = f"with shuffled rewards GRPO changes success by {100 * rise:+.0f} ± {196 * error:.0f} points"
@@ -158,10 +161,8 @@ def _training(name: str, arguments: Mapping[str, Any], *, wanted: bool) -> Itera
 _NO_LEARNING = "docs/guides/it-does-not-learn.md has what to look at, symptom by symptom."
 
 
-def _trained(
-    name: str, arguments: Mapping[str, Any], folder: Path, *more: str
-) -> tuple[Any, Any, Any] | None:
-    """Success of random calls, and of a model before and after GRPO; ``None`` if the run failed."""
+def _trained(name: str, arguments: Mapping[str, Any], folder: Path, *more: str) -> list[np.ndarray] | str:
+    """Success of random calls, and of a model before and after GRPO; why not, if the run ended early."""
     words = [sys.executable, "-m", "art_trainer", "train", "--env", name, "--model", "scratch"]
     for key, value in arguments.items():
         words += ["--env-args", f"{key}={json.dumps(value)}"]
@@ -173,11 +174,9 @@ def _trained(
             lines.append(line)
             if line.startswith(("warm start", "step ")):
                 print(f"         {line}", end="", flush=True)
-    try:
-        return tuple(_successes(folder, one) for one in ("baseline-random", "before", "after"))  # type: ignore[return-value]
-    except OSError:
-        print("".join(lines[-5:]), file=sys.stderr)
-        return None
+    if process.returncode:
+        return lines[-1].strip() if lines else f"exit code {process.returncode}"
+    return [_successes(folder, name) for name in ("baseline-random", "before", "after")]
 
 
 def _successes(folder: Path, name: str) -> np.ndarray:
