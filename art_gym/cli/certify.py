@@ -153,8 +153,10 @@ def _training(name: str, arguments: Mapping[str, Any], *, wanted: bool) -> Itera
         if isinstance(run, str):
             yield Finding(_CONTROL, level, None, f"training with shuffled rewards ended early: {run}")
             return
-        rise, error = _difference(run[1], run[2])
-        seen = f"with shuffled rewards GRPO changes success by {100 * rise:+.0f} ± {196 * error:.0f} points"
+        random, before, after = run
+        rise, error = _difference(before, after)
+        seen = f"by shuffled rewards imitation comes to {before.mean():.0%} and GRPO to {after.mean():.0%} "
+        seen += f"(difference {100 * rise:+.0f} ± {196 * error:.0f} points)"
         yield Finding(_CONTROL, level, rise <= 3 * error, seen, "Success does not come from the reward.")
 
 

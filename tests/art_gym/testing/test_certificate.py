@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import art_gym  # noqa: F401 (registers the environments)
 from art_gym import lookup
 from art_gym.cli.app import app
-from art_gym.cli.certify import verdict_of
+from art_gym.cli.certify import _training, verdict_of
 from art_gym.env import TextEnv
 from art_gym.errors import ToolError
 from art_gym.lookup import make_env
@@ -318,6 +318,20 @@ def test_whatever_is_bad_makes_its_part_of_the_verdict_bad():
     for level, part in zip(Level, parts, strict=True):
         verdict = verdict_of([*findings, learned, Finding("the check met an error", level, False, "")])
         assert [name for name, good in verdict.items() if good is False] == [part]
+
+
+@pytest.mark.e2e
+def test_a_training_that_ends_early_says_why():
+    (finding,) = _training("no/Such-v0", {}, wanted=True)
+    assert finding.passed is False
+    assert "no environment 'no/Such-v0'" in finding.evidence
+
+
+@pytest.mark.e2e
+def test_a_small_model_learns_an_environment_and_not_its_shuffled_rewards():
+    learned, control = _training(str(ENVIRONMENTS / "calculator.py"), {}, wanted=True)
+    assert learned.passed, learned
+    assert control.passed, control
 
 
 def test_the_command_writes_verdict_and_badge_and_fails_for_a_bad_finding(tmp_path):
