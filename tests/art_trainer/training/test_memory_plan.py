@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 from art_trainer.cli.main import app
 from art_trainer.config import GRPOConfig
 from art_trainer.errors import ConfigError
-from art_trainer.models.cache_name import CACHE_NAME, SlotCache, Window
+from art_trainer.inference.kv_cache import SlotCache, Window
+from art_trainer.models.cache_name import CACHE_NAME
 from art_trainer.models.loading import ModelOptions
 from art_trainer.models.optim import make_optimizer, optimizer_bytes
 from art_trainer.rollout.envs import env_maker

@@ -291,7 +291,8 @@ def test_a_server_that_stops_ends_streams_that_are_read(runs, caplog):
             answer = web.send(web.build_request("GET", f"{url}api/stream"), stream=True)
             lines = answer.iter_lines()
             assert next(lines) == "retry: 2000"
-        assert any(line.startswith("data: [") for line in lines), "it ends, and whole"
+            assert any(line.startswith("data: [") for line in lines)
+        list(lines)  # it ends, and whole: httpx2 raises for half a chunk
         answer.close()
     assert caplog.text == ""
 
