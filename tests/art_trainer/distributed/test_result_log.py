@@ -197,9 +197,12 @@ def test_kill_9_keeps_what_was_acknowledged(folder: Path, tmp_path: Path) -> Non
         members = [one.member for one in found.replay()]
     assert members[: acknowledged + 1] == list(range(acknowledged + 1))
     wal = tmp_path / "torn" / f"{FILE}-wal"
-    wal.write_bytes(wal.read_bytes()[:-1000])  # the tail of the last commit is torn
+    data = wal.read_bytes()
+    wal.write_bytes(data[: len(data) // 2 + 1000])  # torn within a page; the kill itself may have torn the end
     with closing(ResultLog(tmp_path / "torn")) as torn:
-        assert [one.member for one in torn.replay()] == members[:-1]
+        left = [one.member for one in torn.replay()]
+    assert 0 < len(left) < len(members)
+    assert left == members[: len(left)]
 
 
 def test_a_log_belongs_to_one_run(log: ResultLog) -> None:
