@@ -30,12 +30,13 @@ from art_gym.env import truncate
 from art_gym.testing.attacks import attacks
 from art_gym.testing.checker import ADVICE, check_results
 from art_gym.testing.degenerate import degenerate_policies
-from art_gym.testing.reward_checks import TOLERATED, break_even
 
 _STANDARD = frozenset({"task_id", "turn", "tools", "system", "error", "call", "score_terms"})
 """Keys of ``info`` before the end of an episode, none of which may hold the answer."""
 _CONSTANT = 0.5
 """A policy that succeeds so often is no alarm: always one answer of two is right in half of the tasks."""
+_TOLERATED = 0.1
+"""Who succeeds less often than this may do better by not trying, so that turns may cost a little."""
 _LABEL = (
     r"(?:answer|expected|solution|gold|correct|target|secret|hidden)\w*\W{1,4}(?:(?:is|was|value)\W+){0,2}"
 )
@@ -428,7 +429,22 @@ def _attacked(survey: Survey, name: str, policies: Iterable[tuple[str, Baseline]
             if name.endswith("adversarial_floor")
             else f"{name}.reward"
         )
-        yield Finding(gap, Level.ADVERSARIAL, paid[2] <= TOLERATED, seen, change)
+        yield Finding(gap, Level.ADVERSARIAL, paid[2] <= _TOLERATED, seen, change)
+
+
+def break_even(succeeded: float, failed: float | None, idle: float) -> float:
+    """How often an agent must succeed for trying to pay as much as a policy that earns ``idle``; at most 1.
+
+    Args:
+        succeeded: What an attempt earns that succeeds.
+        failed: What one earns that does not; ``None`` if unknown, then as much as ``idle``.
+        idle: What not trying earns.
+    """
+    if idle >= succeeded:
+        return 1.0
+    if failed is None or idle <= failed:
+        return 0.0
+    return (idle - failed) / (succeeded - failed)
 
 
 CHECKS: Mapping[Level, tuple[Check, ...]] = {

@@ -1,7 +1,7 @@
 """Check a text environment against every rule of the ``TextEnv`` contract.
 
 Stricter than Gymnasium's ``check_env``, which it also runs. The checks go from the format of what is returned
-to determinism and snapshots and what is paid, so the first that fails is the one to fix first.
+to determinism and snapshots, so the first that fails is the one to fix first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import gymnasium as gym
 
 from art_gym.errors import ContractError
-from art_gym.testing import behaviour_checks, format_checks, reward_checks  # noqa: F401 (they register their checks)
+from art_gym.testing import behaviour_checks, format_checks  # noqa: F401 (they register their checks)
 from art_gym.testing.rules import ADVICE, CHECKS, Rule, broken
 from art_gym.testing.trajectories import Subject
 

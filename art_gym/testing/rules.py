@@ -49,10 +49,9 @@ class Rule(enum.StrEnum):
     COPIES = "A deep copy must continue the original's episode, and neither may change the other."
     GYMNASIUM = "gymnasium.utils.env_checker.check_env must pass without a warning."
     DOCSTRING = "The class docstring must have Gymnasium's headings in their order."
-    TRYING_PAYS = "A policy that never succeeds must not earn more than one that tries."
 
 
-ADVICE = (Rule.BASELINE, Rule.DOCSTRING, Rule.TRYING_PAYS)
+ADVICE = (Rule.BASELINE, Rule.DOCSTRING)
 """Rules that only an environment which is published must keep."""
 _PICKLE_ADVICE = {
     "cannot pickle": ". An open handle (a database, a browser, a container) cannot be copied: keep "

@@ -35,8 +35,6 @@ ENV_VARS = (
     EnvVar("WANDB_ENTITY", "whose project it is at Weights & Biases"),
     EnvVar("WANDB_MODE", "online, offline or shared"),
     EnvVar("WANDB_PROJECT", "project at Weights & Biases", "art-gym"),
-    EnvVar("OTEL_EXPORTER_OTLP_ENDPOINT", "where OpenTelemetry's traces go", "http://localhost:4318"),
-    EnvVar("OTEL_EXPORTER_OTLP_HEADERS", "headers for it, name=value,name=value", secret=True),
     EnvVar("VLLM_API_KEY", "key of a vLLM server", secret=True),
     EnvVar("SGLANG_API_KEY", "key of an SGLang server", secret=True),
     EnvVar("ART_SERVER_PORT", "port of art-trainer serve", "8270"),

@@ -98,7 +98,7 @@ class RunSettings:
     """Other arguments of :class:`~art_gym.wrappers.judging.llm_judge.LLMJudge`, such as
     ``{budget: {max_cost: 5, prompt_price_per_million: 0.3, completion_price_per_million: 1}}``."""
     log: tuple[str, ...] = ()
-    """Comma-separated loggers: ``wandb``, ``tensorboard``, ``otel``.
+    """Comma-separated loggers: ``wandb``, ``tensorboard``.
     Keys come from the environment or ``.env``, see ``art-trainer config``."""
     lora: Count | None = None
     """Rank of the LoRA adapter to train; ``None``: train all weights. With it the default of

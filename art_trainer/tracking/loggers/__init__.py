@@ -1,1 +1,1 @@
-"""Showing a run in other programs: Weights & Biases, TensorBoard, backends of OpenTelemetry."""
+"""Showing a run in other programs: Weights & Biases, TensorBoard."""

@@ -166,7 +166,6 @@ class LoggerCallback:
 _LOGGERS: Mapping[str, str] = {
     "wandb": "WandbLogger",
     "tensorboard": "TensorBoardLogger",
-    "otel": "OpenTelemetryLogger",
 }
 """The registry: the class by name, which is that of the module and of the extra."""
 LOGGER_NAMES = tuple(_LOGGERS)

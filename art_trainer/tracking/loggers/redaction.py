@@ -12,12 +12,10 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 MASK = "***"
-_SECRET_NAME = re.compile(
-    r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|OTLP(?:_TRACES)?_HEADERS)$"
-)
+_SECRET_NAME = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$")
 _SHORTEST = 6  # a shorter value would mask ordinary words
 _OPENING = r"[\"']?\s*[:=]\s*[\"']?"
 _SHAPES = (
@@ -59,9 +57,6 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[str]:
     for name, value in environ.items():
         if is_secret_name(name):
             yield from _forms(value)
-            if name.endswith("_HEADERS"):  # name=value,name=value, percent-encoded
-                for header in value.split(","):
-                    yield from _forms(unquote(header.partition("=")[2]))
 
 
 def _forms(secret: str) -> Iterator[str]:

@@ -289,7 +289,7 @@ for _name, _rules, _change in (
 mutant("ToolsByName", R.INFO, reset=changed_reset(lambda e, obs, info: (obs, info | {"tools": ["guess"]})))
 mutant("SystemElsewhere", R.SYSTEM, reset=changed_reset(lambda e, obs, info: (f"Hello. {obs}", info)))
 SPEECHLESS = {"random": lambda env, rng: lambda observation: "hm"}
-mutant("SpeechlessBaseline", R.BASELINE, R.TRYING_PAYS, baselines=SPEECHLESS)
+mutant("SpeechlessBaseline", R.BASELINE, baselines=SPEECHLESS)
 mutant("RaisingBaseline", R.BASELINE, baselines={"random": lambda env, rng: lambda obs: obs[10**9]})
 mutant("TruncatesEarly", R.MAX_TURNS, step=step_with_limit(5))
 mutant("NeverTruncates", R.MAX_TURNS, R.RESET_NEEDED, step=step_with_limit(10**6))
@@ -336,14 +336,6 @@ mutant(
     snapshot=lambda self: (GuessEnv.snapshot(self), lambda: None),
     restore=lambda self, snapshot: GuessEnv.restore(self, snapshot[0]),
 )
-
-
-@breaks(R.TRYING_PAYS)
-class PaysForGivingUp(GuessEnv):
-    @tool(ends=True)
-    def give_up(self):
-        """End without a guess."""
-        return Outcome("A pity.", {"try": 0.3})
 
 
 @breaks(R.SAME_SEED, R.ANY_INSTANCE, R.INTERLEAVED, R.FRESH)

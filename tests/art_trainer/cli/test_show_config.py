@@ -30,17 +30,17 @@ def test_config_shows_what_is_in_effect_and_masks_secrets(
     invoke: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / ".env").write_text(
-        "WANDB_API_KEY=0123456789secret\nWANDB_ENTTY=x\nOTEL_EXPORTER_OTLP_ENDPOINT=https://me:hush@otel.example\n"
+        "WANDB_API_KEY=0123456789secret\nWANDB_ENTTY=x\nWANDB_BASE_URL=https://me:hush@wandb.example\n"
     )
-    monkeypatch.setenv("WANDB_BASE_URL", "http://localhost:3000")
+    monkeypatch.setenv("WANDB_PROJECT", "mine")
     shown = invoke("config").output
     lines = {line.split()[0]: line.split()[1:] for line in shown.splitlines() if line.strip()}
     assert lines["WANDB_API_KEY"][:4] == ["********", ".env", "line", "1"]
-    assert lines["WANDB_BASE_URL"][:2] == ["http://localhost:3000", "environment"]
+    assert lines["WANDB_PROJECT"][:2] == ["mine", "environment"]
     assert lines["ART_SERVER_PORT"][1] == "default"
     assert lines["OPENAI_API_KEY"][:2] == ["not", "set"]
     assert "did you mean `WANDB_ENTITY`?" in shown
-    assert lines["OTEL_EXPORTER_OTLP_ENDPOINT"][0] == "https://***@otel.example"
+    assert lines["WANDB_BASE_URL"][0] == "https://***@wandb.example"
     assert "0123456789secret" not in shown
 
 
