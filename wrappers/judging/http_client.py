@@ -279,11 +279,12 @@ class ChatClient:
             return ContextLengthError(message)
         if status == 429 and code == "insufficient_quota":
             return JudgeFailedError("refused", f"{message}; the account of the api_key has no credit left")
+        # llama.cpp's Python server answers 500 to a form that it does not know.
+        if status in (400, 422) or (status == 500 and "response_format" in text):
+            return RequestRejectedError(message)
         if status in _BUSY or status >= 500:
             reason = "rate_limited" if status == 429 else "server_error"
             return RetryableError(reason, message, retry_after(error.response.headers, time.time()))
-        if status in (400, 422):
-            return RequestRejectedError(message)
         return JudgeFailedError("refused", message + _ADVICE.get(status, ""))
 
 
@@ -305,8 +306,9 @@ def _pause(number: int, error: RetryableError) -> float:
 def _response_format(form: Structured, schema: Mapping[str, Any]) -> dict[str, Any]:
     if form == "text":
         return {}
-    strict = {"json_schema": {"name": "scores", "strict": True, "schema": schema}}
-    return {"response_format": {"type": form} | (strict if form == "json_schema" else {})}
+    if form == "json_object":  # with llama.cpp's extension, by which it keeps to the schema
+        return {"response_format": {"type": form, "schema": schema}}
+    return {"response_format": {"type": form, form: {"name": "scores", "strict": True, "schema": schema}}}
 
 
 def _import_openai() -> ModuleType:

@@ -252,17 +252,23 @@ def form_of(request: Request) -> str:
     return str(request.get("response_format", {}).get("type", "text"))
 
 
-def lacking(*forms: str) -> Answer:
+LITERAL = {"error": {"message": "literal_error in body.response_format.type"}}  # llama_cpp.server's
+
+
+def lacking(*forms: str, refusal: Reply = Reply(ERROR, 400)) -> Answer:  # noqa: B008 (frozen)
     def answer(number: int, request: Request) -> Reply:
-        return Reply(ERROR, 400) if form_of(request) in forms else by_content(number, request)
+        return refusal if form_of(request) in forms else by_content(number, request)
 
     return answer
 
 
+@pytest.mark.parametrize("refusal", [Reply(ERROR, 400), Reply(LITERAL, 500)])
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_the_strictest_form_that_the_server_has_is_found_and_remembered(bench: Bench, place: int) -> None:
+def test_the_strictest_form_that_the_server_has_is_found_and_remembered(
+    bench: Bench, place: int, refusal: Reply
+) -> None:
     forms = ["json_schema", "json_object", "text"]
-    judge = bench.judge(lacking(*forms[:place]))
+    judge = bench.judge(lacking(*forms[:place], refusal=refusal))
     assert values(judge) == values(judge) == VALUES
     assert [form_of(request) for request in bench.requests] == [*forms[: place + 1], forms[place]]
 
