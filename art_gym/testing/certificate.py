@@ -30,6 +30,7 @@ from art_gym.env import truncate
 from art_gym.testing.attacks import attacks
 from art_gym.testing.checker import ADVICE, check_results
 from art_gym.testing.degenerate import degenerate_policies
+from art_gym.tools import Tool
 
 _STANDARD = frozenset({"task_id", "turn", "tools", "system", "error", "call", "score_terms"})
 """Keys of ``info`` before the end of an episode, none of which may hold the answer."""
@@ -37,6 +38,8 @@ _CONSTANT = 0.5
 """A policy that succeeds so often is no alarm: always one answer of two is right in half of the tasks."""
 _TOLERATED = 0.1
 """Who succeeds less often than this may do better by not trying, so that turns may cost a little."""
+_FEWEST_RARE = 4
+"""Of words that one task of twenty has at most: with fewer, two texts may share them by chance."""
 _LABEL = (
     r"(?:answer|expected|solution|gold|correct|target|secret|hidden)\w*\W{1,4}(?:(?:is|was|value)\W+){0,2}"
 )
@@ -119,21 +122,27 @@ class Survey:
         return max(shares.items(), key=lambda item: item[1])
 
     @cached_property
-    def told(self) -> list[bool]:
-        """For each episode that names what was expected, whether a tool that ends it accepts that."""
+    def told(self) -> tuple[list[bool], list[bool]]:
+        """For each episode that names what was expected, whether that and earlier answers are accepted."""
         ends = [tool for tool in getattr(self.bare, "tools", {}).values() if tool.ends and tool.parameters]
-        told = []
+        right, wrong, earlier = list[bool](), list[bool](), list[str | int | float]()
         for seed in range(self.episodes if ends else 0):
             self.env.reset(seed=seed)
-            leaves = list(_leaves(truncate(self.env)["facts"].get("expected")))
-            accepted = False
-            for tool, leaf in itertools.product(ends, leaves):
-                self.env.reset(seed=seed)
-                *_, info = self.env.step(tool.example(**{tool.parameters[0].name: leaf}))
-                accepted = accepted or bool(info.get("success"))
-            if leaves:
-                told.append(accepted)
-        return told
+            if leaves := list(_leaves(truncate(self.env)["facts"].get("expected"))):
+                others = [leaf for leaf in earlier if leaf not in leaves][-3:]
+                right.append(self._accepts(ends, leaves, seed))
+                wrong.append(self._accepts(ends, others, seed))
+                earlier += leaves
+        return right, wrong
+
+    def _accepts(self, ends: list[Tool], answers: list[Any], seed: int) -> bool:
+        """Whether a call that ends the episode succeeds with one of these answers."""
+        accepted = False
+        for tool, answer in itertools.product(ends, answers):
+            self.env.reset(seed=seed)
+            *_, info = self.env.step(tool.example(**{tool.parameters[0].name: answer}))
+            accepted = accepted or bool(info.get("success"))
+        return accepted
 
     def _episode(self, policy: Baseline, seed: int, attempt: int) -> Played:
         observation, info = self.env.reset(seed=seed)
@@ -232,7 +241,7 @@ def _tasks(survey: Survey) -> Iterator[Finding]:
     if not hasattr(survey.bare, "tasks"):
         yield Finding(name, level, None, "it declares no tasks")
         return
-    until, texts = time.monotonic() + survey.seconds, dict[str, dict[str, str]]()
+    until, texts = time.monotonic() + survey.seconds, dict[str, dict[str, tuple[str, ...]]]()
     tasks = list(survey.bare.tasks)
     order = np.random.default_rng(0).permutation(len(tasks))
     for number in order:
@@ -240,24 +249,40 @@ def _tasks(survey: Survey) -> Iterator[Finding]:
             break
         task = tasks[number]
         observation, info = survey.env.reset(seed=int(number), options={"task": task.id})
-        words = re.findall(r"\w+", observation.removeprefix(info.get("system", "")).casefold())
-        texts.setdefault(task.split, {})[task.id] = " ".join(sorted(words))
+        words = re.findall(r"\w+|[^\w\s]", observation.removeprefix(info.get("system", "")).casefold())
+        texts.setdefault(task.split, {})[task.id] = tuple(words)
     started = sum(map(len, texts.values()))
     yield Finding(name, level, True, f"{started:,} of {len(tasks):,} tasks started")
     yield from _overlap(texts)
 
 
-def _overlap(texts: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:
-    name, train = "tasks.split_overlap", set(texts.get("train", {}).values())
+def _overlap(texts: Mapping[str, Mapping[str, tuple[str, ...]]]) -> Iterator[Finding]:
+    """Test tasks whose text is a training task's, or has nearly the same rare words."""
+    name, train = "tasks.split_overlap", texts.get("train", {})
     change = "Give the splits different tasks: what is trained on must not be evaluated on."
+    common = Counter(word for tasks in texts.values() for words in tasks.values() for word in set(words))
+    often = max(2.0, 0.05 * sum(map(len, texts.values())))
+    known = dict[str, list[frozenset[str]]]()
+    # What several training tasks begin with, as a hidden word's board does, tells nothing of the task.
+    whole = {words for words, times in Counter(train.values()).items() if times == 1}
+    for words in whole:
+        rare = frozenset(word for word in words if common[word] <= often)
+        for word in rare if len(rare) >= _FEWEST_RARE else ():
+            known.setdefault(word, []).append(rare)
     for split, found in texts.items():
         if split == "train" or len(train) < 10 or len(found) < 10:
             continue
-        same = [task for task, text in found.items() if text in train]
+        same = [task for task, words in found.items() if words in whole or _near(frozenset(words), known)]
         share = len(same) / len(found)
         seen = f"{len(same)} of {len(found)} tasks of {split} have the words of a training task"
         seen += f", such as {same[0]}" if same else ""
         yield Finding(name, Level.BEHAVIOUR, share <= 0.05, seen, change)
+
+
+def _near(words: frozenset[str], known: Mapping[str, list[frozenset[str]]]) -> bool:
+    """Whether a text has four of five rare words of one that is known."""
+    others = {other for word in words for other in known.get(word, ())}
+    return any(len(words & other) >= 0.8 * len(other) for other in others)
 
 
 def _rewards(survey: Survey) -> Iterator[Finding]:
@@ -281,13 +306,17 @@ def _rewards(survey: Survey) -> Iterator[Finding]:
 def _oracle(survey: Survey) -> Iterator[Finding]:
     level, (name, share) = Level.BEHAVIOUR, survey.best()
     seen = f"{name} solves {share:.0%} of {len(survey.scripted()[name])} episodes"
-    told = survey.told if share < 0.95 else []
-    if told:
-        seen += f"; what facts name as expected is accepted in {np.mean(told):.0%} of {len(told)}"
-    accepted = float(np.mean(told)) if told else 0.0
+    right, wrong = survey.told
+    accepted = float(np.mean(right)) if right else 0.0
+    if right:
+        seen += f"; what facts name as expected is accepted in {accepted:.0%} of {len(right)}"
     passed = True if max(share, accepted) >= 0.95 else False if accepted >= 0.5 else None
     change = "The grader refuses right answers: give the expected answer in these tasks."
     yield Finding("semantic.oracle_max", level, passed, seen, change)
+    if wrong:
+        seen = f"what was expected in earlier tasks is accepted in {np.mean(wrong):.0%} of {len(wrong)}"
+        change = "Grade by this task's own answer."
+        yield Finding("semantic.wrong_refused", level, bool(np.mean(wrong) <= 0.1), seen, change)
     if name == "random":
         return
     random = mean_reward(survey.scripted()["random"])
@@ -353,7 +382,7 @@ def _difficulty(survey: Survey) -> Iterator[Finding]:
     share = float(np.mean(list(solved.values()))) if solved else 0.0
     seen = f"{share:.0%} of {len(solved)} tasks that were played were solved by some player"
     change = "Mend the grader, or add easier tasks: without one success there is nothing to learn from."
-    known = share > 0 or (any(name != "random" for name in survey.players) and not any(survey.told))
+    known = share > 0 or (any(name != "random" for name in survey.players) and not any(survey.told[0]))
     yield Finding("statistical.reward_reachability", level, share > 0 if known else None, seen, change)
     share = success(survey.scripted()["random"])
     seen = f"random calls solve {share:.0%} of {len(survey.scripted()['random'])} episodes"
@@ -362,18 +391,20 @@ def _difficulty(survey: Survey) -> Iterator[Finding]:
 
 def _signal(survey: Survey) -> Iterator[Finding]:
     """Share of groups whose attempts earn different rewards, of random calls and of noisy players."""
-    shares = {}
+    shares, solved = dict[str, float](), dict[str, list[float]]()
     until = time.monotonic() + 3 * survey.seconds
     for name, player in survey.players.items():
         if time.monotonic() > until:
             break
         policy = player if name == "random" else partial(_noisily, player)
         groups = [survey.group(policy, seed) for seed in range(12) if time.monotonic() < until]
-        shares[f"{name} with noise" if policy is not player else name] = float(
-            np.mean([len({round(one.reward, 9) for one in group}) > 1 for group in groups])
-        )
+        label = name if policy is player else f"{name} with noise"
+        differ = [len({round(one.reward, 9) for one in group}) > 1 for group in groups]
+        shares[label], solved[label] = float(np.mean(differ)), [success(group) for group in groups]
     name = max(shares, key=shares.__getitem__)
-    seen = f"attempts at one task differ in reward in {shares[name]:.0%} of the groups of {name}"
+    never, always = solved[name].count(0), solved[name].count(1)
+    seen = f"attempts at one task differ in reward in {shares[name]:.0%} of the groups of {name}, "
+    seen += f"which solves {never} of {len(solved[name])} tasks never and {always} always"
     change = "Pay parts of a solution, or add easier tasks: groups that are all alike teach nothing."
     yield Finding("statistical.training_signal", Level.LEARNABILITY, shares[name] >= 0.1, seen, change)
 

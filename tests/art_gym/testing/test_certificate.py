@@ -115,7 +115,7 @@ def slow(self, task):
 
 
 def keep_file(self, task):
-    if len(self.opened) < 300:  # no more than a process may have
+    if len(self.opened) < 700:  # no more than a process may have
         self.opened.append(open("/dev/null"))  # noqa: SIM115
     return task.prompt
 
@@ -183,6 +183,12 @@ class Hollow(TextEnv):
         return Outcome("End.", {"long": float(len(text) > 50)}, success=len(text) > 50)
 """
 DOUBLED = [Task(f"{one.id}, again", one.prompt, "test", one.data) for one in tasks(0)[:15]]
+SUBJECTS = [f"{one} {NAMES[n]} {CODES[n]} {CODES[-n]}" for n, one in enumerate(CODES[:40])]
+REWORDED = tuple(
+    Task(f"{split} {n}", words.format(text), split, {"code": f"c{n}"})
+    for n, text in enumerate(SUBJECTS)
+    for split, words in (("train", "What became of {}?"), ("test", "Please, say what of {} became!"))
+)
 DEFECTS = {
     "an empty answer is right": (
         "adversarial_floor",
@@ -218,6 +224,8 @@ DEFECTS = {
         "no_solution_leakage",
         {"refusal": lambda self: f"not {self.task.data['code']}"},
     ),
+    "the code of anybody is right": ("wrong_refused", graded(lambda given, code: given in CODES)),
+    "test tasks are training tasks in other words": ("split_overlap", {"made": REWORDED}),
     "test tasks are training tasks": ("split_overlap", {"made": (*tasks(0), *DOUBLED)}),
     "a task cannot start": ("behaviour.tasks", {"begin": fail_late}),
     "a reward is infinite": (
@@ -245,6 +253,65 @@ DEFECTS = {
 """What is wrong, the ids under which it may be found, and the attributes that make it so."""
 
 
+class Tampered(gym.Wrapper):
+    """A copy of a good environment, of which a function changes what is paid and told."""
+
+    def __init__(self, env, change):
+        super().__init__(env)
+        self.change = change
+
+    def reset(self, **kwargs):
+        observation, info = self.env.reset(**kwargs)
+        self.change(self.unwrapped, "", 0.0, False, info)
+        return observation, info
+
+    def step(self, action):
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        reward = self.change(self.unwrapped, action, reward, terminated or truncated, info)
+        return observation, reward, terminated, truncated, info
+
+
+def succeed_if(wanted):
+    def change(env, action, reward, ended, info):
+        if ended and wanted(env, action, info):
+            info["success"] = True
+            return 1.0
+        return reward
+
+    return change
+
+
+COPIES = {
+    "running out of turns is right": (
+        "canary_floor", "toy/FrozenLake-v0", {}, succeed_if(lambda env, action, info: info["turn"] >= 20),
+    ),
+    "to read and select anything is right": (
+        "adversarial_floor", "art/Email-v0", {"difficulty": 1},
+        succeed_if(lambda env, action, info: info["turn"] > 4 and action.startswith("select")),
+    ),
+    "the mail's id is in info": (
+        "no_solution_leakage", "art/Email-v0", {"difficulty": 2},
+        lambda env, action, reward, ended, info: info.update(debug=env.facts()["expected"]) or reward,
+    ),
+    "any code is right": (
+        "headroom adversarial_floor canary_floor", "art/Coding-v0", {"level": 0},
+        succeed_if(lambda env, action, info: action.startswith("submit")),
+    ),
+    "walking pays": (
+        "success_pays", "maze", {},
+        lambda env, action, reward, ended, info: reward + 0.2 * (not ended),
+    ),
+    "success costs": (
+        "success_pays", "guess", {}, lambda env, action, reward, ended, info: -reward,
+    ),
+    "a long last reply is right": (
+        "adversarial_floor canary_floor", "sort_cards", {},
+        succeed_if(lambda env, action, info: len(action) > 40),
+    ),
+}  # fmt: skip
+"""What is wrong, its ids, and the environment of which a copy is tampered with."""
+
+
 def found(env, seconds=0.3):
     levels = [level for level in Level if level is not Level.CONTRACT]
     return {one.id: one for one in certify(Survey(env, episodes=40, seconds=seconds), levels)}
@@ -264,6 +331,15 @@ def test_a_planted_defect_is_found_under_its_name(what):
         if hasattr(opened, "close"):
             opened.close()
     attributes.get("opened", []).clear()
+    assert any(name.endswith(wanted) for name in seen for wanted in names.split()), seen
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("what", COPIES)
+def test_a_defect_in_a_copy_of_a_good_environment_is_found(what):
+    names, env, arguments, change = COPIES[what]
+    made = make_env(env if "/" in env else str(ENVIRONMENTS / f"{env}.py"), arguments)
+    seen = bad(found(Tampered(made, change)))
     assert any(name.endswith(wanted) for name in seen for wanted in names.split()), seen
 
 
