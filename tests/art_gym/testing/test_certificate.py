@@ -183,11 +183,13 @@ class Hollow(TextEnv):
         return Outcome("End.", {"long": float(len(text) > 50)}, success=len(text) > 50)
 """
 DOUBLED = [Task(f"{one.id}, again", one.prompt, "test", one.data) for one in tasks(0)[:15]]
-SUBJECTS = [f"{one} {NAMES[n]} {CODES[n]} {CODES[-n]}" for n, one in enumerate(CODES[:40])]
 REWORDED = tuple(
-    Task(f"{split} {n}", words.format(text), split, {"code": f"c{n}"})
-    for n, text in enumerate(SUBJECTS)
-    for split, words in (("train", "What became of {}?"), ("test", "Please, say what of {} became!"))
+    Task(f"{split} {n}", words.format(*(f"{letter}{n}" for letter in "abcde")), split, {"code": f"c{n}"})
+    for n in range(40)
+    for split, words in (
+        ("train", "What became of {} {} {} {} {}?"),
+        ("test", "Say what {4}, {3}, {2} or {1} is!"),
+    )
 )
 DEFECTS = {
     "an empty answer is right": (
