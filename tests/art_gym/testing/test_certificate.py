@@ -184,7 +184,7 @@ class Hollow(TextEnv):
 """
 DOUBLED = [Task(f"{one.id}, again", one.prompt, "test", one.data) for one in tasks(0)[:15]]
 REWORDED = tuple(
-    Task(f"{split} {n}", words.format(*(f"{letter}{n}" for letter in "abcde")), split, {"code": f"c{n}"})
+    Task(f"{split} {n}", words.format(*(f"{x}{n}" for x in "abcde")), split, {"code": f"c{n}"})
     for n in range(40)
     for split, words in (
         ("train", "What became of {} {} {} {} {}?"),
