@@ -39,7 +39,7 @@ _CONSTANT = 0.5
 _TOLERATED = 0.1
 """Who succeeds less often than this may do better by not trying, so that turns may cost a little."""
 _FEWEST_RARE = 4
-"""Of words that one task of twenty has at most: with fewer, two texts may share them by chance."""
+"""Of words that one task in a hundred has: with fewer, two texts may share them by chance."""
 _LABEL = (
     r"(?:answer|expected|solution|gold|correct|target|secret|hidden)\w*\W{1,4}(?:(?:is|was|value)\W+){0,2}"
 )
@@ -261,7 +261,7 @@ def _overlap(texts: Mapping[str, Mapping[str, tuple[str, ...]]]) -> Iterator[Fin
     name, train = "tasks.split_overlap", texts.get("train", {})
     change = "Give the splits different tasks: what is trained on must not be evaluated on."
     common = Counter(word for tasks in texts.values() for words in tasks.values() for word in set(words))
-    often = max(2.0, 0.05 * sum(map(len, texts.values())))
+    often = max(2.0, 0.01 * sum(map(len, texts.values())))
     known = dict[str, list[frozenset[str]]]()
     # What several training tasks begin with, as a hidden word's board does, tells nothing of the task.
     whole = {words for words, times in Counter(train.values()).items() if times == 1}
@@ -382,7 +382,9 @@ def _difficulty(survey: Survey) -> Iterator[Finding]:
     share = float(np.mean(list(solved.values()))) if solved else 0.0
     seen = f"{share:.0%} of {len(solved)} tasks that were played were solved by some player"
     change = "Mend the grader, or add easier tasks: without one success there is nothing to learn from."
-    known = share > 0 or (any(name != "random" for name in survey.players) and not any(survey.told[0]))
+    means = [mean_reward(episodes) for episodes in survey.scripted().values()]
+    graded = min(means) < max(means)  # as a score is: there is something to learn from without a success
+    known = share > 0 or (len(means) > 1 and not graded and not any(survey.told[0]))
     yield Finding("statistical.reward_reachability", level, share > 0 if known else None, seen, change)
     share = success(survey.scripted()["random"])
     seen = f"random calls solve {share:.0%} of {len(survey.scripted()['random'])} episodes"

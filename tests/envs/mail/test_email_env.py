@@ -132,6 +132,22 @@ def test_among_lookalikes_the_demonstrator_uses_sender_date_and_order_as_asked()
     assert np.mean(right) >= 0.8
 
 
+@pytest.mark.parametrize(("level", "least"), [(3, 0.5), (4, 0.1)])
+def test_for_a_fact_the_demonstrator_reads_before_it_answers(level: int, least: float) -> None:
+    env = EmailEnv(difficulty=level)
+    solved = 0
+    for seed in range(40):
+        observation, _ = env.reset(seed=seed)
+        act, ended, replies = demonstrator(env, np.random.default_rng(seed)), False, []
+        while not ended:
+            replies.append(act(observation))
+            observation, _, ended, _, info = env.step(replies[-1])
+        solved += info["success"]
+        sources = replies[-1].partition("sources=")[2].strip("[])").replace('"', "").split(", ")
+        assert all(f'read("{source}")' in replies for source in sources if source), replies
+    assert solved / 40 >= least
+
+
 @pytest.mark.parametrize(
     ("asked", "dates"),
     [
