@@ -38,6 +38,12 @@ ENVIRONMENTS: tuple[tuple[str, dict[str, Any]], ...] = (
     *(("toy/FrozenLake-v0", {"start": start}) for start in ("corner", "anywhere")),
 )
 """Ids and arguments."""
+HEAD = """# Certificates
+
+What [`art-gym certify`](guides/authors.md#is-it-worth-training-on) finds in this project's environments. No
+model is trained here; what is learned stands in each environment's guide. On one core of an x86-64 virtual
+machine. Command: `python benchmarks/certificates.py --page docs/certificates.md`.
+""".splitlines()
 WORDS = {True: "yes", False: "**no**", None: "not known"}
 
 
@@ -72,12 +78,7 @@ def certificate(env: str, arguments: dict[str, Any], *, quick: bool) -> Certific
 
 def page(certificates: list[Certificate]) -> Iterator[str]:
     """The lines of the page."""
-    yield "# Certificates"
-    yield ""
-    yield "What [`art-gym certify`](guides/authors.md#is-it-worth-training-on) finds in the environments of this"
-    yield "project. No model is trained here; what is learned stands in each environment's guide. On one core of"
-    yield "an x86-64 virtual machine. Command: `python benchmarks/certificates.py --page docs/certificates.md`."
-    yield ""
+    yield from HEAD
     yield "| | sound | learnable | not hackable | fast | bad findings |"
     yield "| --- | --- | --- | --- | --- | --- |"
     for one in certificates:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -68,11 +69,11 @@ def certify_command(
     findings, started = list[Finding](), time.monotonic()
     with contextlib.closing(made):
         for finding in certify(Survey(made), levels):
-            _show(finding)
+            _show(finding, env, env_args or [])
             findings.append(finding)
     if Level.LEARNABILITY in levels:
         for finding in _training(found.name, arguments, wanted=train):
-            _show(finding)
+            _show(finding, env, env_args or [])
             findings.append(finding)
     verdict = verdict_of(findings)
     print(f"\n{found.id}, in {time.monotonic() - started:.0f} s:")
@@ -83,9 +84,9 @@ def certify_command(
     with user_errors():
         if json_file is not None:
             shown = {"env": found.id, "env_args": arguments, "verdict": verdict}
-            json_file.write_text(
-                json.dumps(shown | {"findings": [asdict(one) for one in findings]}, indent=1)
-            )
+            commands = [{"command": _command(one, env, env_args or [])} for one in findings]
+            rows = [asdict(one) | command for one, command in zip(findings, commands, strict=True)]
+            json_file.write_text(json.dumps(shown | {"findings": rows}, indent=1))
         if badge is not None:
             badge.write_text(json.dumps(_badge(verdict)))
     raise typer.Exit(1 if any(one.passed is False for one in findings) else 0)
@@ -107,14 +108,22 @@ def verdict_of(findings: Sequence[Finding]) -> dict[str, bool | None]:
     return verdict
 
 
-def _show(finding: Finding) -> None:
+def _command(finding: Finding, env: str, env_args: Sequence[str]) -> str:
+    """What shows the evidence: an episode of the policy it is about, else the checks of its level."""
+    words = ["play" if finding.policy else "certify", env]
+    words += [word for given in env_args for word in ("--env-args", given)]
+    words += ["--policy", finding.policy] if finding.policy else ["--level", finding.level]
+    return shlex.join(["art-gym", *words])
+
+
+def _show(finding: Finding, env: str, env_args: Sequence[str]) -> None:
     if finding.level is Level.CONTRACT and finding.passed:
         print(f"ok       {finding.evidence}")
         return
     word = {True: "ok", False: "BAD", None: "unknown"}[finding.passed]
     print(f"{word:8} {finding.id}: {finding.evidence}", flush=True)
-    if finding.passed is False and finding.change:
-        print(f"         {finding.change}", flush=True)
+    if finding.passed is False:
+        print(f"         {finding.change} To see it: {_command(finding, env, env_args)}", flush=True)
 
 
 def _badge(verdict: Mapping[str, bool | None]) -> dict[str, Any]:

@@ -6,13 +6,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, SupportsFloat
 
 import gymnasium as gym
+import numpy as np
 import typer
 from rich.console import Console
 from rich.text import Text
 
 from art_gym.cli.common import EnvArgs, EnvId, parse_env_args, user_errors
+from art_gym.errors import did_you_mean
 from art_gym.lookup import make_env
 from art_gym.terminal import visible
+from art_gym.testing.certificate import policies
 
 _FENCE = "```"
 
@@ -23,21 +26,33 @@ def play_command(
     task: Annotated[str | None, typer.Option(help="Id of the task.")] = None,
     split: Annotated[str | None, typer.Option(help="Split the task is drawn from.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same task and episode.")] = 0,
+    policy: Annotated[
+        str | None, typer.Option(help="Watch a scripted player, or a policy that art-gym certify names.")
+    ] = None,
 ) -> None:
     """Play an environment in the terminal.
 
     Each line you type is one reply; a line that opens a fence (three backticks) continues to the closing one.
-    To watch a policy instead: art-trainer play --policy NAME.
+    To watch a model instead: art-trainer play --policy NAME.
 
     Example: art-gym play art/Email-v0 --env-args difficulty=1
     """
     console = Console()
     options = {key: value for key, value in (("task", task), ("split", split)) if value is not None}
     with user_errors():
-        made = PrintEpisode(make_env(env, parse_env_args(env_args)), console, show_replies=False)
-        if sys.stdin.isatty():
+        made = PrintEpisode(make_env(env, parse_env_args(env_args)), console, show_replies=policy is not None)
+        watched = None if policy is None else policies(made)
+        if watched is not None and policy not in watched:
+            raise ValueError(f"no policy `{policy}`{did_you_mean(str(policy), watched)}")
+        if sys.stdin.isatty() and watched is None:
             console.print("Type a reply and press Enter; Ctrl-D leaves.", style="dim")
-        made.reset(seed=seed, options=options or None)
+        observation, _ = made.reset(seed=seed, options=options or None)
+    if watched is not None:
+        act, ended = watched[str(policy)](made.unwrapped, np.random.default_rng((seed, 0))), False
+        while not ended:
+            observation, _, terminated, truncated, _ = made.step(act(observation))
+            ended = terminated or truncated
+        return
     try:
         play_by_hand(made, lambda: _read_line(console))
     except (EOFError, KeyboardInterrupt):

@@ -65,6 +65,8 @@ class Finding:
     evidence: str
     change: str = ""
     """What to change if it did not pass."""
+    policy: str = ""
+    """The policy that the evidence is about, if it is one of :func:`policies`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,11 @@ class Played:
     success: bool
     turns: int
     leak: str
+
+
+def policies(env: gym.Env[Any, Any]) -> dict[str, Baseline]:
+    """All policies that play, by the names that findings give them."""
+    return {**players(env), **degenerate_policies(env.unwrapped), **dict(attacks(env.unwrapped))}
 
 
 class Survey:
@@ -339,7 +346,7 @@ def _leaks(survey: Survey) -> Iterator[Finding]:
     )
     change = "Keep the expected answer out of observations, error messages and info until the end."
     good = len(leaks) < 2 or shares[name] < 0.1
-    yield Finding("semantic.no_solution_leakage", Level.ADVERSARIAL, good, seen, change)
+    yield Finding("semantic.no_solution_leakage", Level.ADVERSARIAL, good, seen, change, name)
 
 
 def _cost(survey: Survey) -> Iterator[Finding]:
@@ -434,11 +441,11 @@ def _attacked(survey: Survey, name: str, policies: Iterable[tuple[str, Baseline]
     bad = bad or [one.reward for one in every if not one.success]
     random = success(scripted["random"])
     until, count = time.monotonic() + 6 * survey.seconds, 0
-    most, paid = (random, "random calls"), (-math.inf, "", 0.0)
+    most, paid = (random, "random"), (-math.inf, "", 0.0)
     for label, policy in policies:
         if time.monotonic() > until:
             break
-        played, count = survey.play(f"{name} {label}", policy), count + 1
+        played, count = survey.play(label, policy), count + 1
         most = max(most, (success(played), label), key=lambda item: item[0])
         failed = [one.reward for one in played if not one.success]
         if failed and len(failed) == len(played):
@@ -450,7 +457,7 @@ def _attacked(survey: Survey, name: str, policies: Iterable[tuple[str, Baseline]
     seen = f"{count} policies that do not solve the task succeed in at most {most[0]:.0%} of their episodes "
     seen += f"({most[1]}); random calls in {random:.0%}"
     change = "Grade the answer itself, not that it contains something; let every task need its own answer."
-    yield Finding(name, Level.ADVERSARIAL, most[0] <= allowed, seen, change)
+    yield Finding(name, Level.ADVERSARIAL, most[0] <= allowed, seen, change, most[1])
     if paid[1]:
         seen = f"the highest reward without success is {paid[0]:.3g} on average ({paid[1]}); "
         seen += f"trying pays more for who succeeds in more than {paid[2]:.0%}"
@@ -462,7 +469,7 @@ def _attacked(survey: Survey, name: str, policies: Iterable[tuple[str, Baseline]
             if name.endswith("adversarial_floor")
             else f"{name}.reward"
         )
-        yield Finding(gap, Level.ADVERSARIAL, paid[2] <= _TOLERATED, seen, change)
+        yield Finding(gap, Level.ADVERSARIAL, paid[2] <= _TOLERATED, seen, change, paid[1])
 
 
 def break_even(succeeded: float, failed: float | None, idle: float) -> float:

@@ -2,6 +2,7 @@
 
 import fnmatch
 import json
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -425,6 +426,11 @@ def test_the_command_writes_verdict_and_badge_and_fails_for_a_bad_finding(tmp_pa
     ran = CliRunner().invoke(app, ["certify", str(tmp_path / "hollow.py"), "--level", "adversarial"])
     assert ran.exit_code == 1
     assert "not hackable NO (statistical.adversarial_floor)" in ran.output
+    (shown,) = {line.partition("To see it: ")[2] for line in ran.output.splitlines() if "To see it" in line}
+    ran = CliRunner().invoke(app, shlex.split(shown)[1:])
+    assert "Solved" in ran.output, shown
+    ran = CliRunner().invoke(app, ["play", good, "--policy", "randm"])
+    assert "no policy `randm`; did you mean `random`" in ran.output
 
 
 @pytest.mark.e2e
