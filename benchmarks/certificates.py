@@ -108,7 +108,7 @@ def main() -> int:
     if options.page is not None:
         options.page.write_text("\n".join(page(certificates)) + "\n")
     failures = [f"{one.name}: {name}" for one in certificates for name in one.bad]
-    figures = {"certificates": [asdict(one) for one in certificates]}
+    figures = {"certificates": [{"name": one.name, **asdict(one)} for one in certificates]}
     clean = sum(not one.bad for one in certificates)
     return harness.finish(options, figures, failures, f"{clean} of {len(certificates)} have no bad finding")
 
