@@ -248,7 +248,7 @@ def files_of(words: str, policy: Policy) -> dict[str, str]:
     from art_trainer.inference.scripted_policy import ScriptedPolicy
     from art_trainer.training.run_setup import model_path
 
-    if isinstance(policy, ScriptedPolicy) or words.startswith(("openai:", "vllm:", "sglang:")):
+    if isinstance(policy, ScriptedPolicy) or words.startswith(("openai:", "vllm:")):
         return {}
     folder = Path(model_path(words))
     if not folder.is_dir():

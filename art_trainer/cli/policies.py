@@ -14,7 +14,7 @@ from art_trainer.inference.scripted_policy import ScriptedPolicy
 from art_trainer.models.loading import ModelOptions
 from art_trainer.rollout.envs import MakeEnv, baseline_names
 from art_trainer.tracking.env_vars import env_var
-from art_trainer.training.run_setup import ENGINES, connect_engine, local_policy, parse_openai
+from art_trainer.training.run_setup import connect_engine, local_policy, parse_openai
 
 _BASELINE = "baseline:"
 
@@ -32,7 +32,7 @@ def load_policy(
 
     Args:
         name: ``baseline:NAME`` or a baseline's bare name, ``openai:MODEL@URL``, ``vllm:MODEL@URL``,
-            ``sglang:MODEL@URL``, a name in :data:`.KNOWN_MODELS`, a folder with a model, checkpoint or run,
+            a name in :data:`.KNOWN_MODELS`, a folder with a model, checkpoint or run,
             or the name of a Hugging Face model.
         make_env: Makes the environment, for its baselines.
         temperature: Sampling temperature of a model; 0 is greedy.
@@ -52,7 +52,7 @@ def load_policy(
     sampling = SamplingParams(temperature=temperature, max_new_tokens=max_tokens)
     if name.startswith("openai:"):
         return _openai_policy(name, sampling)
-    if name.startswith(tuple(f"{kind}:" for kind in ENGINES)):
+    if name.startswith("vllm:"):
         return served_policy(name, sampling)
     options = ModelOptions(device=device)
     return local_policy(name, options, sampling=sampling, max_batch=max_batch, baselines=baselines)
@@ -80,16 +80,16 @@ def _openai_policy(name: str, sampling: SamplingParams) -> Policy:
 
 
 # ----------------------------------------------------------------------
-# Models that vLLM or SGLang serves.
+# Models that vLLM serves.
 
 
 def served_policy(name: str, sampling: SamplingParams) -> EnginePolicy:
-    """The model that ``vllm:MODEL@URL`` or ``sglang:MODEL@URL`` names; without ``MODEL@`` the server's own.
+    """The model that ``vllm:MODEL@URL`` names; without ``MODEL@`` the server's own.
 
     Raises:
         ConfigError: If the server or its model does not answer, or this machine cannot load its tokenizer.
     """
-    engine = connect_engine(name, f"{name!r} names no served model: write vllm:MODEL@URL or sglang:MODEL@URL")
+    engine = connect_engine(name, f"{name!r} names no served model: write vllm:MODEL@URL")
     try:
         return EnginePolicy(engine, None, None, sampling=sampling, name=name)
     except EngineError as error:

@@ -1,4 +1,4 @@
-"""Policy of a model that an inference server (vLLM, SGLang) samples: token-exact, and trainable.
+"""Policy of a model that a vLLM server samples: token-exact, and trainable.
 
 The engine samples, on hardware of its own. This side holds the conversations' tokens and, in training, the
 weights that the learner changes. New weights are written to a folder and loaded by the engine before the next
@@ -23,7 +23,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from art_trainer.errors import EngineError, EngineRequestError
-from art_trainer.inference.engines.clients import Completion, CompletionRequest, Engine, ServedModel
+from art_trainer.inference.engines.clients import Completion, CompletionRequest, ServedModel, VLLMEngine
 from art_trainer.inference.engines.comparison import EngineComparison
 from art_trainer.inference.engines.http import BackgroundLoop
 from art_trainer.inference.policy import Conversation, Reply, TrainablePolicy
@@ -66,7 +66,7 @@ class EnginePolicy(TrainablePolicy):
 
     def __init__(
         self,
-        engine: Engine,
+        engine: VLLMEngine,
         model: nn.Module | None,
         tokenizer: PreTrainedTokenizerBase | None,
         *,
@@ -84,7 +84,7 @@ class EnginePolicy(TrainablePolicy):
         # Also runs if nobody calls close: at garbage collection or at exit.
         self._finalizer = weakref.finalize(self, self._loop.close, engine.aclose)
         try:
-            if model is not None and not (engine.full_weights or hasattr(model, "peft_config")):
+            if model is not None and not hasattr(model, "peft_config"):
                 raise EngineError(f"{engine.name} takes LoRA adapters only: add one to the model (lora)")
             longest = frequency_limit(model)
             if tokenizer is None or max_context is None or longest is not None:
@@ -205,8 +205,7 @@ class EnginePolicy(TrainablePolicy):
         if (refusal := self.engine.cannot_report(self._sampling)) is not None:
             raise EngineError(f"{self.name}: {refusal}")
         if self._comparison is None:
-            bos, needs = self.tokenizer.bos_token_id, self.engine.needs_logprobs
-            self._comparison = EngineComparison(self.model, self._ask, bos, needs)
+            self._comparison = EngineComparison(self.model, self._ask, self.tokenizer.bos_token_id)
         try:
             self._comparison.check(request.prompt_ids, self._sampling)
         except EngineRequestError as fault:

@@ -1,4 +1,4 @@
-"""Policy of a server with OpenAI's chat API: vLLM, SGLang, llama.cpp, OpenAI itself.
+"""Policy of a server with OpenAI's chat API: vLLM, llama.cpp, OpenAI itself.
 
 Requests run in threads, many at one time. A native tool call in an answer is written into the reply as text,
 in a format that the environments' parser reads.

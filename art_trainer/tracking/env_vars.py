@@ -36,7 +36,6 @@ ENV_VARS = (
     EnvVar("WANDB_MODE", "online, offline or shared"),
     EnvVar("WANDB_PROJECT", "project at Weights & Biases", "art-gym"),
     EnvVar("VLLM_API_KEY", "key of a vLLM server", secret=True),
-    EnvVar("SGLANG_API_KEY", "key of an SGLang server", secret=True),
     EnvVar("ART_SERVER_PORT", "port of art-trainer serve", "8270"),
     EnvVar("ART_SERVER_TOKEN", "token between art-trainer serve and its workers", secret=True),
     EnvVar("ART_CLIENT_WORKERS", "processes of art-trainer worker", "1"),

@@ -111,7 +111,7 @@ class RunSettings:
     gradient_checkpointing: bool = False
     """Enable gradient checkpointing: less memory, about a third more computation."""
     engine: str | None = None
-    """Server that samples in training: ``vllm@URL`` or ``sglang@URL``, with the same model. It gets the
+    """Server that samples in training: ``vllm@URL``, with the same model. It gets the
     trained weights before each rollout; ``None``: the model itself samples. A server rounds differently from
     the learner: set ``importance_sampling_correction`` too."""
     engine_weights_dir: str | None = None

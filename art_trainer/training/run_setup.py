@@ -30,7 +30,7 @@ from art_gym.wrappers.judging import (
 )
 from art_trainer.errors import ConfigError, EngineError
 from art_trainer.inference.engine_policy import EnginePolicy
-from art_trainer.inference.engines.clients import Engine, SGLangEngine, VLLMEngine
+from art_trainer.inference.engines.clients import VLLMEngine
 from art_trainer.inference.policy import TrainablePolicy
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.inference.transformers_policy import TransformersPolicy
@@ -433,12 +433,7 @@ def llm_judge(name: str, **arguments: Any) -> LLMJudge:
 # ----------------------------------------------------------------------
 # The engine that samples, the loggers, the environment's instructions, the model without weights.
 
-ENGINES: dict[str, tuple[type[VLLMEngine] | type[SGLangEngine], str]] = {
-    "vllm": (VLLMEngine, "VLLM_API_KEY"),
-    "sglang": (SGLangEngine, "SGLANG_API_KEY"),
-}
-"""The engines by name, and the environment variables of their keys."""
-_SERVED = re.compile(r"(?P<kind>\w+)[:@](?:(?P<model>(?!https?://).+?)@)?(?P<url>https?://.+)")
+_SERVED = re.compile(r"vllm[:@](?:(?P<model>(?!https?://).+?)@)?(?P<url>https?://.+)")
 
 
 def with_engine(policy: TransformersPolicy, run: RunSettings) -> TrainablePolicy:
@@ -451,7 +446,7 @@ def with_engine(policy: TransformersPolicy, run: RunSettings) -> TrainablePolicy
         return policy
     if run.model == SCRATCH:
         raise ConfigError("engine is set, but no engine serves a scratch model's weights: leave it out")
-    engine = connect_engine(run.engine, f"engine is {run.engine!r}: write vllm@URL or sglang@URL")
+    engine = connect_engine(run.engine, f"engine is {run.engine!r}: write vllm@URL")
     try:
         return EnginePolicy(
             engine,
@@ -466,13 +461,12 @@ def with_engine(policy: TransformersPolicy, run: RunSettings) -> TrainablePolicy
         raise ConfigError(f"engine: {error}") from error
 
 
-def connect_engine(name: str, refusal: str) -> Engine:
+def connect_engine(name: str, refusal: str) -> VLLMEngine:
     """The engine that ``vllm:MODEL@URL`` or ``vllm@URL`` names; a ConfigError if it names none."""
     match = _SERVED.fullmatch(name)
-    if match is None or match["kind"] not in ENGINES:
+    if match is None:
         raise ConfigError(f"{refusal}, with a URL such as http://localhost:8000")
-    engine, key = ENGINES[match["kind"]]
-    return engine(match["url"], match["model"], api_key=env_var(key))
+    return VLLMEngine(match["url"], match["model"], api_key=env_var("VLLM_API_KEY"))
 
 
 def make_loggers(settings: Settings) -> list[TrainerCallback]:
@@ -481,7 +475,7 @@ def make_loggers(settings: Settings) -> list[TrainerCallback]:
         return []
     # Their libraries look for keys and addresses in the environment; here those of `.env` join it.
     known = load_env_vars().values
-    os.environ.update({name: known[name] for name in known if name.startswith(("WANDB_", "OTEL_"))})
+    os.environ.update({name: known[name] for name in known if name.startswith("WANDB_")})
     run = RunInfo(settings.folder.path, without_secrets(settings.to_mapping()))
     return [LoggerCallback(run, [make_logger(name) for name in settings.run.log])]
 

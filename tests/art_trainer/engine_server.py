@@ -1,6 +1,6 @@
-"""A real HTTP server on loopback that speaks vLLM's and SGLang's wire protocols, over a tiny model.
+"""A real HTTP server on loopback that speaks vLLM's wire protocol, over a tiny model.
 
-It generates from the token ids it is given, with the weights that were loaded by their own endpoints, so that
+It generates from the token ids it is given, with the adapters that were loaded by its own endpoints, so that
 a stale adapter, a lost token or a wrong log-probability would be seen.
 """
 
@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 from peft import PeftModel
-from transformers import AutoModelForCausalLM
 
 from art_trainer.inference.sampling import SamplingParams, penalize_repetition, sample
 from art_trainer.models.cache_name import CACHE_NAME
@@ -59,7 +58,6 @@ class EngineServer(JudgeServer):
     ) -> None:
         self.base, self.name, self.root, self.limit, self.raw = base, "tiny", root, limit, raw_logprobs
         self.adapters: dict[str, torch.nn.Module] = {}
-        self.weight_version = "default"
         self.fault = ""
         self.asleep: bool | None = None
         self.caches: dict[tuple[int, ...], Any] = {}
@@ -88,10 +86,6 @@ class EngineServer(JudgeServer):
             "/v1/completions": self._vllm,
             "/v1/load_lora_adapter": self._load_vllm,
             "/v1/unload_lora_adapter": self._unload,
-            "/generate": self._sglang,
-            "/load_lora_adapter": self._load_sglang,
-            "/unload_lora_adapter": self._unload,
-            "/update_weights_from_disk": self._update,
         }
         if self.asleep is not None:
             routes |= {"/sleep?level=1": self._sleep, "/wake_up": self._wake}
@@ -113,12 +107,6 @@ class EngineServer(JudgeServer):
             raise Refusal(400, {"error": {"message": f"The lora adapter '{name}' has already been loaded."}})
         self._load(name, body["lora_path"])
         return f"Success: LoRA adapter '{name}' added successfully."
-
-    def _load_sglang(self, body: Any) -> Any:
-        if body["lora_name"] in self.adapters:
-            raise Refusal(400, {"success": False, "error_message": f"{body['lora_name']} already exists"})
-        self._load(body["lora_name"], body["lora_path"])
-        return {"success": True}
 
     def _load(self, name: str, path: str) -> None:
         before = list(self.adapters.values())
@@ -147,11 +135,6 @@ class EngineServer(JudgeServer):
         self.asleep = False
         return ""
 
-    def _update(self, body: Any) -> Any:
-        self.base = AutoModelForCausalLM.from_pretrained(body["model_path"]).eval()
-        self.weight_version = body["weight_version"]
-        return {"success": True, "message": "Succeeded to update model weights."}
-
     def _vllm(self, body: Any) -> Any:
         if body["model"] != self.name and body["model"] not in self.adapters:
             raise Refusal(404, {"error": {"message": f"The model `{body['model']}` does not exist."}})
@@ -162,26 +145,6 @@ class EngineServer(JudgeServer):
         if body["logprobs"] is not None:
             choice["logprobs"] = {"token_logprobs": logprobs}
         return {"model": body["model"], "choices": [choice]}
-
-    def _sglang(self, body: Any) -> Any:
-        params = body["sampling_params"]
-        asked = {**params, "max_tokens": params["max_new_tokens"], "seed": params.get("sampling_seed")}
-        asked["top_k"] = max(params["top_k"], 0)
-        adapter = None if body.get("lora_path") is None else self.adapters[body["lora_path"]]
-        tokens, _, finish = self._generate(adapter, body["input_ids"], asked)
-        # With temperature, before the filters; SGLANG_RETURN_ORIGINAL_LOGPROB leaves out the temperature too.
-        temperature = 1.0 if self.raw or not params["temperature"] else params["temperature"]
-        scored = full_logprobs(adapter or self.base, (*body["input_ids"], *tokens), temperature)
-        logprobs = scored[len(body["input_ids"]) - 1 :].tolist()
-        meta = {
-            "finish_reason": {"type": finish},
-            "prompt_tokens": len(body["input_ids"]),
-            "completion_tokens": len(tokens),
-            "weight_version": self.weight_version,
-        }
-        if body["return_logprob"]:
-            meta["output_token_logprobs"] = [[p, t, None] for p, t in zip(logprobs, tokens, strict=True)]
-        return {"text": "not read", "output_ids": tokens, "meta_info": meta}
 
     def _generate(
         self, adapter: torch.nn.Module | None, prompt: list[int], asked: Mapping[str, Any]

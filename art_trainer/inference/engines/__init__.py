@@ -1,1 +1,1 @@
-"""Clients of the vLLM and SGLang inference servers."""
+"""Client of the vLLM inference server."""

@@ -71,7 +71,6 @@ class EngineComparison:
         model: The model.
         ask: Gets the engine's completions of some requests.
         bos: The token that some servers put before a prompt, if the tokenizer has one.
-        needs: How to start the server so that log-probs are those of the distribution sampled from.
     """
 
     def __init__(
@@ -79,9 +78,8 @@ class EngineComparison:
         model: nn.Module,
         ask: Callable[[list[CompletionRequest]], list[Completion]],
         bos: int | None,
-        needs: str,
     ) -> None:
-        self._model, self._ask, self._bos, self._needs = model, ask, bos, needs
+        self._model, self._ask, self._bos = model, ask, bos
         self._scorer: Scorer | None = None
         self._prompt: tuple[int, ...] = ()
         self._before: dict[SamplingParams, _Answers] = {}
@@ -172,7 +170,8 @@ class EngineComparison:
         yield without, "the adapter is ignored: these are the log-probs of the model without it"
         for at, what in ((params.temperature, "filters"), (1.0, "temperature and filters")):
             unfiltered = self._score(prompt, completions, params.unfiltered(at))
-            yield unfiltered, f"other sampling support: it reports log-probs before {what}: {self._needs}"
+            mend = "start vLLM with --logprobs-mode processed_logprobs"
+            yield unfiltered, f"other sampling support: it reports log-probs before {what}: {mend}"
         others = [prompt[1:], prompt[:-1]] + ([] if self._bos is None else [(self._bos, *prompt)])
         for other in filter(None, others):
             cause = f"it reads a prompt of {len(other)} tokens where {len(prompt)} were sent"

@@ -4,7 +4,6 @@ import contextlib
 
 import pytest
 
-from art_trainer.inference.engines.clients import SGLangEngine, VLLMEngine
 from tests.art_trainer.engine_server import EngineServer
 from tests.art_trainer.tiny_models import tiny_model
 
@@ -16,9 +15,3 @@ def serve():
         yield lambda **options: servers.enter_context(
             contextlib.closing(EngineServer(tiny_model(), **options))
         )
-
-
-@pytest.fixture(params=[VLLMEngine, SGLangEngine])
-def kind(request):
-    """The client of each kind of engine."""
-    return request.param

@@ -16,7 +16,7 @@ from art_trainer.cli.policies import load_policy, served_policy
 from art_trainer.config import GRPOConfig
 from art_trainer.errors import ConfigError, EngineError
 from art_trainer.inference.engine_policy import EnginePolicy
-from art_trainer.inference.engines.clients import SGLangEngine, VLLMEngine
+from art_trainer.inference.engines.clients import VLLMEngine
 from art_trainer.inference.policy import Conversation
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.inference.transformers_policy import TransformersPolicy
@@ -44,20 +44,20 @@ STOPS = SamplingParams(max_new_tokens=6, stop_token_ids=tuple(range(60)))
 STARTS = [EpisodeSpec(seed, group=seed, rng_seed=seed) for seed in range(4)]
 
 
-def policy_on(server, model=None, *, kind=VLLMEngine, sampling=SAMPLING, **options):
-    engine = kind(server.url, max_retries=2, backoff=0.001)
+def policy_on(server, model=None, *, sampling=SAMPLING, **options):
+    engine = VLLMEngine(server.url, max_retries=2, backoff=0.001)
     return EnginePolicy(engine, model, byte_tokenizer(), sampling=sampling, **options)
 
 
 # Tokens.
 
 
-def test_the_tokens_of_an_episode_are_those_of_the_model_in_this_process(serve, kind):
+def test_the_tokens_of_an_episode_are_those_of_the_model_in_this_process(serve):
     """Greedy, so that both sample alike: contexts, glue, stops and texts must be the same."""
     sampling = SamplingParams(temperature=0, max_new_tokens=8, stop_token_ids=STOPS.stop_token_ids)
     local = TransformersPolicy(tiny_model(), byte_tokenizer(), sampling=sampling)
     wanted = rollout_episodes(local, EchoEnv, STARTS)
-    with policy_on(serve(), kind=kind, sampling=sampling) as policy:
+    with policy_on(serve(), sampling=sampling) as policy:
         found = rollout_episodes(policy, EchoEnv, STARTS)
     for ours, theirs in zip(found, wanted, strict=True):
         assert [h.token_ids for h in ours.histories] == [h.token_ids for h in theirs.histories]
@@ -65,9 +65,9 @@ def test_the_tokens_of_an_episode_are_those_of_the_model_in_this_process(serve, 
         assert ours.turns == theirs.turns
 
 
-def test_the_same_seeds_are_the_same_episodes_whatever_order_replies_come_in(serve, kind):
+def test_the_same_seeds_are_the_same_episodes_whatever_order_replies_come_in(serve):
     server = serve()
-    with policy_on(server, kind=kind) as policy:
+    with policy_on(server) as policy:
         alone = [rollout_episodes(policy, EchoEnv, [start])[0] for start in STARTS]
         together = rollout_episodes(policy, EchoEnv, STARTS)
     assert alone == together
@@ -89,9 +89,9 @@ def test_a_context_that_is_full_ends_the_episode_before_the_engine_refuses(serve
 # Weights.
 
 
-def test_log_probs_are_the_learners_after_each_of_three_reloads(serve, kind):
+def test_log_probs_are_the_learners_after_each_of_three_reloads(serve):
     server, model = serve(), lora()
-    with policy_on(server, model, kind=kind, sampling=STOPS) as policy:
+    with policy_on(server, model, sampling=STOPS) as policy:
         names = []
         for version in range(4):
             episodes = rollout_episodes(policy, lambda: EchoEnv(2), STARTS[:2])
@@ -103,11 +103,10 @@ def test_log_probs_are_the_learners_after_each_of_three_reloads(serve, kind):
     assert len(names) == len(set(names)) == 4  # and the adapter before is unloaded
 
 
-def test_a_push_that_fails_for_good_ends_the_rollout_and_can_be_done_again(serve, kind):
+def test_a_push_that_fails_for_good_ends_the_rollout_and_can_be_done_again(serve):
     server, model = serve(), lora()
-    path = "/v1/load_lora_adapter" if kind is VLLMEngine else "/load_lora_adapter"
-    server.failures[path] = [Reply({"message": "rank too high"}, 400)]
-    with policy_on(server, model, kind=kind) as policy:
+    server.failures["/v1/load_lora_adapter"] = [Reply({"message": "rank too high"}, 400)]
+    with policy_on(server, model) as policy:
         with pytest.raises(EngineError, match=r"rank too high.*--enable-lora"):
             rollout_episodes(policy, EchoEnv, STARTS)
         assert largest_error(model, rollout_episodes(policy, EchoEnv, STARTS)) < 1e-4
@@ -124,25 +123,22 @@ def test_weights_that_the_engine_cannot_take_are_refused_at_once(serve):
 
 
 @pytest.mark.parametrize("temperature", [0.7, 0.97])
-def test_raw_log_probs_stop_training_but_not_play(serve, kind, temperature):
+def test_raw_log_probs_stop_training_but_not_play(serve, temperature):
     server = serve(raw_logprobs=True)
-    words = "--logprobs-mode processed_logprobs" if kind is VLLMEngine else "SGLANG_RETURN_ORIGINAL_LOGPROB"
+    words = "--logprobs-mode processed_logprobs"
     warm = SamplingParams(temperature=temperature, max_new_tokens=8)
-    with policy_on(server, kind=kind, sampling=warm) as policy:
+    with policy_on(server, sampling=warm) as policy:
         assert rollout_episodes(policy, EchoEnv, STARTS[:1])[0].error is None
-    with policy_on(server, lora(), kind=kind, sampling=warm) as policy:
+    with policy_on(server, lora(), sampling=warm) as policy:
         with pytest.raises(EngineError, match=f"before temperature and filters: .*{words}"):
             rollout_episodes(policy, EchoEnv, STARTS[:1])
         policy.sampling = SAMPLING
         assert rollout_episodes(policy, EchoEnv, STARTS[:1])[0].error is None
 
 
-@pytest.mark.parametrize(
-    ("engine", "filters"), [(VLLMEngine, {"top_p": 0.9, "min_p": 0.1}), (SGLangEngine, {"top_p": 0.9})]
-)
-def test_filters_whose_log_probs_an_engine_cannot_report_stop_training(serve, engine, filters):
-    refused = pytest.raises(EngineError, match=r"set only one|or use vLLM")
-    with policy_on(serve(), lora(), kind=engine, sampling=SamplingParams(**filters)) as policy, refused:
+def test_filters_whose_log_probs_the_engine_cannot_report_stop_training(serve):
+    filters, refused = SamplingParams(top_p=0.9, min_p=0.1), pytest.raises(EngineError, match="set only one")
+    with policy_on(serve(), lora(), sampling=filters) as policy, refused:
         rollout_episodes(policy, EchoEnv, STARTS[:1])
 
 
@@ -180,19 +176,13 @@ def settings(folder, **more):
 
 
 @pytest.mark.parametrize(
-    ("kind", "more"),
-    [
-        (VLLMEngine, {}),
-        (VLLMEngine, {"importance_sampling_correction": True, "top_p": 0.9, "repetition_penalty": 1.2}),
-        (SGLangEngine, {"importance_sampling_correction": True}),
-    ],
-    indirect=["kind"],
+    "more", [{}, {"importance_sampling_correction": True, "top_p": 0.9, "repetition_penalty": 1.2}]
 )
-def test_training_over_an_engine_is_training_in_this_process(serve, tmp_path, kind, more):
+def test_training_over_an_engine_is_training_in_this_process(serve, tmp_path, more):
     """The same episodes give the same losses and the same weights, update after update."""
     ours, theirs = lora(), lora()
     here = TransformersPolicy(theirs, byte_tokenizer())
-    with policy_on(serve(), ours, kind=kind) as policy:
+    with policy_on(serve(), ours) as policy:
         remote = GRPOTrainer(policy, lambda: EchoEnv(2), settings(tmp_path / "a", **more))
         local = GRPOTrainer(here, lambda: EchoEnv(2), settings(tmp_path / "b", **more))
         for step in range(3):
@@ -227,11 +217,11 @@ def test_a_vllm_that_can_sleep_does_so_while_nobody_plays(serve, caplog):
 # Faults.
 
 
-def test_an_engine_that_is_not_there_is_an_error_at_once(serve, kind):
+def test_an_engine_that_is_not_there_is_an_error_at_once(serve):
     server = serve()
     server.close()
     with pytest.raises(EngineError, match=r"cannot reach .*: no answer from http://127\.0\.0\.1"):
-        policy_on(server, kind=kind)
+        policy_on(server)
 
 
 def test_an_engine_started_anew_gets_its_weights_with_the_next_version(serve):
@@ -285,7 +275,7 @@ def test_a_released_conversation_gets_no_reply(serve):
 # Command line.
 
 
-@pytest.mark.parametrize("words", ["vllm:tiny@{url}", "sglang:tiny@{url}", "vllm:{url}/v1"])
+@pytest.mark.parametrize("words", ["vllm:tiny@{url}", "vllm:{url}/v1"])
 def test_a_served_model_plays_by_its_name_and_address(serve, model, words):
     server = serve(root=model)
     words = words.format(url=server.url)
@@ -301,7 +291,7 @@ def test_a_served_model_plays_by_its_name_and_address(serve, model, words):
     [
         ("vllm:tiny", "write vllm:MODEL@URL"),
         ("vllm:tinny@{url}", "did you mean `tiny`"),
-        ("sglang:tiny@{url}", "cannot load its tokenizer"),
+        ("vllm:tiny@{url}", "cannot load its tokenizer"),
     ],
 )
 def test_wrong_words_for_an_engine_are_explained(serve, tmp_path, words, reason):

@@ -1,4 +1,4 @@
-"""The wire: what is sent to vLLM and SGLang, what is made of their answers, and of their faults."""
+"""The wire: what is sent to vLLM, what is made of its answers, and of its faults."""
 
 import asyncio
 import dataclasses
@@ -8,18 +8,18 @@ from email.utils import format_datetime
 import pytest
 
 from art_trainer.errors import ConfigError, EngineError, EngineRequestError
-from art_trainer.inference.engines.clients import Completion, CompletionRequest, SGLangEngine, VLLMEngine
+from art_trainer.inference.engines.clients import Completion, CompletionRequest, VLLMEngine
 from art_trainer.inference.engines.http import BackgroundLoop
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.models.weights_io import save_weights
 from tests.art_trainer.engine_server import HANG
-from tests.art_trainer.tiny_models import full_logprobs, lora_model, tiny_model
+from tests.art_trainer.tiny_models import lora_model, tiny_model
 from tests.wrappers.judging.judge_server import Reply
 
 # PEFT reads a property that Transformers has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
 
-PATHS = {VLLMEngine: "/v1/completions", SGLangEngine: "/generate"}
+PATH = "/v1/completions"
 REQUEST = CompletionRequest((5, 6, 7, 8), SamplingParams(max_new_tokens=6), (3, 4), seed=11)
 LONG = dataclasses.replace(REQUEST, stop_token_ids=())
 
@@ -38,10 +38,10 @@ def ask(engine, request=REQUEST):
     return run(engine, engine.complete(request))
 
 
-def test_a_stop_token_is_kept_as_the_last_one(serve, kind):
+def test_a_stop_token_is_kept_as_the_last_one(serve):
     server = serve()
-    everything = ask(kind(server.url), LONG)
-    stopped = ask(kind(server.url), dataclasses.replace(LONG, stop_token_ids=tuple(range(300))))
+    everything = ask(VLLMEngine(server.url), LONG)
+    stopped = ask(VLLMEngine(server.url), dataclasses.replace(LONG, stop_token_ids=tuple(range(300))))
     assert (len(everything.token_ids), everything.finish) == (6, "length")
     assert (stopped.token_ids, stopped.finish) == (everything.token_ids[:1], "stop")
 
@@ -52,64 +52,53 @@ SHARED_FIELDS = {
 }  # fmt: skip
 
 
-def test_every_number_that_changes_the_distribution_is_sent(serve, kind):
+def test_every_number_that_changes_the_distribution_is_sent(serve):
     server = serve()
     sampling = SamplingParams(0.7, 0.9, 5, 0.01, 1.1, max_new_tokens=3, stop_strings=("\n",))
-    ask(kind(server.url + "/v1/", api_key="a-key"), CompletionRequest((1, 2), sampling, (4,), seed=9))
-    if kind is VLLMEngine:
-        wanted = {
-            **SHARED_FIELDS, "model": "tiny", "prompt": [1, 2], "max_tokens": 3, "seed": 9, "logprobs": 0,
-            "include_stop_str_in_output": True, "return_token_ids": True,
-        }  # fmt: skip
-    else:
-        params = {
-            **SHARED_FIELDS, "max_new_tokens": 3, "no_stop_trim": True, "skip_special_tokens": False,
-            "sampling_seed": 9,
-        }  # fmt: skip
-        wanted = {"input_ids": [1, 2], "sampling_params": params, "return_logprob": True}
-    assert server.bodies(PATHS[kind]) == [wanted]
+    ask(VLLMEngine(server.url + "/v1/", api_key="a-key"), CompletionRequest((1, 2), sampling, (4,), seed=9))
+    wanted = {
+        **SHARED_FIELDS, "model": "tiny", "prompt": [1, 2], "max_tokens": 3, "seed": 9, "logprobs": 0,
+        "include_stop_str_in_output": True, "return_token_ids": True,
+    }  # fmt: skip
+    assert server.bodies(PATH) == [wanted]
     assert {headers["Authorization"] for headers in server.headers} == {"Bearer a-key"}
-    ask(SGLangEngine(server.url))
-    assert server.bodies("/generate")[-1]["sampling_params"]["top_k"] == -1
 
 
 # Faults of the moment: asked again, a bounded number of times.
 
 
-def test_retry_after_is_waited_for_in_seconds_or_until_a_date(serve, kind, monkeypatch):
+def test_retry_after_is_waited_for_in_seconds_or_until_a_date(serve, monkeypatch):
     server = serve()
     past = format_datetime(datetime.now(UTC) + timedelta(seconds=-5), usegmt=True)
     answers = ((429, "0.15"), (503, past))
-    server.failures[PATHS[kind]] = [Reply(b"wait", status, {"Retry-After": at}) for status, at in answers]
+    server.failures[PATH] = [Reply(b"wait", status, {"Retry-After": at}) for status, at in answers]
     sleep, pauses = asyncio.sleep, []
     monkeypatch.setattr("asyncio.sleep", lambda seconds: pauses.append(seconds) or sleep(0))
-    ask(kind(server.url, backoff=600.0))
+    ask(VLLMEngine(server.url, backoff=600.0))
     assert pauses == [0.15, 0.0]
 
 
 @pytest.mark.parametrize(("status", "tries"), [(429, 3), (500, 3), (503, 3), (400, 1), (401, 1), (404, 1)])
-def test_what_may_pass_is_retried_within_the_limit_and_a_refusal_is_not(serve, kind, status, tries):
+def test_what_may_pass_is_retried_within_the_limit_and_a_refusal_is_not(serve, status, tries):
     server = serve()
-    server.failures[PATHS[kind]] = [
-        Reply({"error": {"message": "no luck"}}, status, {"Retry-After": "soon"})
-    ] * 9
+    server.failures[PATH] = [Reply({"error": {"message": "no luck"}}, status, {"Retry-After": "soon"})] * 9
     with pytest.raises(EngineRequestError, match=f"answered {status}: no luck") as caught:
-        ask(kind(server.url, backoff=0.001, max_retries=2))
+        ask(VLLMEngine(server.url, backoff=0.001, max_retries=2))
     assert caught.value.status == status
-    assert len(server.bodies(PATHS[kind])) == tries
-    server.failures[PATHS[kind]] = [Reply({"message": "not now"}, 503)] * 2
-    assert ask(kind(server.url, backoff=0.001, max_retries=2)).token_ids
+    assert len(server.bodies(PATH)) == tries
+    server.failures[PATH] = [Reply({"message": "not now"}, 503)] * 2
+    assert ask(VLLMEngine(server.url, backoff=0.001, max_retries=2)).token_ids
 
 
 BODIES = [b"{broken", b"[]", b"null", b'"text"', b"\xff{}"]
 
 
 @pytest.mark.parametrize("fault", [HANG, *map(Reply, BODIES)])
-def test_no_answer_or_one_that_is_no_json_object_is_said_in_words(serve, kind, fault):
+def test_no_answer_or_one_that_is_no_json_object_is_said_in_words(serve, fault):
     server = serve()
-    server.failures[PATHS[kind]] = [fault]
+    server.failures[PATH] = [fault]
     with pytest.raises(EngineRequestError, match="Timeout" if fault is HANG else "answered with"):
-        ask(kind(server.url, timeout=0.1 if fault is HANG else 60, max_retries=0))
+        ask(VLLMEngine(server.url, timeout=0.1 if fault is HANG else 60, max_retries=0))
 
 
 # Answers without what training needs.
@@ -119,7 +108,7 @@ def put(**values):
     return lambda part: part.update(values)
 
 
-VLLM_FAULTS = [
+FAULTS = [
     (lambda c: c.pop("token_ids"), "return_token_ids needs vLLM 0.10.2"),
     (put(token_ids=None), "return_token_ids needs vLLM 0.10.2"),
     (put(logprobs=None), "answered without log-probs"),
@@ -130,36 +119,27 @@ VLLM_FAULTS = [
     (put(prompt_token_ids=[1, 5, 6, 7, 8]), "read another prompt"),
     (put(finish_reason="abort"), "because of 'abort'"),
 ]
-SGLANG_FAULTS = [
-    (lambda m: m.pop("output_token_logprobs"), "without output_token_logprobs"),
-    (put(output_token_logprobs=[[-1.0]] * 6), "without output_token_logprobs"),
-    (lambda m: m["output_token_logprobs"].pop(), "sampled 6 tokens, but sent 5"),
-    (put(output_token_logprobs=[[float("nan"), 5, None]] * 6), "nan as the log-prob"),
-    (put(prompt_tokens=5), "read another prompt"),
-    (put(finish_reason={"type": "abort"}), "because of 'abort'"),
-]
-FAULTS = [(VLLMEngine, *fault) for fault in VLLM_FAULTS] + [(SGLangEngine, *fault) for fault in SGLANG_FAULTS]
 
 
-@pytest.mark.parametrize(("engine", "change", "words"), FAULTS)
-def test_an_answer_without_what_training_needs_is_an_error_with_what_to_set(serve, engine, change, words):
+@pytest.mark.parametrize(("change", "words"), FAULTS)
+def test_an_answer_without_what_training_needs_is_an_error_with_what_to_set(serve, change, words):
     def edit(path, answer):
-        if path == PATHS[engine]:
-            change(answer["choices"][0] if engine is VLLMEngine else answer["meta_info"])
+        if path == PATH:
+            change(answer["choices"][0])
         return answer
 
     server = serve()
     server.edit = edit
     with pytest.raises(EngineError, match=words):
-        ask(engine(server.url), LONG)
+        ask(VLLMEngine(server.url), LONG)
 
 
-@pytest.mark.parametrize("body", [{}, {"choices": []}, {"meta_info": 3}, {"choices": [{}], "meta_info": {}}])
-def test_another_kind_of_server_is_found_out(serve, kind, body):
+@pytest.mark.parametrize("body", [{}, {"choices": []}, {"choices": [{}]}])
+def test_another_kind_of_server_is_found_out(serve, body):
     server = serve()
-    server.failures[PATHS[kind]] = [Reply(body)]
+    server.failures[PATH] = [Reply(body)]
     with pytest.raises(EngineError, match="is this server"):
-        ask(kind(server.url))
+        ask(VLLMEngine(server.url))
 
 
 # Weights.
@@ -173,11 +153,11 @@ def loaded(engine, weights):
     return run(engine, work())
 
 
-def test_an_adapter_that_is_loaded_already_or_lost_does_not_matter(serve, kind, tmp_path):
+def test_an_adapter_that_is_loaded_already_or_lost_does_not_matter(serve, tmp_path):
     server = serve()
     saved, other = (save_weights(lora_model(seed, scale=0.1), tmp_path, seed) for seed in range(2))
-    first = loaded(kind(server.url), saved)
-    engine = kind(server.url)
+    first = loaded(VLLMEngine(server.url), saved)
+    engine = VLLMEngine(server.url)
 
     async def work():
         await engine.load(saved)
@@ -190,35 +170,9 @@ def test_an_adapter_that_is_loaded_already_or_lost_does_not_matter(serve, kind, 
     assert list(server.adapters) == [other.name]
 
 
-def test_whole_models_go_to_sglang_and_not_to_vllm(serve, tmp_path):
-    server = serve()
-    saved = save_weights(tiny_model(seed=3), tmp_path, 1)
-    found = loaded(SGLangEngine(server.url), saved)
-    wanted = full_logprobs(tiny_model(seed=3), (5, 6, 7, 8, *found.token_ids))[3:]
-    assert found.logprobs == pytest.approx(wanted.tolist(), abs=1e-4)
-    assert (found.weights, server.weight_version) == (saved.name, saved.name)
+def test_whole_models_are_refused(serve, tmp_path):
     with pytest.raises(EngineError, match="LoRA adapters"):
-        loaded(VLLMEngine(server.url), saved)
-
-
-def test_sglang_that_goes_back_to_other_weights_is_found_out(serve, tmp_path):
-    server = serve()
-    engine = SGLangEngine(server.url)
-
-    async def work():
-        await engine.load(save_weights(tiny_model(seed=3), tmp_path, 1))
-        server.weight_version = "default"
-        await engine.complete(LONG)
-
-    with pytest.raises(EngineError, match="sampled with weights 'default', not 'art-v1-"):
-        run(engine, work())
-
-
-def test_a_failed_update_of_whole_weights_says_why(serve, tmp_path):
-    server = serve()
-    server.failures["/update_weights_from_disk"] = [Reply({"success": False, "message": "other shapes"})]
-    with pytest.raises(EngineError, match="other shapes"):
-        loaded(SGLangEngine(server.url), save_weights(tiny_model(seed=3), tmp_path, 1))
+        loaded(VLLMEngine(serve().url), save_weights(tiny_model(seed=3), tmp_path, 1))
 
 
 # Parts.
@@ -232,14 +186,14 @@ def test_a_failed_update_of_whole_weights_says_why(serve, tmp_path):
         ("http://a", {"max_retries": -1}, "max_retries"),
     ],
 )
-def test_wrong_arguments_are_refused_in_words(kind, url, options, words):
+def test_wrong_arguments_are_refused_in_words(url, options, words):
     with pytest.raises(ConfigError, match=words):
-        kind(url, **options)
+        VLLMEngine(url, **options)
 
 
-def test_requests_run_at_one_time_within_the_limit(serve, kind):
+def test_requests_run_at_one_time_within_the_limit(serve):
     server = serve()
-    engine = kind(server.url, "tiny", max_concurrency=3)
+    engine = VLLMEngine(server.url, "tiny", max_concurrency=3)
 
     async def work():
         return await asyncio.gather(*(engine.complete(REQUEST) for _ in range(9)))

@@ -22,7 +22,7 @@ def test_the_environment_wins_over_the_file_and_the_file_over_defaults(file: Pat
         "# keys\nexport WANDB_API_KEY='from the file'\n\nWANDB_BASE_URL=http://file\nART_SERVER_PORT=1\n"
         "WANDB_ENTITY=a\nWANDB_ENTITY=b\nVLLM_API_KEY=\n"
     )
-    environ = {"WANDB_BASE_URL": "http://environment", "OTHER": "x", "SGLANG_API_KEY": ""}
+    environ = {"WANDB_BASE_URL": "http://environment", "OTHER": "x", "OPENAI_API_KEY": ""}
     found = load_env_vars(environ, file)
     sources = {name: (setting.value, setting.source) for name, setting in found.settings.items()}
     assert sources["WANDB_API_KEY"] == ("from the file", ".env line 2")
@@ -30,7 +30,7 @@ def test_the_environment_wins_over_the_file_and_the_file_over_defaults(file: Pat
     assert sources["ART_SERVER_PORT"] == ("1", ".env line 5")
     assert sources["WANDB_ENTITY"] == ("b", ".env line 7")
     assert sources["ART_CLIENT_WORKERS"] == ("1", "default")
-    assert not {"OTHER", "OPENAI_API_KEY", "VLLM_API_KEY", "SGLANG_API_KEY"} & found.values.keys()
+    assert not {"OTHER", "OPENAI_API_KEY", "VLLM_API_KEY"} & found.values.keys()
 
 
 def test_no_secret_is_in_any_repr() -> None:
