@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, overload, runtime_checkable
+from typing import Any, overload
 
 import numpy as np
 
@@ -99,19 +99,3 @@ class TaskSet(Sequence[Task]):
     def __repr__(self) -> str:
         counts = ", ".join(f"{name}: {len(self.split(name))}" for name in self.splits)
         return f"TaskSet({counts})"
-
-
-@runtime_checkable
-class ProvidesGrading(Protocol):
-    """An environment whose grading depends on more than the :class:`Task` holds, such as hidden tests.
-
-    Task suites (``art-trainer make-suite``) hash it, so that results are compared only if the tasks were
-    graded the same way.
-    """
-
-    def grading(self, task: Task) -> Mapping[str, Any]:
-        """Return what decides the outcome and reward of an episode; JSON-able, never shown to the agent.
-
-        Such as hidden tests, a tolerance, or a digest of data that the tools read. The environment's
-        arguments and the task itself need not be included.
-        """

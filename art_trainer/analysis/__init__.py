@@ -7,7 +7,7 @@
     analysis = analyze("runs/Email-v0-art-tiny-1")
     print(analysis.runs[0].verdict.learned)
 
-Also here: the training report, and evaluation suites with verifiable results.
+Also here: the training report.
 """
 
 from art_trainer.analysis.analyze import Analysis, RunAnalysis, analyze

@@ -16,7 +16,6 @@ from art_trainer.formatting import duration, number, percent, points
 from art_trainer.rollout.evaluate import Comparison, Evaluation
 from art_trainer.rollout.statistics import holm
 from art_trainer.training.run_settings import DEFAULT, RESUMED, Settings
-from art_trainer.types import Interval
 
 
 def make_table(title: str | None, left: Iterable[str], right: Iterable[str], caption: str = "") -> Table:
@@ -91,15 +90,23 @@ def terms_table(rows: Rows) -> Table | None:
     return table
 
 
-def strata_table(rows: Rows, field: str, metric: str) -> Table:
-    """A metric for each value of a field of the tasks, a column a policy; a ValueError without the field."""
-    table = make_table(f"{metric} by {field}", [field], ["episodes", *(name for name, _ in rows)])
+def strata_table(rows: Rows, field: str) -> Table:
+    """Results for each value of a field of the tasks, a column a policy; a ValueError without the field.
+
+    They are the success rate if the environment reports success, else the mean reward.
+    """
+    success = any(evaluation.reports_success for _, evaluation in rows)
+    title = f"{'success' if success else 'reward'} by {field}"
+    table = make_table(title, [field], ["episodes", *(name for name, _ in rows)])
     parts = [evaluation.by(field) for _, evaluation in rows]
-    shown: Callable[[Interval | None], str] = percent if metric == "success" else number
+
+    def shown(part: Evaluation) -> str:
+        return percent(part.success) if success else number(part.reward)
+
     for value in dict.fromkeys(value for part in parts for value in part):
         found = [part.get(value) for part in parts]
         episodes = max(len(part.results) for part in found if part is not None)
-        cells = [Text("–") if part is None else two_lines(shown(part.measured(metric))) for part in found]
+        cells = [Text("–") if part is None else two_lines(shown(part)) for part in found]
         table.add_row("none" if value is None else str(value), str(episodes), *cells)
     return table
 

@@ -1,12 +1,16 @@
-"""``art-trainer eval``: evaluate policies on the same starts, compare them, and verify earlier results."""
+"""``art-trainer eval``: evaluate policies on the same starts, and compare them."""
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
+import json
+import platform
 import shlex
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
+from functools import partial
+from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,73 +21,59 @@ from rich.console import Console
 from art_gym.terminal import visible
 from art_trainer.cli import options as flags
 from art_trainer.cli.run_config import env_of_policies
-from art_trainer.errors import CheckpointError, ConfigError, EvaluationFailedError
-from art_trainer.tracking.run_dir import require_writable
+from art_trainer.errors import ConfigError, EvaluationFailedError
+from art_trainer.tracking.run_dir import require_writable, write_text
 
 if TYPE_CHECKING:
-    from art_trainer.analysis.result_files import EvaluationRecord, PolicyRecord
-    from art_trainer.analysis.suites import Suite
+    from art_trainer.cli.console import Rows
     from art_trainer.inference.policy import Policy
-    from art_trainer.rollout.envs import MakeEnv
+    from art_trainer.rollout.evaluate import Evaluation
     from art_trainer.types import Episode
 
-_DEFAULT_BATCH = 256
 _MOST_FAULTS = 8
 """Episodes of a policy that end with a fault, and none without, before it is given up."""
-_LISTED = 5
-"""Episodes that ``--verify`` lists."""
+_PACKAGES = ("art-gym", "gymnasium", "numpy", "torch", "transformers", "tokenizers", "peft")
+_GIT_TIMEOUT = 30  # seconds
 
 
 @flags.command(
     "eval",
     "`art-trainer eval --policy bm25 --policy art-tiny --compare`.",
-    "`art-trainer eval --suite email-v0-test --policy runs/mine --samples 4 --json after.json`.",
-    "`art-trainer eval --verify after.json` plays it again and compares.",
+    "`art-trainer eval --policy runs/mine --samples 4 --temperature 1 --json after.json`.",
     "`art-trainer eval --policy openai:qwen3@http://localhost:8000/v1 --by difficulty`.",
 )
 def eval_(
     *,
     policy: Sequence[str] = (),
-    suite: Annotated[str, flags.Flag(metavar="NAME|FILE.yaml")] | None = None,
     env: flags.EnvId | None = None,
     env_args: flags.EnvArgs = flags.NO_PAIRS,
     split: flags.Split | None = None,
     episodes: flags.Count | None = None,
-    samples: flags.Count | None = None,
-    temperature: flags.Amount | None = None,
-    max_completion_length: flags.Count | None = None,
-    seed: flags.Whole | None = None,
-    max_batch: flags.Count = _DEFAULT_BATCH,
+    samples: flags.Count = 1,
+    temperature: flags.Amount = 0.0,
+    max_completion_length: flags.MaxTokens = 256,
+    seed: flags.Whole = 0,
+    max_batch: flags.Count = 256,
     device: str | None = None,
     compare: bool = False,
     by: Annotated[str, flags.Flag(metavar="FIELD")] | None = None,
-    json_: flags.File | None = None,
-    verify: flags.File | None = None,
+    json_: flags.JsonFile | None = None,
 ) -> None:
     """Evaluate policies on the same tasks: success with its interval, reward and its parts, turns, tokens.
 
     Flags:
         policy: What to evaluate: folder of a run or checkpoint, Hugging Face name or path, openai:MODEL@URL
             (its key from OPENAI_API_KEY), a baseline (or baseline:NAME), or one of `art-trainer models`.
-        suite: Play these fixed tasks and seeds; `art-trainer suites` lists the names.
-        episodes: Number of episodes. [default: every task of the split once]
-        samples: Attempts at each start, for pass@k. [default: 1]
-        temperature: Sampling temperature; 0 is greedy. [default: 0]
-        max_completion_length: Largest number of tokens in one reply. [default: 256]
-        seed: The same seed gives the same tasks and episodes. [default: 0]
+        episodes: Number of starts. [default: every task of the split once]
+        samples: Attempts at each start, for pass@k.
+        temperature: Sampling temperature; 0 is greedy.
+        seed: The same seed gives the same tasks and episodes.
         max_batch: Largest number of conversations that a local model holds at once.
         device: Device of a local model, such as cpu or cuda.
         compare: Also print the paired differences: each policy minus the next.
         by: Also group results by a field of the tasks: difficulty.
-        json_: Write every result, and how it was made, to this file.
-        verify: Repeat the evaluation of a --json file; exit code 1 if results differ.
     """
     given = {name: value for name, value in locals().items() if value != _DEFAULTS[name]}
-    if verify is not None:
-        if len(given) > 1:
-            raise ConfigError("--verify plays what its file says: give no other flag with it")
-        verify_results(verify)
-        return
     _check_policies(policy, compare)
     if json_ is not None:
         require_writable(json_)
@@ -91,42 +81,53 @@ def eval_(
         from art_trainer.models.loading import ModelOptions
 
         ModelOptions(device=device)  # fails before anything is played
-    if suite is not None:
-        from art_trainer.analysis.suites import load_suite
+    if env is None:
+        env, saved = env_of_policies(policy)
+        env_args = {**saved, **env_args}
+        given |= {"env": env, "env_args": env_args}
+    from art_trainer.rollout.envs import env_maker
 
-        fixed = [flags.flag_name(name) for name in _FIXED_BY_SUITE if name in given]
-        if fixed:
-            raise ConfigError(
-                f"{' and '.join(fixed)} cannot be given with --suite, which fixes what is played"
-            )
-        chosen = load_suite(suite)
-    else:
-        if env is None:
-            env, saved = env_of_policies(policy)
-            env_args = {**saved, **env_args}
-            given |= {"env": env, "env_args": env_args}
-        chosen = make_suite(env, env_args, split=split, episodes=episodes, seed=seed or 0)
-    changed = {
-        name: given[name] for name in ("samples", "temperature", "max_completion_length") if name in given
-    }
-    chosen = dataclasses.replace(chosen, **changed)
-    record = evaluate_policies(
-        chosen, policy, Console(), max_batch=max_batch, device=device, command=command_of(given)
+    make_env = env_maker(env, env_args)
+    from art_trainer.cli.policies import load_policy
+    from art_trainer.rollout.evaluate import evaluate_starts, evaluation_split, evaluation_starts
+
+    with closing(make_env()) as made:
+        split = evaluation_split(made, split)
+        starts = evaluation_starts(made, split=split, episodes=episodes, seed=seed, samples=samples)
+    load = partial(
+        load_policy,
+        make_env=make_env,
+        temperature=temperature,
+        max_tokens=max_completion_length,
+        max_batch=max_batch,
+        device=device,
     )
+    play = partial(
+        evaluate_starts,
+        make_env=make_env,
+        starts=starts,
+        split=split,
+        seed=seed,
+        samples=samples,
+        settings={"env_args": dict(env_args), "temperature": temperature},
+    )
+    console = Console()
+    rows = evaluate_policies(policy, load, play, len(starts), console)
     if json_ is not None:
-        record.write(json_)
-    print_record(record, Console(), compare=compare, by=by)
-    if len(record.policies) < len(policy):
+        played = [{"policy": name, "evaluation": evaluation.to_json()} for name, evaluation in rows]
+        record = {"command": command_of(given), "made_with": made_with(), "policies": played}
+        write_text(json_, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
+    print_results(rows, console, compare=compare, by=by)
+    if len(rows) < len(policy):
         raise typer.Exit(1)
 
 
 _DEFAULTS = {name: one.default for name, one in inspect.signature(eval_).parameters.items()}
-_FIXED_BY_SUITE = ("env", "env_args", "split", "episodes", "seed")
 
 
 def command_of(given: Mapping[str, Any]) -> str:
-    """The command line that repeats an evaluation but for the policy, by the flags that were given."""
-    kept = {name: given[name] for name in given if name not in ("policy", "compare", "by", "json_")}
+    """The command line that plays the same episodes, by the flags that were given."""
+    kept = {name: given[name] for name in given if name not in ("compare", "by", "json_")}
     return shlex.join(["art-trainer", "eval", *flags.flag_words(kept)])
 
 
@@ -139,91 +140,44 @@ def _check_policies(policies: Sequence[str], compare: bool) -> None:
         raise ConfigError("the same --policy is given twice")
 
 
-def make_suite(
-    env: str, env_args: Mapping[str, Any], *, split: str | None, episodes: int | None, seed: int
-) -> Suite:
-    """Make the suite that flags describe."""
-    from art_trainer.rollout.envs import env_maker, find_env
-
-    with closing(env_maker(env, env_args)()) as made:
-        from art_trainer.analysis.suites import Suite, starts_of
-
-        split, starts = starts_of(made, split=split, episodes=episodes, seed=seed)
-    return Suite(env=find_env(env).name, starts=starts, env_args=dict(env_args), split=split, seed=seed)
-
-
 def evaluate_policies(
-    suite: Suite,
-    policies: Sequence[str],
+    names: Sequence[str],
+    load: Callable[[str], Policy],
+    play: Callable[..., Evaluation],
+    episodes: int,
     console: Console,
-    *,
-    max_batch: int,
-    device: str | None,
-    command: str,
-) -> EvaluationRecord:
-    """Play each policy on a suite; one of which nothing could be played is reported and left out.
+) -> Rows:
+    """Play each policy, with a progress bar; one of which nothing could be played is reported and left out.
+
+    Args:
+        names: The policies as the command line names them.
+        load: Loads the policy of a name.
+        play: Evaluates a policy; calls ``on_episode`` with each episode.
+        episodes: Number of episodes of one policy.
+        console: Where progress and faults are shown.
 
     Raises:
-        ConfigError: If a policy does not exist, or the tasks have changed.
+        ConfigError: If a policy does not exist.
         EvaluationFailedError: If nothing could be played of any policy.
     """
-    from art_trainer.analysis.result_files import EvaluationRecord, made_with
-    from art_trainer.analysis.suites import check_task_list
-    from art_trainer.rollout.envs import env_maker
+    from art_trainer.cli.console import episode_bar
 
-    make_env = env_maker(suite.env, suite.env_args)
-    suite = dataclasses.replace(suite, task_list_sha256=check_task_list(make_env, suite))
-    played, failures = [], []
-    for words in policies:
+    rows, failures = [], []
+    for name in names:
+        policy = load(name)
         try:
-            one = play_suite(suite, words, make_env, console, max_batch=max_batch, device=device)
+            with episode_bar(console, policy.name, episodes) as advance, ExitStack() as stack:
+                if close := getattr(policy, "close", None):
+                    stack.callback(close)
+                on_episode = stop_at_faults(policy.name, episodes, advance)
+                rows.append((name, play(policy, on_episode=on_episode)))
         except EvaluationFailedError as failure:
             failures.append(failure)
-        else:
-            played.append(dataclasses.replace(one, command=f"{command} --policy {shlex.quote(words)}"))
-    if not played:
+    if not rows:
         raise failures[0]
     for one_failure in failures:
         console.print(visible(str(one_failure)), markup=False, style="red", soft_wrap=True)
-    return EvaluationRecord(suite, tuple(played), made_with(), max_batch, device)
-
-
-def play_suite(
-    suite: Suite, words: str, make_env: MakeEnv, console: Console, *, max_batch: int, device: str | None
-) -> PolicyRecord:
-    """Play a policy on a suite, with a progress bar.
-
-    Raises:
-        EvaluationFailedError: If its first episodes, or all, ended with a fault.
-    """
-    from art_trainer.analysis.result_files import PolicyRecord
-    from art_trainer.cli.console import episode_bar
-    from art_trainer.cli.policies import load_policy
-    from art_trainer.rollout.evaluate import evaluate_starts
-
-    policy = load_policy(
-        words,
-        make_env,
-        temperature=suite.temperature,
-        max_tokens=suite.max_completion_length,
-        max_batch=max_batch,
-        device=device,
-    )
-    files = files_of(words, policy)
-    with episode_bar(console, policy.name, suite.episodes) as on_episode, ExitStack() as stack:
-        if close := getattr(policy, "close", None):
-            stack.callback(close)
-        evaluation = evaluate_starts(
-            policy,
-            make_env,
-            suite.rollout_starts(),
-            split=suite.split,
-            seed=suite.seed,
-            samples=suite.samples,
-            settings={"env_args": dict(suite.env_args), "temperature": suite.temperature},
-            on_episode=stop_at_faults(policy.name, suite.episodes, on_episode),
-        )
-    return PolicyRecord(name=words, command="", evaluation=evaluation, files=files)
+    return rows
 
 
 def stop_at_faults(
@@ -242,45 +196,23 @@ def stop_at_faults(
     return count
 
 
-def files_of(words: str, policy: Policy) -> dict[str, str]:
-    """The sha256 of the files of a local model by name; empty for a policy without files."""
-    from art_trainer.analysis.result_files import model_files
-    from art_trainer.inference.scripted_policy import ScriptedPolicy
-    from art_trainer.training.run_setup import model_path
-
-    if isinstance(policy, ScriptedPolicy) or words.startswith(("openai:", "vllm:")):
-        return {}
-    folder = Path(model_path(words))
-    if not folder.is_dir():
-        from huggingface_hub import snapshot_download
-
-        folder = Path(snapshot_download(str(folder), local_files_only=True))
-    return model_files(folder)
-
-
-def print_record(record: EvaluationRecord, console: Console, *, compare: bool, by: str | None) -> None:
+def print_results(rows: Rows, console: Console, *, compare: bool, by: str | None) -> None:
     """Print the tables of an evaluation, and with ``compare`` the paired differences."""
     from art_trainer.analysis.evaluation_change import change_between
     from art_trainer.cli.console import comparison_lines, pass_table, results_table, strata_table, terms_table
-    from art_trainer.formatting import number
     from art_trainer.rollout.evaluate import compare as compare_evaluations
 
-    rows = [(policy.name, policy.evaluation) for policy in record.policies]
-    if record.suite.name:
-        typer.echo(f"Suite {record.suite.name}: {record.suite.about}")
     for table in (results_table(rows), pass_table(rows), terms_table(rows)):
         if table is not None:
             console.print(table)
     for name, evaluation in rows:
-        if record.metric not in ("success", "reward"):
-            typer.echo(f"{record.metric} of {name}: {number(evaluation.measured(record.metric))}")
         fault = next((result.error for result in evaluation.results if result.fault), None)
         if fault is not None:
             told = visible(f"first fault of {name}: {fault}")
             console.print(told, markup=False, style="red", soft_wrap=True)
     if by is not None:
         try:
-            console.print(strata_table(rows, by, record.metric))
+            console.print(strata_table(rows, by))
         except ValueError as error:
             raise ConfigError(f"--by: {error}") from error
     pairs = list(pairwise(rows)) if compare else []
@@ -291,75 +223,35 @@ def print_record(record: EvaluationRecord, console: Console, *, compare: bool, b
             typer.echo(f"{first} against {second}: {line}")
 
 
-# ----------------------------------------------------------------------
-# ``--verify``: repeat an evaluation and compare it episode by episode.
+def made_with() -> dict[str, Any]:
+    """What results depend on besides the command, JSON-able: versions, commit, machine, CPU threads."""
+    import torch
+
+    packages = {}
+    for name in _PACKAGES:
+        with suppress(metadata.PackageNotFoundError):  # art-gym in a checkout that is not installed
+            packages[name] = metadata.version(name)
+    return {
+        "python": platform.python_version(),
+        "packages": packages,
+        "git": git_state(Path(__file__).parents[2]),
+        "machine": platform.platform(),
+        "threads": torch.get_num_threads(),
+    }
 
 
-def verify_results(file: Path) -> None:
-    """Repeat a result file's evaluations; print what is equal, what is not, and what else has changed.
-
-    A local model gets as many CPU threads as it had, since other numbers of threads round sums differently. A
-    policy that is not on this machine is named, and the others are played. The exit code is 1 if
-    anything differs or is missing.
-    """
-    from art_trainer.analysis.result_files import made_with, read_record, what_differs
-    from art_trainer.analysis.suites import check_task_list
-    from art_trainer.rollout.envs import env_maker
-
-    record = read_record(file)
-    make_env = env_maker(record.suite.env, record.suite.env_args)
-    equal = []
+def git_state(folder: Path) -> dict[str, Any] | None:
+    """The commit of a checkout and whether tracked files were changed; ``None`` for any other folder."""
+    if not (folder / ".git").exists():
+        return None
+    commands = (["rev-parse", "HEAD"], ["status", "--porcelain", "-uno"])
     try:
-        check_task_list(make_env, record.suite)
-    except ConfigError as error:
-        typer.echo(f"The tasks have changed: {error}")
-        equal.append(False)
-    else:
-        threads = record.made_with.get("threads")
-        if threads is not None and any(policy.files for policy in record.policies):
-            import torch
-
-            torch.set_num_threads(int(threads))
-        equal += [_verify_policy(record, policy, make_env) for policy in record.policies]
-    changes = what_differs(record.made_with, made_with())
-    for line in changes:
-        typer.echo(f"changed: {line}")
-    if not changes:
-        typer.echo("Versions, commit and machine are the same.")
-    if not all(equal):
-        raise typer.Exit(1)
-
-
-def _verify_policy(record: EvaluationRecord, policy: PolicyRecord, make_env: MakeEnv) -> bool:
-    """Play one policy again, print what came out, and return whether it is the same."""
-    from art_trainer.analysis.result_files import differences
-
-    console, options = Console(), {"max_batch": record.max_batch, "device": record.device}
-    try:
-        again = play_suite(record.suite, policy.name, make_env, console, **options)  # type: ignore[arg-type]
-    except (ConfigError, CheckpointError, EvaluationFailedError) as error:
-        typer.echo(f"{policy.name}: not played again, {error}")
-        return False
-    for line in _changed_files(policy.files, again.files):
-        typer.echo(f"{policy.name}: {line}")
-    try:
-        found = differences(policy.evaluation, again.evaluation)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    count = len(policy.evaluation.results)
-    how_many = f"{len(found)} of {count} episodes differ." if found else f"all {count} episodes are the same."
-    typer.echo(f"{policy.name}: {how_many}")
-    for difference in found[:_LISTED]:
-        typer.echo(f"  {difference}")
-    if len(found) > _LISTED:
-        typer.echo(f"  and {len(found) - _LISTED} more")
-    return not found
-
-
-def _changed_files(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Lines about the files of a model that have changed."""
-    changed = sorted(name for name in {*then, *now} if then.get(name) != now.get(name))
-    weights = [name for name in changed if name.endswith(".safetensors")]
-    others = [name for name in changed if name not in weights]
-    kinds = (("the weights", weights), ("other files of the model", others))
-    return [f"{what} have changed ({', '.join(names)})" for what, names in kinds if names]
+        commit, changes = (
+            subprocess.check_output(
+                ["git", "-C", str(folder), *words], text=True, stderr=subprocess.DEVNULL, timeout=_GIT_TIMEOUT
+            ).strip()
+            for words in commands
+        )
+    except (OSError, subprocess.SubprocessError):  # git is missing, or nothing is committed
+        return None
+    return {"commit": commit, "changed": bool(changes)}

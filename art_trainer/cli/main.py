@@ -22,7 +22,7 @@ _DISK = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.E
 
 for _name in (
     *("train", "self_play", "serve", "worker", "dash", "eval", "play", "export", "analyze"),
-    *("suites", "models", "runs", "top", "episodes", "doctor", "show_config", "judge"),
+    *("models", "runs", "top", "episodes", "doctor", "show_config", "judge"),
 ):
     import_module(f"art_trainer.cli.{_name}")
 

@@ -40,15 +40,6 @@ DEFAULT_EPISODES = 100
 """How many episodes an environment without tasks is played."""
 
 
-def attempts(place: int, task: str | None, reset_seed: int, *, seed: int, samples: int) -> list[EpisodeSpec]:
-    """Return the attempts at one start: the same state, and for each attempt its own sampling seed."""
-    options = None if task is None else {"task": task}
-    return [
-        EpisodeSpec(seed=reset_seed, options=options, group=place, rng_seed=(seed, place, 1 + attempt))
-        for attempt in range(samples)
-    ]
-
-
 def evaluation_starts(
     env: gym.Env[str, str],
     *,
@@ -66,7 +57,8 @@ def evaluation_starts(
         split: Which of the environment's splits; see :func:`evaluation_split`.
         episodes: How many starts; by default every task once (``DEFAULT_EPISODES`` without tasks).
         seed: What the seeds of the resets and of the policy's sampling are derived from.
-        samples: Attempts at each start; they follow each other in the list.
+        samples: Attempts at each start: the same state, and for each attempt its own sampling seed. They
+            follow each other in the list.
 
     Raises:
         UnknownTaskError: If the environment has tasks but no such split.
@@ -81,9 +73,12 @@ def evaluation_starts(
     count = episodes or len(tasks) or DEFAULT_EPISODES
     starts = []
     for k in range(count):
-        task = tasks[k % len(tasks)] if tasks else None
+        options = {"task": tasks[k % len(tasks)]} if tasks else None
         reset_seed = int(np.random.SeedSequence((seed, k)).generate_state(1)[0])
-        starts += attempts(k, task, reset_seed, seed=seed, samples=samples)
+        starts += [
+            EpisodeSpec(seed=reset_seed, options=options, group=k, rng_seed=(seed, k, 1 + attempt))
+            for attempt in range(samples)
+        ]
     return starts
 
 
@@ -221,20 +216,6 @@ class Evaluation:
         several = len({task for task, _ in enough}) > 1
         clusters = [task if several else seed for task, seed in enough]
         return rate_interval(solved, np.random.default_rng(_STATISTICS_SEED), clusters=clusters)
-
-    def measured(self, metric: str) -> Interval | None:
-        """Return a metric with its interval: ``success``, ``reward`` or one of the environment's.
-
-        ``None`` if no episode has it.
-        """
-        if metric in ("success", "reward"):
-            found: Interval | None = getattr(self, metric)
-            return found
-        reporting = [result for result in self.counted if metric in result.metrics]
-        if not reporting:
-            return None
-        values = [result.metrics[metric] for result in reporting]
-        return mean_interval(values, np.random.default_rng(_STATISTICS_SEED), clusters=clusters_of(reporting))
 
     def by(self, name: str) -> dict[Any, Evaluation]:
         """Split the evaluation by the values of a task field, such as ``difficulty``.

@@ -25,7 +25,6 @@ from art_gym.tools import Outcome, tool
 
 _QUICK = Limits(wall_seconds=12, cpu_seconds=1)
 """For one expression; a model in training writes thousands, and ``9 ** 9 ** 9`` among them."""
-_UNGRADED = ("reference", "mutants", "source")  # of a problem, what its judge does not use
 _FENCED = re.compile(r"\s*```[^\n`]*\n(.*?)\n?```\s*", re.DOTALL)
 _QUICK_REWARD = 0.1
 _LOADS_REWARD = 0.05
@@ -144,11 +143,6 @@ class CodingEnv(TextEnv):
         self._runs = self._tests_tried = 0
         self._passed = None
         return statement(self.problems[task.id])
-
-    def grading(self, task: Task) -> Mapping[str, Any]:
-        """The problem with its hidden tests; without what only proves that the tests are any good."""
-        problem = self.problems[task.id].to_json()
-        return {name: value for name, value in problem.items() if name not in _UNGRADED}
 
     @tool
     def run(self, code: Code, stdin: str = "") -> str:

@@ -11,7 +11,6 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Iterable
-from dataclasses import astuple
 from datetime import datetime
 from os import PathLike
 from pathlib import Path
@@ -148,7 +147,7 @@ def _task(question: Question) -> Task:
         "gold_ids": list(question.gold_ids),
         "answers": list(question.answers),
         "answer_type": question.answer_type,
-        "telling": list(question.keywords),  # the name is part of the suites' hashes
+        "telling": list(question.keywords),
         "asked_on": asked_on.isoformat() if asked_on else None,
         "mailbox": question.mailbox,
     }
@@ -178,15 +177,3 @@ def _writable_cache() -> Path:
         base = Path(tempfile.gettempdir()) / "art-gym"
         base.mkdir(parents=True, exist_ok=True)
     return base
-
-
-@functools.lru_cache(maxsize=16)
-def store_sha256(store: MailStore) -> str:
-    """The sha256 of all mails of a store, in order of date; about 50 µs a mail, once for each store.
-
-    It is of what can be read, not of the file, whose bytes depend on SQLite's version.
-    """
-    digest = hashlib.sha256()
-    for row in store.rows():
-        digest.update(json.dumps(astuple(store.message(row)), default=str).encode("ascii"))
-    return digest.hexdigest()

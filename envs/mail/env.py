@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from art_gym.env import Baseline, TextEnv
 from art_gym.envs.mail.baselines import BASELINES, TEACHERS
-from art_gym.envs.mail.collection import open_collection, store_sha256
+from art_gym.envs.mail.collection import open_collection
 from art_gym.envs.mail.grading import matches, says_nothing_found
 from art_gym.envs.mail.questions import Question
 from art_gym.envs.mail.rewards import REWARDS, Progress, episode_facts, failed_terms, right_terms
@@ -143,10 +143,6 @@ class EmailEnv(TextEnv):
         rows = [self.store.find(message_id) for message_id in task.data["gold_ids"]]
         self._gold = frozenset(row for row in rows if row is not None)
         return task.prompt
-
-    def grading(self, task: Task) -> Mapping[str, Any]:
-        """The digest of the mailbox; what counts as an answer is in the task's data."""
-        return {"mailbox_sha256": store_sha256(self.store)}
 
     @tool
     def search(

@@ -32,7 +32,7 @@ QUICK = ["--max-steps", "2", "--groups-per-step", "2", "--num-generations", "2",
 QUICK += ["--set", "max_completion_length=4", "--threads", "1"]
 COMMANDS = (
     "train", "self-play", "serve", "worker", "dash", "eval", "play", "export", "analyze",
-    "suites", "make-suite", "runs", "top", "episodes", "export-data", "config", "judge eval",
+    "runs", "top", "episodes", "export-data", "config", "judge eval",
 )  # fmt: skip
 
 

@@ -27,7 +27,6 @@ WRITING = {
     "eval": ("eval", *ENV, "--policy", "random", "--json"),
     "judge eval": ("judge", "eval", *ENV, "--json"),
     "analyze": ("analyze", "RUN", "--json"),
-    "make-suite": ("make-suite", *ENV),
 }
 """Commands that write; what they write comes last."""
 
@@ -36,7 +35,7 @@ WRITING = {
 def test_a_place_that_cannot_be_written_is_refused_before_the_work(name, refused, trained_run, monkeypatch):
     command = [str(trained_run) if word == "RUN" else word for word in WRITING[name]]
     Path("file").touch()
-    target = {"export-data": "x.jsonl", "make-suite": "x.yaml"}.get(name, "x")
+    target = "x.jsonl" if name == "export-data" else "x"
     assert "/file is not a folder" in refused(*command, f"file/{target}")
     fault = OSError(errno.EROFS, "Read-only file system")
     monkeypatch.setattr(run_dir, "TemporaryFile", Mock(side_effect=fault))

@@ -143,9 +143,6 @@ def test_an_episode_that_filled_its_context_has_not_succeeded() -> None:
     assert some.success.value == 0.25
     assert none.success is None
     assert compare(none, some).success.value == 0.25
-    assert some.measured("success") == some.success
-    assert some.measured("reward") == some.reward
-    assert some.measured("height") is None
 
 
 def made(successes: dict[str, list[bool | None]]) -> Evaluation:
@@ -153,7 +150,7 @@ def made(successes: dict[str, list[bool | None]]) -> Evaluation:
 
     def result(task: str, won: bool | None) -> EpisodeResult:
         ending = Ending.ENV_ERROR if won is None else Ending.TERMINATED
-        return EpisodeResult(task, 1, ending, won, float(bool(won)), {}, {"score": 7.0}, 1, 0, 0)
+        return EpisodeResult(task, 1, ending, won, float(bool(won)), {}, {}, 1, 0, 0)
 
     results = tuple(result(task, won) for task, attempts in successes.items() for won in attempts)
     return Evaluation("p", "e", None, 0, results, 1.0, samples=4)
@@ -212,7 +209,6 @@ def test_a_comparison_says_how_likely_it_is_by_chance() -> None:
     comparison = compare(first, second)
     assert comparison.success_p == pytest.approx(2 / 2**6)
     assert comparison.reward_p == pytest.approx(2 / 2**6)
-    assert first.measured("score").value == 7.0
     assert compare(first, first).success_p == 1
     silent = [evaluate(Sayer(word), Bare, episodes=3) for word in "ab"]
     assert compare(*silent).success_p is None
