@@ -72,6 +72,8 @@ class Played:
     success: bool
     turns: int
     leak: str
+    said: str
+    """The last reply."""
 
 
 class Survey:
@@ -148,7 +150,7 @@ class Survey:
                 if "error" in info:
                     shown.append((observation, reply))
         leak = _leak(info.get("facts", {}).get("expected"), shown, " ".join(extra))
-        return Played(str(info.get("task_id", "")), total, bool(info.get("success")), turns, leak)
+        return Played(str(info.get("task_id", "")), total, bool(info.get("success")), turns, leak, reply)
 
 
 def success(played: Iterable[Played]) -> float:
@@ -239,8 +241,9 @@ def _tasks(survey: Survey) -> Iterator[Finding]:
             break
         task = tasks[number]
         observation, info = survey.env.reset(seed=int(number), options={"task": task.id})
-        words = re.findall(r"\w+", observation.removeprefix(info.get("system", "")).casefold())
-        texts.setdefault(task.split, {})[task.id] = " ".join(sorted(words))
+        # Signs and order count: 6 - 2, 6 + 2 and 2 - 6 are three tasks.
+        words = observation.removeprefix(info.get("system", "")).casefold().split()
+        texts.setdefault(task.split, {})[task.id] = " ".join(words)
     started = sum(map(len, texts.values()))
     yield Finding(name, level, True, f"{started:,} of {len(tasks):,} tasks started")
     yield from _overlap(texts)
@@ -254,7 +257,7 @@ def _overlap(texts: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:
             continue
         same = [task for task, text in found.items() if text in train]
         share = len(same) / len(found)
-        seen = f"{len(same)} of {len(found)} tasks of {split} have the words of a training task"
+        seen = f"{len(same)} of {len(found)} tasks of {split} have the text of a training task"
         seen += f", such as {same[0]}" if same else ""
         yield Finding(name, Level.BEHAVIOUR, share <= 0.05, seen, change)
 
@@ -297,6 +300,9 @@ def _oracle(survey: Survey) -> Iterator[Finding]:
 
 def _leaks(survey: Survey) -> Iterator[Finding]:
     """Whether the answer was shown to any policy that played so far, before it ended an episode."""
+    if not survey.played:
+        yield Finding("semantic.no_solution_leakage", Level.ADVERSARIAL, None, "no policy could play")
+        return
     shares = {
         name: float(np.mean([bool(one.leak) for one in played])) for name, played in survey.played.items()
     }
@@ -361,20 +367,24 @@ def _difficulty(survey: Survey) -> Iterator[Finding]:
 
 def _signal(survey: Survey) -> Iterator[Finding]:
     """Share of groups whose attempts earn different rewards, of random calls and of noisy players."""
-    shares = {}
+    shares, said = {}, set[str]()
     until = time.monotonic() + 3 * survey.seconds
     for name, player in survey.players.items():
         if time.monotonic() > until:
             break
         policy = player if name == "random" else partial(_noisily, player)
         groups = [survey.group(policy, seed) for seed in range(12) if time.monotonic() < until]
+        said |= {one.said for group in groups for one in group}
         shares[f"{name} with noise" if policy is not player else name] = float(
             np.mean([len({round(one.reward, 9) for one in group}) > 1 for group in groups])
         )
     name = max(shares, key=shares.__getitem__)
     seen = f"attempts at one task differ in reward in {shares[name]:.0%} of the groups of {name}"
     change = "Pay parts of a solution, or add easier tasks: groups that are all alike teach nothing."
-    yield Finding("statistical.training_signal", Level.LEARNABILITY, shares[name] >= 0.1, seen, change)
+    if len(said) == 1:
+        seen = f"no player ever replies anything but {said.pop()!r}: list others in baselines"
+    good = shares[name] >= 0.1 if said else None
+    yield Finding("statistical.training_signal", Level.LEARNABILITY, good, seen, change)
 
 
 def _noisily(player: Baseline, env: Any, rng: np.random.Generator) -> Callable[[str], str]:
