@@ -20,22 +20,22 @@ Ask = Callable[[str], Awaitable[str | None]]
 
 
 @lru_cache(maxsize=8)
-def load(env_id: str, arguments: str, most: int) -> tuple[Any, tuple[Any, ...]]:
+def load(env_id: str, settings: str, most: int) -> tuple[Any, tuple[Any, ...]]:
     """An environment of verifiers and its first tasks.
 
     Args:
         env_id: The name of its module.
-        arguments: The settings of its taskset, as JSON.
+        settings: Of its taskset, as JSON.
         most: The most tasks.
 
     Raises:
         ValueError: If it needs more than a text and a reply.
     """
     vf = _library()
-    config = vf.resolve_env_config({"taskset": {"id": env_id, **json.loads(arguments)}})
+    config = vf.resolve_env_config({"taskset": {"id": env_id, **json.loads(settings)}})
     env = vf.load_environment(config)
     tasks = tuple(islice(env.taskset, most))
-    kind, settings, seats = type(env.taskset).task_type(), config.taskset, config.agent_harnesses()
+    kind, made, seats = type(env.taskset).task_type(), config.taskset, config.agent_harnesses()
     programs = [vf.load_harness(one) for one in seats.values() if one.id != "bash"]  # bash: none was named
     discover = _library("utils.decorators").discover_decorated
     hooks = [hook for task in tasks[:1] for hook in task.hooks("stop")]
@@ -43,8 +43,8 @@ def load(env_id: str, arguments: str, most: int) -> tuple[Any, tuple[Any, ...]]:
     needs = {
         f"{len(seats)} seats ({', '.join(seats)})": len(seats) != 1,
         "a program as player": any(program.EXECUTES_CODE for program in programs),
-        "tools": kind.toolsets(settings.task) or type(env.taskset).toolsets(settings),
-        "judges that ask a model": settings.task.judges,
+        "tools": kind.toolsets(made.task) or type(env.taskset).toolsets(made),
+        "judges that ask a model": made.task.judges,
         "a container": kind.NEEDS_CONTAINER or any(task.data.image for task in tasks),
         "shared servers": type(env).start is not vf.Env.start,
         "hooks on requests": any(discover(task, "intercept") for task in tasks[:1])
@@ -53,7 +53,7 @@ def load(env_id: str, arguments: str, most: int) -> tuple[Any, tuple[Any, ...]]:
     if missing := [name for name, needed in needs.items() if needed]:
         raise ValueError(f"`{env_id}` needs {' and '.join(missing)}, which verifiers/Env-v0 does not have")
     if not tasks:
-        raise ValueError(f"`{env_id}` has no tasks with the arguments {arguments}")
+        raise ValueError(f"`{env_id}` has no tasks with the settings {settings}")
     return env, tasks
 
 
@@ -98,6 +98,8 @@ class Interaction:
     async def turn(self, message: Any = None) -> Any:
         """Show the prompt or a user's message; the segment is terminated if no reply comes."""
         vf, nodes, stops = _library(), self.trace.nodes, self.task.hooks("stop")
+        if self.trace.stop_condition:
+            raise RuntimeError(f"the conversation is over ({self.trace.stop_condition}): its loop must end")
         opens = not nodes and self.task.data.prompt is not None
         if opens != (message is None):
             raise ValueError(
