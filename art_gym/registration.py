@@ -26,6 +26,8 @@ _ENVS: dict[str, dict[str, Any]] = {
     "gem/Env-v0": {"entry_point": f"{_ADAPTERS}.gem_env:GemTextEnv"},
     "textarena/Solo-v0": {"entry_point": f"{_ADAPTERS}.textarena_env:TextArenaSoloEnv"},
     "reasoning-gym/Task-v0": {"entry_point": f"{_ADAPTERS}.reasoning_gym_env:ReasoningGymTextEnv"},
+    "verifiers/Env-v0": {"entry_point": f"{_ADAPTERS}.verifiers_env:VerifiersTextEnv"},
+    "openenv/Env-v0": {"entry_point": f"{_ADAPTERS}.openenv_env:OpenEnvTextEnv"},
 }
 _GAMES = {
     "art/2048Duel-v0": "art_gym.envs.game_2048.duel:Duel2048Env",

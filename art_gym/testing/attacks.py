@@ -42,12 +42,12 @@ def attacks(env: Any) -> Iterator[tuple[str, Baseline]]:
 
     Every tool gets every payload in its text arguments, and each value that its declaration names, turn after
     turn. One that ends the episode gets the payloads also after calls of the others, with more to copy.
-    Without tools the payload is the reply.
+    Without tools, or where free text is taken, the payload is the reply.
 
     Args:
         env: A text environment.
     """
-    tools: Mapping[str, Tool] = getattr(env, "tools", {})
+    tools: Mapping[str, Tool] = {} if getattr(env, "takes_free_text", False) else getattr(env, "tools", {})
     others = tuple(tool for tool in tools.values() if not tool.ends)
     for name, payload in PAYLOADS.items():
         if not tools:

@@ -78,6 +78,8 @@ class Played:
     success: bool
     turns: int
     leak: str
+    said: str
+    """The last reply."""
 
 
 def policies(env: gym.Env[Any, Any]) -> dict[str, Baseline]:
@@ -165,7 +167,7 @@ class Survey:
                 if "error" in info:
                     shown.append((observation, reply))
         leak = _leak(info.get("facts", {}).get("expected"), shown, " ".join(extra))
-        return Played(str(info.get("task_id", "")), total, bool(info.get("success")), turns, leak)
+        return Played(str(info.get("task_id", "")), total, bool(info.get("success")), turns, leak, reply)
 
 
 def success(played: Iterable[Played]) -> float:
@@ -256,6 +258,7 @@ def _tasks(survey: Survey) -> Iterator[Finding]:
             break
         task = tasks[number]
         observation, info = survey.env.reset(seed=int(number), options={"task": task.id})
+        # Signs and order count: 6 - 2, 6 + 2 and 2 - 6 are three tasks.
         words = re.findall(r"\w+|[^\w\s]", observation.removeprefix(info.get("system", "")).casefold())
         texts.setdefault(task.split, {})[task.id] = tuple(words)
     started = sum(map(len, texts.values()))
@@ -281,7 +284,9 @@ def _overlap(texts: Mapping[str, Mapping[str, tuple[str, ...]]]) -> Iterator[Fin
             continue
         same = [task for task, words in found.items() if words in whole or _near(frozenset(words), known)]
         share = len(same) / len(found)
-        seen = f"{len(same)} of {len(found)} tasks of {split} have the words of a training task"
+        seen = (
+            f"{len(same)} of {len(found)} tasks of {split} have the text or the rare words of a training task"
+        )
         seen += f", such as {same[0]}" if same else ""
         yield Finding(name, Level.BEHAVIOUR, share <= 0.05, seen, change)
 
@@ -334,6 +339,9 @@ def _oracle(survey: Survey) -> Iterator[Finding]:
 
 def _leaks(survey: Survey) -> Iterator[Finding]:
     """Whether the answer was shown to any policy that played so far, before it ended an episode."""
+    if not survey.played:
+        yield Finding("semantic.no_solution_leakage", Level.ADVERSARIAL, None, "no policy could play")
+        return
     shares = {
         name: float(np.mean([bool(one.leak) for one in played])) for name, played in survey.played.items()
     }
@@ -400,7 +408,7 @@ def _difficulty(survey: Survey) -> Iterator[Finding]:
 
 def _signal(survey: Survey) -> Iterator[Finding]:
     """Share of groups whose attempts earn different rewards, of random calls and of noisy players."""
-    shares, solved = dict[str, float](), dict[str, list[float]]()
+    shares, solved, said = dict[str, float](), dict[str, list[float]](), set[str]()
     until = time.monotonic() + 3 * survey.seconds
     for name, player in survey.players.items():
         if time.monotonic() > until:
@@ -410,12 +418,16 @@ def _signal(survey: Survey) -> Iterator[Finding]:
         label = name if policy is player else f"{name} with noise"
         differ = [len({round(one.reward, 9) for one in group}) > 1 for group in groups]
         shares[label], solved[label] = float(np.mean(differ)), [success(group) for group in groups]
+        said |= {one.said for group in groups for one in group}
     name = max(shares, key=shares.__getitem__)
     never, always = solved[name].count(0), solved[name].count(1)
     seen = f"attempts at one task differ in reward in {shares[name]:.0%} of the groups of {name}, "
     seen += f"which solves {never} of {len(solved[name])} tasks never and {always} always"
     change = "Pay parts of a solution, or add easier tasks: groups that are all alike teach nothing."
-    yield Finding("statistical.training_signal", Level.LEARNABILITY, shares[name] >= 0.1, seen, change)
+    if len(said) == 1:
+        seen = f"no player ever replies anything but {said.pop()!r}: list others in baselines"
+    good = shares[name] >= 0.1 if said else None
+    yield Finding("statistical.training_signal", Level.LEARNABILITY, good, seen, change)
 
 
 def _noisily(player: Baseline, env: Any, rng: np.random.Generator) -> Callable[[str], str]:

@@ -84,6 +84,19 @@ def test_time_limit():
     assert env.step("I do not know")[1:4] == (-0.1, True, False)
 
 
+def test_success_in_parts():
+    """A game is a success if GEM paid all of its reward, in parts too; some have no random player."""
+    env = GemTextEnv("game:Mastermind-v0-easy")
+    env.reset(seed=0)
+    first, second = env.env.gem.unwrapped.game_code
+    other = next(number for number in range(1, 7) if number not in (first, second))
+    assert env.step(f"\\boxed{{{first} {other}}}")[1] == 0.5
+    _, reward, terminated, _, info = env.step(f"\\boxed{{{first} {second}}}")
+    assert (reward, terminated, info["success"]) == (0.5, True, True)
+    sudoku = GemTextEnv("game:Sudoku-v0-easy")
+    assert sudoku.baselines["random"](sudoku, np.random.default_rng(0))("") == "pass"
+
+
 def test_rollout():
     """Groups of episodes are played by this trainer's rollout, with GEM's own random player."""
     groups = rollout_groups(ScriptedPolicy("random"), lambda: GemTextEnv(GUESS), group_specs([1, 2, 3], 4))

@@ -24,9 +24,9 @@ CASES = [("art/2048-v0", "greedy"), ("art/Email-v0", "bm25")]
 
 
 @contextmanager
-def serving(env_id):
-    """The address of OpenEnv's server for an environment."""
-    config = uvicorn.Config(openenv_app(env_id), host="127.0.0.1", port=0, log_level="warning")
+def serving(app):
+    """The address of a server."""
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning")
     listening = config.bind_socket()
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
@@ -53,7 +53,7 @@ def begun(env_id, name, **options):
 def test_the_same_seed_gives_the_same_episode(env_id, name):
     """An episode of 2048 and of email through its server and client is the episode played without them."""
     env, observation, _, act = begun(env_id, name)
-    with serving(env_id) as url, GenericEnvClient(base_url=url).sync() as client:
+    with serving(openenv_app(env_id)) as url, GenericEnvClient(base_url=url).sync() as client:
         result = client.reset(seed=SEED)
         assert result.observation["text"] == observation
         for _ in range(25):
@@ -74,7 +74,7 @@ def test_two_sessions_do_not_touch_each_other():
     """Sessions side by side, each with an instance of its own."""
     env, observation, _, act = begun("art/2048-v0", "greedy")
     with (
-        serving("art/2048-v0") as url,
+        serving(openenv_app("art/2048-v0")) as url,
         GenericEnvClient(base_url=url).sync() as one,
         GenericEnvClient(base_url=url).sync() as two,
     ):
@@ -91,7 +91,7 @@ def test_two_sessions_do_not_touch_each_other():
 def test_tasks_are_listed_without_what_they_know():
     """Its task routes: splits, counts, and a task by its place, without the answer."""
     tasks = gym.make("art/Email-v0").unwrapped.tasks
-    with serving("art/Email-v0") as url:
+    with serving(openenv_app("art/Email-v0")) as url:
         splits = [split["name"] for split in httpx.get(f"{url}/art-Email-v0/splits").json()]
         assert splits == list(tasks.splits)
         counted = httpx.post(f"{url}/art-Email-v0/num_tasks", json={"split": "test"}).json()

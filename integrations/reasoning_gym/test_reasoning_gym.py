@@ -1,5 +1,7 @@
 """reasoning-gym's tasks as environments of one turn here."""
 
+from functools import partial
+
 import pytest
 
 pytest.importorskip("reasoning_gym")
@@ -53,6 +55,15 @@ def test_rollout():
         ScriptedPolicy("answer"), lambda: ReasoningGymTextEnv("chain_sum"), split="test", episodes=40
     )
     assert found.success.value == 1
+
+
+def test_example_answers():
+    """Where many answers are right, the teacher and the last observation give reasoning-gym's example."""
+    make = partial(ReasoningGymTextEnv, "propositional_logic")
+    assert evaluate(ScriptedPolicy("answer"), make, split="test", episodes=20).success.value == 1
+    env = make()
+    env.reset(seed=0)
+    assert env.step("no")[0] == f"The answer was: {env.env.item['metadata']['example_answer']}"
 
 
 def test_wrong_name():

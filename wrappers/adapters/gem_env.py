@@ -14,24 +14,26 @@ import numpy as np
 from art_gym.baselines import Act, Baseline
 from art_gym.wrappers.adapters.common import FreeTextEnv, import_optional, require_known
 from art_gym.wrappers.isolated_random import IsolatedRandom
-from art_gym.wrappers.text_adapter import DEFAULT_MAX_TURNS, TextAdapter
+from art_gym.wrappers.text_adapter import DEFAULT_MAX_TURNS, TextAdapter, random_player
 
 
 class GemEnv(FreeTextEnv):
     """A GEM environment with Gymnasium's interface.
 
     Its time limit truncates; GEM itself sets both flags; ``info["success"]`` says whether GEM paid its full
-    reward, 1.
+    reward, 1, in one step or in parts.
     """
 
     def __init__(self, env: Any) -> None:
         super().__init__()
         self.gem = env
+        self._paid = 0.0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
         """Begin an episode; the global random state is seeded, as GEM does."""
+        self._paid = 0.0
         observation, info = self.gem.reset(seed)
         return _with_suffix(observation, info), {}
 
@@ -39,16 +41,20 @@ class GemEnv(FreeTextEnv):
         """Take a reply."""
         observation, reward, terminated, truncated, info = self.gem.step(action)
         ended = terminated or truncated
+        self._paid += float(reward)
         text = observation if ended else _with_suffix(observation, info)
-        success = {"success": float(reward) >= 1} if ended else {}
+        success = {"success": self._paid > 1 - 1e-9} if ended else {}
         return text, float(reward), terminated and not truncated, bool(truncated), success
 
 
 def _sampled(env: GemTextEnv, rng: np.random.Generator) -> Act:
     """GEM's own random policy, if the environment has one."""
     chance = IsolatedRandom()
-    with chance.active(int(rng.integers(2**31))):
-        pass
+    try:
+        with chance.active(int(rng.integers(2**31))):
+            env.env.gem.sample_random_action()
+    except NotImplementedError:  # what GEM's base class has
+        return random_player(env, rng)
 
     def act(observation: str) -> str:
         with chance.active():

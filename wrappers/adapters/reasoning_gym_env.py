@@ -50,13 +50,19 @@ class ReasoningGymEnv(FreeTextEnv):
         tagged = _ANSWER.findall(action)
         answer = (tagged[-1] if tagged else action).strip()
         score = float(self.dataset.score_answer(answer=answer, entry=self.item))
-        text = "Right." if score >= 1 else f"The answer was: {self.item['answer']}"
+        text = "Right." if score >= 1 else f"The answer was: {self.answer}"
         paid = float(score >= 1) if self.exact else score
         return text, paid, True, False, {"success": score >= 1}
 
+    @property
+    def answer(self) -> str:
+        """A right answer: the item's, or an example where many are right."""
+        example = self.item["metadata"].get("example_answer")
+        return str(example if self.item["answer"] is None else self.item["answer"])
+
 
 def _right_answer(env: ReasoningGymTextEnv, rng: np.random.Generator) -> Act:
-    return lambda observation: str(env.env.item["answer"])
+    return lambda observation: str(env.env.answer)
 
 
 def _number(env: ReasoningGymTextEnv, rng: np.random.Generator) -> Act:

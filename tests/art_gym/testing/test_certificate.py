@@ -19,10 +19,12 @@ from art_gym.cli.certify import _training, verdict_of
 from art_gym.env import TextEnv
 from art_gym.errors import ToolError
 from art_gym.lookup import make_env
+from art_gym.spaces import UnicodeText
 from art_gym.tasks import Task
 from art_gym.testing.certificate import Finding, Level, Survey, _leak, certify
 from art_gym.testing.shuffled_reward import CONTROL, ShuffledReward
 from art_gym.tools import Outcome, tool
+from art_gym.wrappers.text_adapter import TextAdapter
 from tests.art_gym.toys import DOCSTRING
 
 ENVIRONMENTS = Path(__file__).parents[2] / "environments"
@@ -348,6 +350,42 @@ def test_a_defect_in_a_copy_of_a_good_environment_is_found(what):
 
 def test_a_constant_answer_to_a_lopsided_question_is_an_attack():
     assert "statistical.adversarial_floor" in bad(found(ChoiceEnv()))
+
+
+class GullibleEnv(gym.Env[str, str]):
+    """Takes free text, and pays for one word."""
+
+    observation_space = action_space = UnicodeText()
+
+    def reset(self, *, seed=None, options=None):
+        return "What is it?", {}
+
+    def step(self, action):
+        paid = "None" in action
+        return "End.", float(paid), True, False, {"success": paid}
+
+
+def test_free_text_is_attacked_and_one_reply_alone_shows_no_signal():
+    seen = found(TextAdapter(GullibleEnv(), max_turns=1))
+    assert bad(seen) == {"statistical.adversarial_floor"}
+    assert seen["statistical.training_signal"].passed is None
+    assert "anything but 'pass'" in seen["statistical.training_signal"].evidence
+
+
+def test_tasks_of_the_same_words_in_another_order_are_others():
+    sums = [(split, n) for split in ("train", "test") for n in range(12)]
+    prompts = {"train": "What is {} - 3?", "test": "What is 3 + {}?"}
+    made = tuple(Task(f"{split}{n}", prompts[split].format(n), split, {"code": "7"}) for split, n in sums)
+    env = type("Sums", (CodesEnv,), {"__doc__": DOCSTRING, "made": made})()
+    seen = {one.id: one for one in certify(Survey(env, episodes=4, seconds=0.3), [Level.BEHAVIOUR])}
+    assert seen["tasks.split_overlap"].passed
+
+
+def test_where_nobody_could_play_nothing_is_known_of_leaks():
+    env = type("Broken", (CodesEnv,), {"__doc__": DOCSTRING, "begin": lambda self, task: 1 / 0})()
+    seen = found(env)
+    assert seen["semantic.no_solution_leakage"].passed is None
+    assert "ZeroDivisionError" in seen["adversarial.floor"].evidence
 
 
 def test_answers_that_stand_where_they_must_not():
