@@ -284,9 +284,7 @@ def _overlap(texts: Mapping[str, Mapping[str, tuple[str, ...]]]) -> Iterator[Fin
             continue
         same = [task for task, words in found.items() if words in whole or _near(frozenset(words), known)]
         share = len(same) / len(found)
-        seen = (
-            f"{len(same)} of {len(found)} tasks of {split} have the text or the rare words of a training task"
-        )
+        seen = f"{len(same)} of {len(found)} tasks of {split} have the text or rare words of a training task"
         seen += f", such as {same[0]}" if same else ""
         yield Finding(name, Level.BEHAVIOUR, share <= 0.05, seen, change)
 
