@@ -158,11 +158,15 @@ class Evidence:
 
     @property
     def unexplained_share(self) -> float | None:
-        """Share of the reward's gain that neither success nor fading penalties explain."""
+        """Share of the reward's gain that neither success nor fading penalties explain.
+
+        Where success falls, penalties fade because the policy gives up or waits: that explains nothing.
+        """
         if not self.gains or self.gains[0].change <= 0:
             return None
         total, *terms = self.gains
-        faded = sum(max(0.0, term.unexplained) for term in terms if term.penalty)
+        falls = self.success is not None and self.success.change.falls
+        faded = 0.0 if falls else sum(max(0.0, term.unexplained) for term in terms if term.penalty)
         return max(0.0, min(1.0, (total.unexplained - faded) / total.change))
 
     @property
