@@ -213,4 +213,5 @@ def test_a_run_of_few_steps_is_left_open(tmp_path):
     assert run.verdict.confidence is UNKNOWN
     for finding in run.findings:
         assert finding.evidence
+        assert "runs with the fault" in finding.reliability
         assert all(word in finding.threshold for word in ("possible", "likely", "strong"))
