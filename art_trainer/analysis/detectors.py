@@ -23,6 +23,20 @@ from art_trainer.tracking.stalls import SOLVED, Stall
 
 _RARE = 0.02
 _FEWEST_GROUPS = 10
+RELIABILITY: Mapping[str, tuple[tuple[int, int], ...]] = {
+    "reward_without_success": ((33, 36), (2, 34), (32, 36), (0, 34)),
+    "dominant_term": ((22, 24), (0, 34), (21, 24), (0, 34)),
+    "longer_replies": ((7, 8), (0, 34), (6, 8), (0, 34)),
+    "judge_env_divergence": ((6, 8), (0, 10), (1, 8), (0, 10)),
+    "repetition": ((3, 6), (0, 34), (1, 6), (0, 34)),
+    "template_replies": ((4, 6), (0, 34), (4, 6), (0, 34)),
+    "entropy_collapse": ((4, 8), (0, 34), (1, 8), (0, 34)),
+    "zero_variance_groups": ((6, 6), (0, 34), (6, 6), (0, 34)),
+    "rising_invalid_actions": ((5, 6), (4, 34), (5, 6), (3, 34)),
+    "rising_cut_off": ((4, 6), (0, 34), (4, 6), (0, 34)),
+}
+"""By detector: in how many runs with its fault planted, and in how many without any fault, it was at least
+possible, then likely. Measured by ``benchmarks/analyze_rates.py``."""
 _NOT_MEASURED = "it was not measured, or over too few steps (6 are needed)"
 
 
@@ -61,6 +75,7 @@ class Finding:
         confidence: How certain it is.
         evidence: What was measured, as text with numbers.
         threshold: What makes it possible, likely and strong.
+        reliability: How often a sign as certain as this one was right, where that was known.
         reward_hacking: Whether it is about reward hacking; else about stagnation or instability.
         numbers: The evidence for programs.
     """
@@ -70,6 +85,7 @@ class Finding:
     confidence: Confidence
     evidence: str
     threshold: str
+    reliability: str
     reward_hacking: bool
     numbers: Mapping[str, float]
 
@@ -158,11 +174,15 @@ class Evidence:
 
     @property
     def unexplained_share(self) -> float | None:
-        """Share of the reward's gain that neither success nor fading penalties explain."""
+        """Share of the reward's gain that neither success nor fading penalties explain.
+
+        Where success falls, penalties fade because the policy gives up or waits: that explains nothing.
+        """
         if not self.gains or self.gains[0].change <= 0:
             return None
         total, *terms = self.gains
-        faded = sum(max(0.0, term.unexplained) for term in terms if term.penalty)
+        falls = self.success is not None and self.success.change.falls
+        faded = 0.0 if falls else sum(max(0.0, term.unexplained) for term in terms if term.penalty)
         return max(0.0, min(1.0, (total.unexplained - faded) / total.change))
 
     @property
@@ -184,8 +204,16 @@ def detect(evidence: Evidence) -> list[Finding]:
     found = []
     for name, (title, threshold, hacking, detector) in _DETECTORS.items():
         confidence, text, numbers = detector(evidence)
-        found.append(Finding(name, title, confidence, text, threshold, hacking, numbers))
+        measured = _reliability(name, confidence)
+        found.append(Finding(name, title, confidence, text, threshold, measured, hacking, numbers))
     return sorted(found, key=lambda finding: -finding.confidence.rank)
+
+
+def _reliability(name: str, confidence: Confidence) -> str:
+    sure = confidence.rank >= Confidence.LIKELY.rank
+    least = Confidence.LIKELY if sure else Confidence.POSSIBLE
+    (found, planted), (alarms, clean) = RELIABILITY[name][2:] if sure else RELIABILITY[name][:2]
+    return f"at least {least} in {found} of {planted} runs with the fault, and in {alarms} of {clean} without"
 
 
 def _detector(title: str, threshold: str, *, hacking: bool = False) -> Callable[[_Detector], _Detector]:

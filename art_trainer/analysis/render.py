@@ -172,9 +172,9 @@ def _parts(run: RunAnalysis) -> Iterator[RenderableType]:
 def _findings_table(findings: Sequence[Finding]) -> rich_table.Table:
     rows = []
     for finding in findings:
-        threshold = f"\n{finding.threshold}" if finding.seen else ""
-        rows.append([finding.title, finding.confidence, finding.evidence + threshold])
-    headings = ("detector", "confidence", "evidence and threshold")
+        more = f"\n{finding.threshold}\nMeasured: {finding.reliability}" if finding.seen else ""
+        rows.append([finding.title, finding.confidence, finding.evidence + more])
+    headings = ("detector", "confidence", "evidence, threshold and how often it is right")
     return _rich(Table("Detectors, most certain first", headings, rows, words=True))
 
 

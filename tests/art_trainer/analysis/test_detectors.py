@@ -73,6 +73,14 @@ def learns_calls(progress, rng):
     return Play(success, replies, terms, invalid=invalid)
 
 
+def gives_up(progress, rng):
+    """Penalties fade because the model answers less and less: fewer of its answers are wrong, and right."""
+    answers = rng.random() < 1 - 0.9 * progress
+    success = bool(answers and rng.random() < 0.2)
+    wrong = -1.0 * (answers and not success)
+    return Play(success, [words(5, rng) if answers else "pass"], {"correct": float(success), "wrong": wrong})
+
+
 def scores_points(progress, rng):
     """A game whose goal is never reached."""
     return Play(False, ["left", "up"], {"points": 100 * (1 + progress) + 20 * rng.normal()})
@@ -131,6 +139,7 @@ def loses_its_way(progress, rng):
     [
         (pays_length, {"dominant_term": STRONG, "longer_replies": STRONG}),
         (learns_calls, {"reward_without_success": NONE, "dominant_term": NONE}),
+        (gives_up, {"reward_without_success": STRONG}),
         (scores_points, {"reward_without_success": POSSIBLE}),
         (without_success, {"reward_without_success": UNKNOWN}),
         (longer_for_nothing, {"longer_replies": NONE}),
@@ -204,4 +213,5 @@ def test_a_run_of_few_steps_is_left_open(tmp_path):
     assert run.verdict.confidence is UNKNOWN
     for finding in run.findings:
         assert finding.evidence
+        assert "runs with the fault" in finding.reliability
         assert all(word in finding.threshold for word in ("possible", "likely", "strong"))
