@@ -213,12 +213,8 @@ def test_several_turns(make):
     assert {"guesses": 2.0, "asked": 3.0}.items() <= info["metrics"].items()
     env.reset(options={"task": "train-0"})
     *_, terminated, truncated, info = [env.step("one") for _ in range(4)][-1]
-    assert (terminated, truncated, info["success"], info["score_terms"]) == (
-        False,
-        True,
-        False,
-        {"found": 0.0},
-    )
+    assert (terminated, truncated, info["success"]) == (False, True, False)
+    assert info["score_terms"] == {"found": 0.0}
     env.reset(options={"task": "train-0"})
     assert env.step("I give up")[2]
     env.reset(options={"task": "train-0"})
@@ -234,10 +230,8 @@ def test_contract(name):
 
 def test_round_trip(make):
     """An environment of ours that verifiers was given says and pays the same when it comes back."""
-    back, ours = (
-        make("art_ours", settings={"env": "art/Email-v0"}, most=5),
-        gym.make("art/Email-v0").unwrapped,
-    )
+    back = make("art_ours", settings={"env": "art/Email-v0"}, most=5)
+    ours = gym.make("art/Email-v0").unwrapped
     observation, _ = back.reset(options={"task": "train-1"})
     assert observation == ours.reset(seed=back.env.task.data.seed)[0]
     act, total = ours.baselines["bm25"](ours, np.random.default_rng(0)), 0.0
@@ -255,28 +249,10 @@ def test_round_trip(make):
 
 def test_training(folder, tmp_path):
     """``art-trainer train --env verifiers/Env-v0 --env-args env_id=NAME``, a step of a small model."""
-    command = [
-        sys.executable,
-        "-m",
-        "art_trainer",
-        "train",
-        "--env",
-        "verifiers/Env-v0",
-        "--model",
-        "scratch",
-    ]
-    command += [
-        "--env-args",
-        "env_id=art_sums",
-        "--max-steps",
-        "1",
-        "--groups-per-step",
-        "2",
-        "--threads",
-        "1",
-    ]
-    command += ["--num-generations", "2", "--eval-episodes", "2", "--output-dir", str(tmp_path / "run")]
-    command += ["--set", "max_completion_length=4"]
+    words = "train --env verifiers/Env-v0 --env-args env_id=art_sums --model scratch --max-steps 1"
+    words += " --groups-per-step 2 --num-generations 2 --eval-episodes 2 --threads 1"
+    words += " --set max_completion_length=4 --output-dir"
+    command = [sys.executable, "-m", "art_trainer", *words.split(), str(tmp_path / "run")]
     path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
     done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
