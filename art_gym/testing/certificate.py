@@ -267,32 +267,52 @@ def _tasks(survey: Survey) -> Iterator[Finding]:
 
 
 def _overlap(texts: Mapping[str, Mapping[str, tuple[str, ...]]]) -> Iterator[Finding]:
-    """Test tasks whose text is a training task's, or has nearly the same rare words."""
-    name, train = "tasks.split_overlap", texts.get("train", {})
+    """Tasks of other splits whose text is a training task's, or that have its rare words."""
+    train, level = texts.get("train", {}), Level.BEHAVIOUR
     change = "Give the splits different tasks: what is trained on must not be evaluated on."
     common = Counter(word for tasks in texts.values() for words in tasks.values() for word in set(words))
     often = max(2.0, 0.01 * sum(map(len, texts.values())))
-    known = dict[str, list[frozenset[str]]]()
-    # What several training tasks begin with, as a hidden word's board does, tells nothing of the task.
-    whole = {words for words, times in Counter(train.values()).items() if times == 1}
-    for words in whole:
-        rare = frozenset(word for word in words if common[word] <= often)
-        for word in rare if len(rare) >= _FEWEST_RARE else ():
-            known.setdefault(word, []).append(rare)
+    # What many training tasks begin with, as a hidden word's board does, tells nothing of the task.
+    whole = {words for words, times in Counter(train.values()).items() if times <= often}
+    rare = {task: {word for word in words if common[word] <= often} for task, words in train.items()}
+    rare = {task: words for task, words in rare.items() if len(words) >= _FEWEST_RARE}
     for split, found in texts.items():
         if split == "train" or len(train) < 10 or len(found) < 10:
             continue
-        same = [task for task, words in found.items() if words in whole or _near(frozenset(words), known)]
-        share = len(same) / len(found)
-        seen = f"{len(same)} of {len(found)} tasks of {split} have the text or rare words of a training task"
-        seen += f", such as {same[0]}" if same else ""
-        yield Finding(name, Level.BEHAVIOUR, share <= 0.05, seen, change)
+        same = {task: "" for task, words in found.items() if words in whole}
+        seen = (
+            f"{len(same)} of {len(found)} tasks of {split} have the text of a training task{_example(same)}"
+        )
+        yield Finding("tasks.split_overlap", level, len(same) <= 0.05 * len(found), seen, change)
+        near = _near({task: set(words) for task, words in found.items() if task not in same}, rare)
+        seen = (
+            f"{len(near)} of {len(found)} tasks of {split} have rare words of a training task{_example(near)}"
+        )
+        alike = len(near) > 0.05 * len(found)
+        seen += ": are they the same?" if alike else ""
+        yield Finding("tasks.near_duplicates", level, None if alike else True, seen, change)
 
 
-def _near(words: frozenset[str], known: Mapping[str, list[frozenset[str]]]) -> bool:
-    """Whether a text has four of five rare words of one that is known."""
-    others = {other for word in words for other in known.get(word, ())}
-    return any(len(words & other) >= 0.8 * len(other) for other in others)
+def _near(tasks: Mapping[str, set[str]], rare: Mapping[str, set[str]]) -> dict[str, str]:
+    """For each task that has four of five rare words of a training task, that one."""
+    having = dict[str, set[str]]()
+    for task, words in rare.items():
+        for word in words:
+            having.setdefault(word, set()).add(task)
+    near = dict[str, str]()
+    for task, words in tasks.items():
+        for other in sorted({other for word in words for other in having.get(word, ())}):
+            if len(rare[other] & words) >= 0.8 * len(rare[other]):
+                near[task] = other
+    return near
+
+
+def _share(some: Mapping[str, str], tasks: Mapping[str, Any], split: str) -> str:
+    return f"{len(some)} of {len(tasks)} tasks of {split} have"
+
+
+def _example(pairs: Mapping[str, str]) -> str:
+    return next((f", such as {one} {other}".rstrip() for one, other in pairs.items()), "")
 
 
 def _rewards(survey: Survey) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 import fnmatch
 import json
+import re
 import shlex
 import sys
 import time
@@ -186,14 +187,6 @@ class Hollow(TextEnv):
         return Outcome("End.", {"long": float(len(text) > 50)}, success=len(text) > 50)
 """
 DOUBLED = [Task(f"{one.id}, again", one.prompt, "test", one.data) for one in tasks(0)[:15]]
-REWORDED = tuple(
-    Task(f"{split} {n}", words.format(*(f"{x}{n}" for x in "abcde")), split, {"code": f"c{n}"})
-    for n in range(40)
-    for split, words in (
-        ("train", "What became of {} {} {} {} {}?"),
-        ("test", "Say what {4}, {3}, {2} or {1} is!"),
-    )
-)
 DEFECTS = {
     "an empty answer is right": (
         "adversarial_floor",
@@ -230,7 +223,6 @@ DEFECTS = {
         {"refusal": lambda self: f"not {self.task.data['code']}"},
     ),
     "the code of anybody is right": ("wrong_refused", graded(lambda given, code: given in CODES)),
-    "test tasks are training tasks in other words": ("split_overlap", {"made": REWORDED}),
     "test tasks are training tasks": ("split_overlap", {"made": (*tasks(0), *DOUBLED)}),
     "a task cannot start": ("behaviour.tasks", {"begin": fail_late}),
     "a reward is infinite": (
@@ -370,6 +362,24 @@ def test_free_text_is_attacked_and_one_reply_alone_shows_no_signal():
     assert bad(seen) == {"statistical.adversarial_floor"}
     assert seen["statistical.training_signal"].passed is None
     assert "anything but 'pass'" in seen["statistical.training_signal"].evidence
+
+
+def test_tasks_in_other_words_are_named_for_the_author_to_look_at():
+    forms = {"train": "Of {} {} {} {} {}?", "test": "Say what {4}, {3}, {2} or {1} is!"}
+    made = tuple(
+        Task(f"{split} {n}", words.format(*(f"{x}{n}" for x in "abcde")), split, {"code": f"c{n}"})
+        for n in range(40)
+        for split, words in forms.items()
+    )
+    env = type("Reworded", (CodesEnv,), {"__doc__": DOCSTRING, "made": made})()
+    seen = {one.id: one for one in certify(Survey(env, episodes=4, seconds=0.3), [Level.BEHAVIOUR])}
+    assert seen["tasks.split_overlap"].passed
+    assert seen["tasks.near_duplicates"].passed is None
+    example = re.search(r"40 of 40 .* as test (\d+) train (\d+):", seen["tasks.near_duplicates"].evidence)
+        r"40 of 40 .* such as test (\d+) those of train (\d+)", seen["tasks.near_duplicates"].evidence
+    )
+    assert example
+    assert example[1] == example[2]
 
 
 def test_tasks_of_the_same_words_in_another_order_are_others():
