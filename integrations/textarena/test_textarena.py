@@ -11,6 +11,7 @@ import textarena
 from art_gym.wrappers.adapters.textarena_env import TextArenaSoloEnv
 from art_trainer.inference.scripted_policy import ScriptedPolicy
 from art_trainer.rollout.episodes import group_specs, rollout_groups
+from art_trainer.rollout.evaluate import evaluate
 
 
 @pytest.fixture(autouse=True)
@@ -82,6 +83,13 @@ def test_rollout():
     """Groups of episodes are played by this trainer's rollout."""
     groups = rollout_groups(ScriptedPolicy("random"), TextArenaSoloEnv, group_specs([1, 2], 3))
     assert all(group.whole for group in groups)
+
+
+def test_random_player():
+    """The random player makes moves of the form that the game shows, and finds the number now and then."""
+    found = evaluate(ScriptedPolicy("random"), TextArenaSoloEnv, episodes=40)
+    assert 0.1 < found.success.value < 0.6
+    assert found.invalid_rate < 0.1
 
 
 def test_wrong_id():

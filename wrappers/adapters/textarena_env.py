@@ -7,8 +7,13 @@ are made without wrappers (their ``-raw`` ids), and an observation is what is ne
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
+import numpy as np
+
+from art_gym.baselines import Act, Baseline
 from art_gym.wrappers.adapters.common import FreeTextEnv, import_optional, require_known
 from art_gym.wrappers.isolated_random import IsolatedRandom
 from art_gym.wrappers.text_adapter import TextAdapter
@@ -16,6 +21,19 @@ from art_gym.wrappers.text_adapter import TextAdapter
 _RAW = "-raw"
 _ECHO = "PLAYER_ACTION"
 """The kind of a message that repeats the player's own reply."""
+_MOVE = re.compile(r"\[[^\[\]\n]{1,20}\]")
+
+
+def _bracketed(env: TextArenaSoloEnv, rng: np.random.Generator) -> Act:
+    """Any move that the game has shown in brackets, with other digits, also in place of row and column."""
+    shown: list[str] = []
+
+    def act(observation: str) -> str:
+        shown.extend(move for move in _MOVE.findall(observation) if move not in shown)
+        move = shown[int(rng.integers(len(shown)))] if shown else "pass"
+        return re.sub(r"\d|row|col\b", lambda place: str(rng.integers(10)), move)
+
+    return act
 
 
 def _make_game(game_id: str, **arguments: Any) -> Any:
@@ -78,6 +96,8 @@ class TextArenaSoloEnv(TextAdapter):
         ModuleNotFoundError: If TextArena is missing.
         ValueError: If it has no such game.
     """
+
+    baselines: ClassVar[Mapping[str, Baseline]] = {"random": _bracketed}
 
     def __init__(
         self,
