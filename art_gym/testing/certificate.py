@@ -444,7 +444,9 @@ def _signal(survey: Survey) -> Iterator[Finding]:
     change = "Pay parts of a solution, or add easier tasks: groups that are all alike teach nothing."
     if len(said) == 1:
         seen = f"no player ever replies anything but {said.pop()!r}: list others in baselines"
-    good = shares[name] >= 0.1 if said else None
+    elif len(survey.players) == 1:
+        seen += "; nobody else plays"
+    good = True if shares[name] >= 0.1 else False if said and len(survey.players) > 1 else None
     yield Finding("statistical.training_signal", Level.LEARNABILITY, good, seen, change)
 
 

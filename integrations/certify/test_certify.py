@@ -84,10 +84,6 @@ KNOWN = {
     "reasoning-gym course_schedule": {
         "statistical.gameability_gap": f"{PARTS}: `True or False` has the right answer in it",
     },
-    "GEM game:FifteenPuzzle-v0-easy": {
-        "statistical.training_signal": "its own random player leaves out the box that the game wants, "
-        "so each game ends at once",
-    },
 }
 """Findings that are right, and why."""
 alarms: dict[str, dict[str, str]] = {}
