@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,21 +21,20 @@ from art_gym.cli.certify import verdict_of
 from art_gym.lookup import make_env
 from art_gym.testing.certificate import Finding, Level, Survey, certify
 
-ENVIRONMENTS: tuple[tuple[str, dict[str, Any]], ...] = (
-    *(
-        ("art/Email-v0", {"difficulty": level, "reward": reward})
-        for level, reward in itertools.product((1, 2, 3, 4), ("outcome", "shaped"))
-    ),
-    *(
-        ("art/Coding-v0", {"level": level, "reward": reward})
-        for level, reward in itertools.product((0, 1, 2, 3), ("all", "fraction"))
-    ),
-    *(
-        ("art/2048-v0", {"reward": reward, "max_turns": 300, **more})
-        for reward, more in (("score", {}), ("shaped", {}), ("target", {"target": 256}))
-    ),
-    ("art/Judge-v0", {}),
-    *(("toy/FrozenLake-v0", {"start": start}) for start in ("corner", "anywhere")),
+
+def _grid(env: str, **values: Iterable[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """An environment with every combination of some arguments."""
+    for chosen in itertools.product(*values.values()):
+        yield env, dict(zip(values, chosen, strict=True))
+
+
+ENVIRONMENTS = (
+    *_grid("art/Email-v0", difficulty=(1, 2, 3, 4), reward=("outcome", "shaped")),
+    *_grid("art/Coding-v0", level=(0, 1, 2, 3), reward=("all", "fraction")),
+    *_grid("art/2048-v0", reward=("score", "shaped"), max_turns=(300,)),
+    *_grid("art/2048-v0", reward=("target",), max_turns=(300,), target=(256,)),
+    *_grid("art/Judge-v0"),
+    *_grid("toy/FrozenLake-v0", start=("corner", "anywhere")),
 )
 """Ids and arguments."""
 HEAD = """# Certificates
@@ -75,8 +74,7 @@ def certificate(env: str, arguments: dict[str, Any], *, quick: bool) -> Certific
     """Look at one environment."""
     made = make_env(env, arguments)
     survey = Survey(made, episodes=16, seconds=0.2) if quick else Survey(made)
-    levels = [level for level in Level if level is not Level.CONTRACT or not quick]
-    found = list(certify(survey, levels))
+    found = list(certify(survey, [level for level in Level if level is not Level.CONTRACT or not quick]))
     made.close()
     return Certificate(env, arguments, found)
 

@@ -223,19 +223,15 @@ def certify(survey: Survey, levels: Iterable[Level] = tuple(Level)) -> Iterator[
     """
     for level in Level:
         for check in CHECKS[level] if level in levels else ():
+            name = f"{level}.{check.__name__.strip('_')}"
             if check not in (_contract, _tasks) and "random" not in survey.players:
-                name, seen = (
-                    f"{level}.{check.__name__.strip('_')}",
-                    "there are no baselines['random'] to play",
-                )
-                yield Finding(name, level, None, seen)
+                yield Finding(name, level, None, "there are no baselines['random'] to play")
                 continue
             try:
                 yield from check(survey)
             except Exception as error:  # an author's environment may raise anything
-                name = f"{level}.{check.__name__.strip('_')}"
-                seen = f"{type(error).__name__}: {error}"
-                yield Finding(name, level, False, f"the check met an error: {seen}", "Mend the error.")
+                seen = f"the check met an error: {type(error).__name__}: {error}"
+                yield Finding(name, level, False, seen, "Mend the error.")
 
 
 def _contract(survey: Survey) -> Iterator[Finding]:
@@ -318,9 +314,8 @@ def _example(pairs: Mapping[str, str]) -> str:
 def _rewards(survey: Survey) -> Iterator[Finding]:
     played = [one for episodes in survey.scripted().values() for one in episodes]
     finite = all(math.isfinite(one.reward) for one in played)
-    bounds = (
-        f"returns from {min(one.reward for one in played):.3g} to {max(one.reward for one in played):.3g}"
-    )
+    returns = [one.reward for one in played]
+    bounds = f"returns from {min(returns):.3g} to {max(returns):.3g}"
     level, change = Level.BEHAVIOUR, "Pay finite rewards."
     yield Finding("runtime.reward_well_formed", level, finite, bounds, change)
     good = [one.reward for one in played if one.success]
@@ -365,11 +360,8 @@ def _leaks(survey: Survey) -> Iterator[Finding]:
     }
     name = max(shares, key=shares.__getitem__)
     leaks = [one.leak for one in survey.played[name] if one.leak]
-    seen = (
-        f"in {shares[name]:.0%} of the episodes of {name}: {leaks[0]}"
-        if leaks
-        else "no policy was shown the answer"
-    )
+    some = f"in {shares[name]:.0%} of the episodes of {name}: {leaks[0]}" if leaks else ""
+    seen = some or "no policy was shown the answer"
     change = "Keep the expected answer out of observations, error messages and info until the end."
     good = len(leaks) < 2 or shares[name] < 0.1
     yield Finding("semantic.no_solution_leakage", Level.ADVERSARIAL, good, seen, change, name)
@@ -493,14 +485,8 @@ def _attacked(survey: Survey, name: str, policies: Iterable[tuple[str, Baseline]
     if paid[1]:
         seen = f"the highest reward without success is {paid[0]:.3g} on average ({paid[1]}); "
         seen += f"trying pays more for who succeeds in more than {paid[2]:.0%}"
-        change = (
-            "Let a failure pay the same however it is reached, also when the turns run out (on_truncation)."
-        )
-        gap = (
-            f"{name.partition('.')[0]}.gameability_gap"
-            if name.endswith("adversarial_floor")
-            else f"{name}.reward"
-        )
+        change = "Let a failure pay the same however it is reached, at the turn limit too (on_truncation)."
+        gap = f"{name}.reward" if name == "semantic.canary_floor" else "statistical.gameability_gap"
         yield Finding(gap, Level.ADVERSARIAL, paid[2] <= _TOLERATED, seen, change, paid[1])
 
 

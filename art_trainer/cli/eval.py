@@ -6,6 +6,7 @@ import inspect
 import json
 import platform
 import shlex
+import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
@@ -240,18 +241,10 @@ def made_with() -> dict[str, Any]:
     }
 
 
-def git_state(folder: Path) -> dict[str, Any] | None:
-    """The commit of a checkout and whether tracked files were changed; ``None`` for any other folder."""
-    if not (folder / ".git").exists():
+def git_state(folder: Path) -> str | None:
+    """The commit of a checkout, with ``-dirty`` if tracked files were changed; ``None`` elsewhere."""
+    command = ["git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
+    if not (folder / ".git").exists() or shutil.which("git") is None:
         return None
-    commands = (["rev-parse", "HEAD"], ["status", "--porcelain", "-uno"])
-    try:
-        commit, changes = (
-            subprocess.check_output(
-                ["git", "-C", str(folder), *words], text=True, stderr=subprocess.DEVNULL, timeout=_GIT_TIMEOUT
-            ).strip()
-            for words in commands
-        )
-    except (OSError, subprocess.SubprocessError):  # git is missing, or nothing is committed
-        return None
-    return {"commit": commit, "changed": bool(changes)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_GIT_TIMEOUT)
+    return done.stdout.strip() or None  # nothing where nothing is committed

@@ -34,28 +34,14 @@ GEM = (
 )  # fmt: skip
 
 
-def cliff():
-    """Gymnasium's CliffWalking."""
-    return TextAdapter(
-        gym.make("CliffWalking-v1"),
-        observe="You stand on field {} of 48, in rows of 12.".format,
-        actions=["up", "right", "down", "left"],
-        success=lambda episode: episode.terminated,
-        max_turns=60,
-        invalid_reward=-1,
-    )
-
-
-def blackjack():
-    """Gymnasium's Blackjack."""
-    return TextAdapter(
-        gym.make("Blackjack-v1"),
-        observe=lambda seen: "You have {}, the dealer shows {}, usable ace: {}.".format(*seen),
-        actions=["stick", "hit"],
-        success=lambda episode: episode.env_return > 0,
-    )
-
-
+CLIFF = {
+    "observe": "You are on field {} of 48, in rows of 12.".format, "actions": ["up", "right", "down", "left"],
+    "success": lambda episode: episode.terminated, "max_turns": 60, "invalid_reward": -1,
+}  # fmt: skip
+BLACKJACK = {
+    "observe": lambda seen: "You have {}, the dealer shows {}, usable ace: {}.".format(*seen),
+    "actions": ["stick", "hit"], "success": lambda episode: episode.env_return > 0,
+}  # fmt: skip
 ENVIRONMENTS = {
     **{f"reasoning-gym {name}": ("reasoning-gym/Task-v0", {"dataset": name}) for name in DATASETS},
     **{f"TextArena {name}": ("textarena/Solo-v0", {"game": name}) for name in SOLO},
@@ -64,8 +50,8 @@ ENVIRONMENTS = {
         "verifiers/Env-v0",
         {"env_id": "textarena", "settings": {"game": "Hangman-v0"}, "most": 10},
     ),
-    "Gymnasium CliffWalking": (cliff, {}),
-    "Gymnasium Blackjack": (blackjack, {}),
+    "Gymnasium CliffWalking": (lambda: TextAdapter(gym.make("CliffWalking-v1"), **CLIFF), {}),
+    "Gymnasium Blackjack": (lambda: TextAdapter(gym.make("Blackjack-v1"), **BLACKJACK), {}),
 }
 AGAIN = "the generator has few different questions, and asks those of one split again in another"
 PARTS = "pays a part of the reward for any answer that has something in common with the right one"
