@@ -84,8 +84,7 @@ def certify_command(
     with user_errors():
         if json_file is not None:
             shown = {"env": found.id, "env_args": arguments, "verdict": verdict}
-            commands = [{"command": _command(one, env, env_args or [])} for one in findings]
-            rows = [asdict(one) | command for one, command in zip(findings, commands, strict=True)]
+            rows = [asdict(one) | {"command": _command(one, env, env_args or [])} for one in findings]
             json_file.write_text(json.dumps(shown | {"findings": rows}, indent=1))
         if badge is not None:
             badge.write_text(json.dumps(_badge(verdict)))

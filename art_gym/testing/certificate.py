@@ -30,6 +30,7 @@ from art_gym.env import truncate
 from art_gym.testing.attacks import attacks
 from art_gym.testing.checker import ADVICE, check_results
 from art_gym.testing.degenerate import degenerate_policies
+from art_gym.testing.split_overlap import Texts, split_overlap, tokens
 from art_gym.tools import Tool
 
 _STANDARD = frozenset({"task_id", "turn", "tools", "system", "error", "call", "score_terms"})
@@ -38,8 +39,6 @@ _CONSTANT = 0.5
 """A policy that succeeds so often is no alarm: always one answer of two is right in half of the tasks."""
 _TOLERATED = 0.1
 """Who succeeds less often than this may do better by not trying, so that turns may cost a little."""
-_FEWEST_RARE = 4
-"""Of words that one task in a hundred has: with fewer, two texts may share them by chance."""
 _LABEL = (
     r"(?:answer|expected|solution|gold|correct|target|secret|hidden)\w*\W{1,4}(?:(?:is|was|value)\W+){0,2}"
 )
@@ -248,67 +247,29 @@ def _tasks(survey: Survey) -> Iterator[Finding]:
         return
     until, texts = time.monotonic() + survey.seconds, dict[str, dict[str, tuple[str, ...]]]()
     tasks = list(survey.bare.tasks)
-    order = np.random.default_rng(0).permutation(len(tasks))
-    for number in order:
+    for number in np.random.default_rng(0).permutation(len(tasks)):
         if time.monotonic() > until:
             break
         task = tasks[number]
         observation, info = survey.env.reset(seed=int(number), options={"task": task.id})
-        # Signs and order count: 6 - 2, 6 + 2 and 2 - 6 are three tasks.
-        words = re.findall(r"\w+|[^\w\s]", observation.removeprefix(info.get("system", "")).casefold())
-        texts.setdefault(task.split, {})[task.id] = tuple(words)
+        texts.setdefault(task.split, {})[task.id] = tokens(observation.removeprefix(info.get("system", "")))
     started = sum(map(len, texts.values()))
     yield Finding(name, level, True, f"{started:,} of {len(tasks):,} tasks started")
     yield from _overlap(texts)
 
 
-def _overlap(texts: Mapping[str, Mapping[str, tuple[str, ...]]]) -> Iterator[Finding]:
-    """Tasks of other splits whose text is a training task's, or that have its rare words."""
+def _overlap(texts: Mapping[str, Texts]) -> Iterator[Finding]:
     train, level = texts.get("train", {}), Level.BEHAVIOUR
     change = "Give the splits different tasks: what is trained on must not be evaluated on."
-    common = Counter(word for tasks in texts.values() for words in tasks.values() for word in set(words))
-    often = max(2.0, 0.01 * sum(map(len, texts.values())))
-    # What many training tasks begin with, as a hidden word's board does, tells nothing of the task.
-    whole = {words for words, times in Counter(train.values()).items() if times <= often}
-    rare = {task: {word for word in words if common[word] <= often} for task, words in train.items()}
-    rare = {task: words for task, words in rare.items() if len(words) >= _FEWEST_RARE}
-    for split, found in texts.items():
-        if split == "train" or len(train) < 10 or len(found) < 10:
+    for split, tasks in texts.items():
+        if split == "train" or len(train) < 10 or len(tasks) < 10:
             continue
-        same = {task: "" for task, words in found.items() if words in whole}
-        seen = (
-            f"{len(same)} of {len(found)} tasks of {split} have the text of a training task{_example(same)}"
-        )
-        yield Finding("tasks.split_overlap", level, len(same) <= 0.05 * len(found), seen, change)
-        near = _near({task: set(words) for task, words in found.items() if task not in same}, rare)
-        seen = (
-            f"{len(near)} of {len(found)} tasks of {split} have rare words of a training task{_example(near)}"
-        )
-        alike = len(near) > 0.05 * len(found)
-        seen += ": are they the same?" if alike else ""
-        yield Finding("tasks.near_duplicates", level, None if alike else True, seen, change)
-
-
-def _near(tasks: Mapping[str, set[str]], rare: Mapping[str, set[str]]) -> dict[str, str]:
-    """For each task that has four of five rare words of a training task, that one."""
-    having = dict[str, set[str]]()
-    for task, words in rare.items():
-        for word in words:
-            having.setdefault(word, set()).add(task)
-    near = dict[str, str]()
-    for task, words in tasks.items():
-        for other in sorted({other for word in words for other in having.get(word, ())}):
-            if len(rare[other] & words) >= 0.8 * len(rare[other]):
-                near[task] = other
-    return near
-
-
-def _share(some: Mapping[str, str], tasks: Mapping[str, Any], split: str) -> str:
-    return f"{len(some)} of {len(tasks)} tasks of {split} have"
-
-
-def _example(pairs: Mapping[str, str]) -> str:
-    return next((f", such as {one} {other}".rstrip() for one, other in pairs.items()), "")
+        duplicates, near = split_overlap(train, tasks)
+        for name, pairs, fails in (("split_overlap", duplicates, False), ("near_duplicates", near, None)):
+            what = "the text" if pairs is duplicates else "rare words"
+            seen = f"{len(pairs)} of {len(tasks)} tasks of {split} have {what} of a training task"
+            seen += next((f", such as {task} of {other}" for task, other in pairs.items()), "")
+            yield Finding(f"tasks.{name}", level, len(pairs) <= 0.05 * len(tasks) or fails, seen, change)
 
 
 def _rewards(survey: Survey) -> Iterator[Finding]:
