@@ -122,6 +122,24 @@ def says_nothing_found(answer: str, question: str = "") -> bool:
     return all(_stem(word.lower()) in asked or word.lower() in asked for word in named)
 
 
+def stands_in(answer: str, text: str) -> bool:
+    """Whether a text has the words of an answer one after another, in any script.
+
+    Case, accents and punctuation do not count. Letters of scripts without case, such as Chinese ones, count
+    one by one, since many of these scripts put no spaces between words.
+    """
+    wanted, words = (f" {' '.join(_pieces(part))} " for part in (answer, text))
+    return bool(wanted.strip()) and wanted in words
+
+
+def _pieces(text: str) -> list[str]:
+    alone = (
+        char if char.isdecimal() or char != char.upper() else f" {char} " if char.isalnum() else " "
+        for char in _plain(text).lower()
+    )
+    return "".join(alone).split()
+
+
 def _plain(text: str) -> str:
     """Without diacritics, with plain quotes and spaces."""
     text = unicodedata.normalize("NFKD", text.replace("’", "'").replace("\u00a0", " "))

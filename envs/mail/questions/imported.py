@@ -73,11 +73,10 @@ def _question(
     store: MailStore, rng: FastRng, rows: list[int], row: int, mailbox: str | None
 ) -> Question | None:
     message = store.message(row)
-    own = _own_words(message)
-    if _length(own) < MIN_BODY_WORDS:
+    own = query_words(own_text(message))
+    if length(own) < MIN_BODY_WORDS:
         return None
-    # Mail without a date is asked for after all other mail.
-    sent = message.date or store.header(rows[-1]).date or datetime(2000, 1, 1, tzinfo=UTC)
+    sent = sent_on(store, rows, message)
     asked_on = sent + timedelta(days=rng.between(1, 60), hours=rng.between(0, 12))
     found = _find_keywords(store, rng, row, message, own, mailbox, asked_on)
     if found is None:
@@ -103,10 +102,15 @@ def _question(
     )
 
 
-def _own_words(message: Message) -> list[str]:
-    """The distinct words of the body before anything quoted or forwarded."""
+def own_text(message: Message) -> str:
+    """The body before anything quoted or forwarded."""
     quote = _QUOTE.search(message.body)
-    return query_words(message.body[: quote.start()] if quote else message.body)
+    return message.body[: quote.start()] if quote else message.body
+
+
+def sent_on(store: MailStore, rows: list[int], message: Message) -> datetime:
+    """When a message of these rows was sent; mail without a date is asked for after all other mail."""
+    return message.date or store.header(rows[-1]).date or datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def _find_keywords(
@@ -161,7 +165,7 @@ def _fewest(word: str) -> int:
     return _MIN_SHARED if _has_case(word) else 1
 
 
-def _length(words: list[str]) -> int:
+def length(words: list[str]) -> int:
     """How many words there are; in scripts without spaces two characters are about one word."""
     return sum(1 if word.isascii() or _has_case(word) else -(-len(word) // 2) for word in words)
 
