@@ -59,9 +59,7 @@ def child(
     return found
 
 
-def art_trainer(
-    words: Sequence[str], log: Path, *, cwd: Path | None = None, threads: int | None = None
-) -> None:
+def art_trainer(words: Sequence[str], log: Path, *, threads: int | None = None) -> None:
     """Run a command of ``art-trainer`` as a user would, with this checkout; RuntimeError if it fails.
 
     What it prints is appended to ``log``. ``threads`` are of PyTorch, for training.
@@ -73,7 +71,7 @@ def art_trainer(
         command += ["--threads", str(threads)]
         environment["OMP_NUM_THREADS"] = str(threads)
     with log.open("a") as stream:
-        done = subprocess.run(command, cwd=cwd, env=environment, stdout=stream, stderr=stream, check=False)
+        done = subprocess.run(command, env=environment, stdout=stream, stderr=stream, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{log.read_text()[-3000:]}")
 
