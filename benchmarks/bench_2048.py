@@ -7,7 +7,7 @@ peer that cannot be installed is skipped with a line.
 
     python benchmarks/bench_2048.py                       # everything; the peers' installation takes minutes
     python benchmarks/bench_2048.py --venvs DIR           # keep their environments there for the next time
-    python benchmarks/bench_2048.py --peers pgx open_spiel
+    python benchmarks/bench_2048.py --peers jumanji open_spiel
     python benchmarks/bench_2048.py --quick               # ours, and peers that are installed in DIR already
     python benchmarks/bench_2048.py --check               # exits 1 if a claim does not hold
 """
@@ -28,7 +28,7 @@ import harness
 
 _SCRIPT = Path(__file__).parent / "peers_2048.py"
 _OURS = "art-gym"
-_VERSIONS = {"textarena": "0.7.4", "open_spiel": "2.0.2", "pgx": "2.6.0", "jumanji": "1.1.2"}
+_VERSIONS = {"textarena": "0.7.4", "open_spiel": "2.0.2", "jumanji": "1.1.2"}
 _PEERS = {name: f"{name}=={version}" for name, version in _VERSIONS.items()}
 _COUNTS = (1, 4, 16, 64, 256, 1_024, 4_096, 8_192, 16_384, 65_536)
 _COMPARED = (1_024, 8_192)

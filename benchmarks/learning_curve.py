@@ -17,6 +17,7 @@ tasks, and an evaluation before and after on the same held-out tasks, beside the
 from __future__ import annotations
 
 import argparse
+import resource
 import sys
 import tempfile
 import time
@@ -29,6 +30,7 @@ import harness
 import numpy as np
 from charts import COLORS, Panel, page
 
+from art_trainer.analysis.svg_charts import smoothed
 from art_trainer.rollout.evaluate import Evaluation, compare
 from art_trainer.tracking.run_dir import AFTER, BEFORE, RunFolder
 from art_trainer.types import Interval
@@ -127,11 +129,6 @@ def _outcome(claim: Claim, seed: int, before: Evaluation, after: Evaluation, sec
     return Outcome(seed, *measured, difference, after.invalid_rate, after.turns, seconds)
 
 
-def smoothed(curve: Sequence[float]) -> list[float]:
-    """The mean of each step and the two before it."""
-    return [float(np.mean(curve[max(step - 2, 0) : step + 1])) for step in range(len(curve))]
-
-
 def plot(
     claim: Claim, runs: Sequence[RunFolder], outcomes: Sequence[Outcome], baselines: dict[str, float]
 ) -> str:
@@ -160,9 +157,12 @@ def main() -> int:
     """Command line."""
     parser = harness.parser(__doc__, quick="one seed and two steps: shows that it runs")
     parser.add_argument("task", nargs="?", default="email", help=f"{', '.join(CLAIMS)}, or an environment")
-    harness.add_training_flags(parser, seeds=3)
+    parser.add_argument("--seeds", type=int, default=3, help="how many seeds to train")
+    parser.add_argument("--first-seed", type=int, default=0, help="the first of them")
+    parser.add_argument("--at-once", type=int, default=1, help="trainings at the same time, a core each")
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the curves here")
     parser.add_argument("--env-args", action="append", metavar="KEY=VALUE", help="of the environment")
-    harness.add_train_args(parser)
+    parser.add_argument("--train-args", type=str.split, default=[], help="words for art-trainer train")
     parser.add_argument("--keep", type=Path, help="keep the run folders here")
     arguments = parser.parse_args()
     claim = CLAIMS.get(arguments.task) or replace(SCRATCH, env=arguments.task)
@@ -196,7 +196,8 @@ def main() -> int:
         print(f"baseline {name}: {value:.{digits}f}")
     figures = {name: getattr(arguments, name) for name in ("task", "env_args", "train_args")}
     figures |= {"seeds": [asdict(one) for one in outcomes], "baselines": baselines}
-    figures["cpu_seconds"] = harness.child_seconds()
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    figures["cpu_seconds"] = used.ru_utime + used.ru_stime
     mean, low, high = mean_rise(outcomes)
     print(f"rise over {len(outcomes)} seeds: {mean:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]")
     print(f"CPU-seconds in all: {figures['cpu_seconds']:.0f}")

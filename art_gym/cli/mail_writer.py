@@ -67,7 +67,7 @@ class CachedModel:
             model,
             url,
             api_key=os.environ.get("OPENAI_API_KEY") or None,
-            options={"temperature": 0.0},
+            options={},  # some models take no other temperature than their own
             structured="auto",
             max_answer_tokens=_MOST_TOKENS,
             timeout=120.0,

@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from art_gym.envs.mail.grading import matches, stands_in
+from art_gym.envs.mail.grading import matches, says_nothing_found, stands_in
 from art_gym.envs.mail.message import Message
 from art_gym.envs.mail.questions.imported import MIN_BODY_WORDS, length, own_text, sent_on
 from art_gym.envs.mail.questions.model import AnswerType, Question, random_split
@@ -129,10 +129,8 @@ class QuestionWriter:
         found = self._ask(_WRITE, _shown(message, own), _WRITTEN)
         text, answer = (str(found.get(name) or "").strip() for name in ("question", "answer"))
         # Dates and numbers in words are read in English only; what is not read is compared as text.
-        types: Iterator[AnswerType] = (
-            t for t in get_args(AnswerType) if t in (found.get("answer_type"), "text")
-        )
-        answer_type = next((t for t in types if matches(answer, [answer], t, text)), None)
+        types = [name for name in get_args(AnswerType) if name in (found.get("answer_type"), "text")]
+        answer_type = next((name for name in types if matches(answer, [answer], name, text)), None)
         if not text or not answer:
             raise DroppedError("no question in the model's answer")
         if not stands_in(answer, f"{message.subject}\n{own}"):
@@ -164,7 +162,8 @@ class QuestionWriter:
             return
         mails = [_shown(other, other.body) for other in others]
         found = self._ask(_READ, "\n\n".join([*mails, f"Question: {text}"]), _READING).get("answers")
-        answers = [str(given) for given in found if given] if isinstance(found, list) else []
+        listed = map(str, found) if isinstance(found, list) else ()
+        answers = [given for given in listed if given.strip() and not says_nothing_found(given, text)]
         if any(not _same(given, answer, answer_type, text) for given in answers):
             raise DroppedError("another mail answers it otherwise")
         if answers:
