@@ -20,8 +20,7 @@ from art_gym.wrappers.judging.http_client import ChatClient, ContextLengthError,
 from art_gym.wrappers.judging.prompt import json_values, object_schema, without_control_tokens
 
 _MOST_TOKENS = 4_096  # of an answer; a model may think first
-_MOST_FAILURES = 5
-"""So many requests in a row without an answer are no chance."""
+_MOST_FAILURES = 5  # requests in a row without an answer
 
 
 def write_questions(store: MailStore, writer: str, out: Path, count: int, seed: int) -> None:
@@ -80,8 +79,7 @@ class CachedModel:
     def ask(self, rules: str, text: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         """The JSON object with these fields that the model answers; a DroppedError if it does not."""
         roles = {"system": rules, "user": without_control_tokens(text)}
-        question = {"where": self._client.where, "fields": fields, **roles}
-        key = JudgeCache.key(question)
+        key = JudgeCache.key({"where": self._client.where, "fields": fields, **roles})
         answer = self._cache.get(key) or self._cache.put(key, self._answer(roles, fields))
         if answer.outcome == "too_long":
             raise DroppedError("too long for the model")

@@ -7,21 +7,20 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, get_args
 
 import numpy as np
 
 from art_gym.envs.mail.grading import matches, says_nothing_found, stands_in
 from art_gym.envs.mail.message import Message
-from art_gym.envs.mail.questions.imported import MIN_BODY_WORDS, length, own_text, sent_on
+from art_gym.envs.mail.questions.imported import MIN_BODY_WORDS, length, own_text, time_of_asking
 from art_gym.envs.mail.questions.model import AnswerType, Question, random_split
 from art_gym.envs.mail.store.store import MailStore
 from art_gym.envs.mail.synthetic.fast_rng import FastRng
 from art_gym.envs.mail.words import query_words
 
-AT_A_TIME = 8
-"""Mails that are asked about at the same time."""
+AT_A_TIME = 8  # mails that are asked about
 _OTHER_MAILS = 5
 _MOST_CHARACTERS = 6_000  # of a mail
 _LONGEST_ANSWER = 120  # characters
@@ -102,8 +101,7 @@ class QuestionWriter:
         if length(query_words(own)) < MIN_BODY_WORDS:
             return None
         rng = FastRng(np.random.default_rng([self._seed, row]))
-        sent = sent_on(self._store, self._rows, message)
-        asked_on = sent + timedelta(days=rng.between(1, 60), hours=rng.between(0, 12))
+        asked_on = time_of_asking(self._store, self._rows, message, rng)
         try:
             text, answer, answer_type = self._written(message, own)
             others = self._likely_others(row, message, text, asked_on)

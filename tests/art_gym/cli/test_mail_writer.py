@@ -30,9 +30,7 @@ def reply(cases, request):
         return REPLIES.get(case[2]) or says(f"Here it is:\n```json\n{json.dumps(found)}\n```")
     (case,) = (case for case in cases if case[2] and text.endswith(case[2]))
     assert f"Subject: {case[0]}\n" not in text
-    shows_mail = "| Subject: " in text
-    assert shows_mail == rules.startswith("You are shown")
-    return says(json.dumps({"answers": case[6]} if shows_mail else {"answer": case[5]}))
+    return says(json.dumps({"answers": case[6]} if "| Subject: " in text else {"answer": case[5]}))
 
 
 @pytest.fixture
