@@ -133,11 +133,9 @@ def stands_in(answer: str, text: str) -> bool:
 
 
 def _pieces(text: str) -> list[str]:
-    alone = (
-        char if char.isdecimal() or char != char.upper() else f" {char} " if char.isalnum() else " "
-        for char in _plain(text).lower()
-    )
-    return "".join(alone).split()
+    plain = _plain(text).lower()
+    apart = "".join(f" {char} " if char.isalpha() and char == char.upper() else char for char in plain)
+    return re.findall(r"\d+|[^\W\d_]+", apart)
 
 
 def _plain(text: str) -> str:
