@@ -34,29 +34,26 @@ def reply(cases, request):
 
 
 @pytest.fixture
-def write(tmp_path, command, monkeypatch):
-    """Runs the command on a mailbox with a model that answers so, by default as the cases say."""
+def started(tmp_path, command, monkeypatch, request):
+    """Starts a model that says what the cases have it say; the command, and what the model is asked."""
     monkeypatch.setattr(http_client, "sleep", lambda seconds: None)
-    servers = []
 
-    def run(*arguments, lang="en", answer=None, writer=None):
+    def start(lang="en", answer=None):
         filler, cases = LANGUAGES[lang].values()
-        if not servers:
-            servers.append(JudgeServer(answer or (lambda number, request: reply(cases, request))))
-            mails = [mail(n, ANN, case[0], f"{case[1]} {filler}", day=n) for n, case in enumerate(cases)]
-            written(tmp_path / "box.db", mails)
-        writer = writer or f"openai:m@{servers[0].url}"
-        files = tmp_path / "box.db", "--out", tmp_path / "made.jsonl"
-        return command("mail", "questions", *files, "--writer", writer, *arguments), servers[0].requests
+        server = JudgeServer(answer or (lambda number, asked: reply(cases, asked)))
+        request.addfinalizer(server.close)
+        mails = [mail(n, ANN, case[0], f"{case[1]} {filler}", day=n) for n, case in enumerate(cases)]
+        box = written(tmp_path / "box.db", mails).path
+        words = "mail", "questions", box, "--out", tmp_path / "made.jsonl", "--writer"
+        return lambda writer=f"openai:m@{server.url}": command(*words, writer), server.requests
 
-    yield run
-    for server in servers:
-        server.close()
+    return start
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)
-def test_only_questions_that_pass_every_check_are_kept(lang, write, tmp_path):
-    result, requests = write(lang=lang)
+def test_only_questions_that_pass_every_check_are_kept(lang, started, tmp_path):
+    write, requests = started(lang)
+    result = write()
     right = [case[2:4] for case in LANGUAGES[lang]["mails"] if not case[7]]
     reasons = [case[7] for case in LANGUAGES[lang]["mails"] if case[7]]
     assert f"{len(right)} questions kept, {len(reasons)} dropped" in result.out
@@ -70,19 +67,20 @@ def test_only_questions_that_pass_every_check_are_kept(lang, write, tmp_path):
     assert env.step(f"answer(text={dict(right)[env.task.prompt]!r})")[4]["success"]
     # The same command asks again only what got no answer (in three formats), and makes the same file.
     asked, before = len(requests), made.read_text("utf-8")
-    assert write(lang=lang)[0].out == result.out
+    assert write().out == result.out
     assert made.read_text("utf-8") == before
     assert len(requests) - asked == 3 * ("no answer from the model" in reasons)
 
 
-def test_what_is_wrong_with_the_server_is_one_message(write, tmp_path):
-    result, requests = write(answer=lambda number, _: Reply(ERROR, status=401 if number < 20 else 400))
+def test_what_is_wrong_with_the_server_is_one_message(started, tmp_path):
+    write, requests = started(answer=lambda n, _: Reply(ERROR, status=401 if n < 20 else 400))
+    result = write()
     assert result.code == 2
     assert "answered 401" in result.err
     assert "OPENAI_API_KEY" in result.err
     while len(requests) < 20:
         write()
-    assert "no such luck" in write()[0].err  # the fifth in a row
-    assert "Connection error" in write(writer="openai:m@http://127.0.0.1:9/v1")[0].err
-    assert "names no model: write openai:MODEL@URL" in write(writer="gpt")[0].err
+    assert "no such luck" in write().err  # the fifth in a row
+    assert "Connection error" in write("openai:m@http://127.0.0.1:9/v1").err
+    assert "names no model: write openai:MODEL@URL" in write("gpt").err
     assert (tmp_path / "made.jsonl").read_text() == ""
