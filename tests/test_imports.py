@@ -102,9 +102,8 @@ def test_modules_are_found():
 def test_import_arrows():
     for package, name, path in MODULES:
         ours = {package_of(module) for module in imported(name, path)} - {None}
-        assert ours <= ALLOWED[package] | (
-            {"art_gym.envs", "art_gym.wrappers"} if name in COMMANDS else set()
-        ), name
+        more = {"art_gym.envs", "art_gym.wrappers"} if name in COMMANDS else set()
+        assert ours <= ALLOWED[package] | more, name
         if name not in COMMANDS and not name.startswith("art_trainer.cli."):
             assert not COMMANDS & set(imported(name, path)), name
 
@@ -144,6 +143,11 @@ print(*{name.split(".")[0] for name in set(sys.modules) - before} - set(sys.stdl
     assert loaded <= {"art_gym", "gymnasium", "pettingzoo", "numpy"}
     code = "import sys, art_gym; print(*(name for name in sys.modules if name.startswith('art_gym.envs')))"
     assert run(code) == [], "environments load when they are made"
+
+
+def test_pettingzoo_is_imported_only_if_it_is_used():
+    without = "import sys; sys.modules['pettingzoo'] = None; import "
+    run(without + "art_gym.games.seats, art_gym.wrappers.group_scorer")
 
 
 @pytest.mark.parametrize("package", ["art_gym", "art_trainer"])

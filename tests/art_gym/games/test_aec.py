@@ -3,8 +3,6 @@ import itertools
 import json
 import pickle
 import random
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -355,16 +353,6 @@ def test_tasks_are_chosen_from_the_split() -> None:
         game.reset(seed=number, options={"split": "test"})
         ids.add(game.task.id)
     assert ids == {"test-0", "test-1", "test-2"}
-
-
-def test_pettingzoo_is_imported_only_if_it_is_used() -> None:
-    without = """
-import sys
-sys.modules["pettingzoo"] = None
-import art_gym.games.seats
-import art_gym.wrappers.group_scorer
-"""
-    subprocess.run([sys.executable, "-c", without], check=True)
 
 
 def test_a_seat_sees_what_it_would_see_in_the_game() -> None:
