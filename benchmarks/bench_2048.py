@@ -7,9 +7,8 @@ peer that cannot be installed is skipped with a line.
 
     python benchmarks/bench_2048.py                       # everything; the peers' installation takes minutes
     python benchmarks/bench_2048.py --venvs DIR           # keep their environments there for the next time
-    python benchmarks/bench_2048.py --peers pgx open_spiel
+    python benchmarks/bench_2048.py --peers jumanji open_spiel
     python benchmarks/bench_2048.py --quick               # ours, and peers that are installed in DIR already
-    python benchmarks/bench_2048.py --plot growth.svg     # the rate by number of boards
     python benchmarks/bench_2048.py --check               # exits 1 if a claim does not hold
 """
 
@@ -26,12 +25,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import harness
-import numpy as np
-from charts import COLORS, Panel, page
 
 _SCRIPT = Path(__file__).parent / "peers_2048.py"
 _OURS = "art-gym"
-_VERSIONS = {"textarena": "0.7.4", "open_spiel": "2.0.2", "pgx": "2.6.0", "jumanji": "1.1.2"}
+_VERSIONS = {"textarena": "0.7.4", "open_spiel": "2.0.2", "jumanji": "1.1.2"}
 _PEERS = {name: f"{name}=={version}" for name, version in _VERSIONS.items()}
 _COUNTS = (1, 4, 16, 64, 256, 1_024, 4_096, 8_192, 16_384, 65_536)
 _COMPARED = (1_024, 8_192)
@@ -134,17 +131,14 @@ def main() -> int:
     parser.add_argument("--venvs", type=Path, help="where the peers' environments are kept")
     parser.add_argument("--seconds", type=float, help="CPU-seconds for one figure (default 2)")
     parser.add_argument("--repeat", type=int, help="how many runs the middle one is taken of (default 3)")
-    parser.add_argument("--plot", type=Path, help="draw the rate by number of boards into this SVG")
     arguments = parser.parse_args()
     arguments.seconds = arguments.seconds or (0.4 if arguments.quick else 2.0)
     arguments.repeat = arguments.repeat or (1 if arguments.quick else 3)
-    arguments.counts = (1, *_COMPARED) if arguments.quick and not arguments.plot else _COUNTS
+    arguments.counts = (1, *_COMPARED) if arguments.quick else _COUNTS
     with tempfile.TemporaryDirectory() as temporary:
         venvs = arguments.venvs.resolve() if arguments.venvs else Path(temporary)
         rates = run_all(arguments, venvs)
     show(rates, arguments.counts)
-    if arguments.plot:
-        arguments.plot.write_text(plot(rates))
     last = f"{middle(rates, _OURS, 'vector 8192') or 0:,.0f} steps per CPU-second with 8,192 boards"
     ours = middle(rates, _OURS, "array") or float("nan")
     ratios = {
@@ -152,25 +146,6 @@ def main() -> int:
         for count in _COMPARED
     }
     return harness.finish(arguments, {"rates": rates, "ratios": ratios}, check(rates), last)
-
-
-def plot(rates: Rates) -> str:
-    """The rate by number of boards, both axes in powers of ten."""
-    lines = {}
-    for name, kinds in rates.items():
-        counts = sorted(int(kind.split()[1]) for kind in kinds if kind.startswith("vector "))
-        found = {count: rate for count in counts if (rate := middle(rates, name, f"vector {count}"))}
-        if found:
-            lines[name] = np.log10(list(found)), np.log10(list(found.values()))
-    every = np.concatenate([powers for _, powers in lines.values()])
-    title, y = "2048: steps per CPU-second on one core", "steps per CPU-second, power of ten"
-    x_range = 0.0, float(np.log10(max(_COUNTS)))
-    panel = Panel(title, "boards, power of ten", y, x_range, (float(every.min()), float(every.max())))
-    for (boards, powers), colour in zip(lines.values(), COLORS, strict=False):
-        panel.line(boards, powers, colour)
-        panel.points(boards, powers, colour)
-    panel.legend(list(zip(lines, COLORS, strict=False)))
-    return page([panel])
 
 
 if __name__ == "__main__":

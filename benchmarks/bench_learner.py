@@ -1,13 +1,11 @@
-"""How long does one step of GRPO take, and where does the time go? Ours, TRL's, and the plain loop.
+"""How long does one step of GRPO take, and where does the time go? Ours and TRL's.
 
-The same model, group and number of tokens (``learner_workload.py``) through three trainers, in turn, each in
-a process of its own: this project's ``GRPOTrainer``; TRL's with its ``environment_factory``; and the plain
-loop, which calls ``model.generate`` on the whole conversation at every turn and pads one sequence an attempt.
-Times are CPU-seconds of the process, on a GPU seconds, medians over the steps after the first.
+The same model, group and number of tokens (``learner_workload.py``) through two trainers, in turn, each in a
+process of its own: this project's ``GRPOTrainer``, and TRL's with its ``environment_factory``. Times are
+CPU-seconds of the process, on a GPU seconds, medians over the steps after the first.
 
     python benchmarks/bench_learner.py                        # the workloads W, W-long, single and smollm2
     python benchmarks/bench_learner.py --workloads W --steps 9
-    python benchmarks/bench_learner.py --curves --steps 3 --plot FILE.svg   # cost by turns and group size
     python benchmarks/bench_learner.py --workloads 0.5b-4k 7b-lora --ways ours trl    # on a GPU
     python benchmarks/bench_learner.py --check                # exits 1 if a claim does not hold
     python benchmarks/bench_learner.py --quick                # two steps of W, once each: it works
@@ -26,21 +24,18 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 import harness
 import learner_workload as work
-from charts import COLORS, Panel, page
 from learner_workload import WORKLOADS, Workload
 
 CPU = [name for name, workload in WORKLOADS.items() if not workload.gpu]
-WAYS = ("ours", "trl", "plain")
 CLAIMS = {
     "W": {"step": 3.0, "generation": 4.0, "update": 2.2, "memory": 2.0},
     "W-long": {"step": 5.0},
@@ -186,70 +181,7 @@ def run_trl(workload: Workload, steps: int, clock: Clock) -> None:
     trainer.train()
 
 
-def run_plain(workload: Workload, steps: int, clock: Clock) -> None:
-    """The loop that people write first; on two processors it is also the shortest."""
-    model, tokenizer = work.make_model(workload), work.make_tokenizer(workload)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
-    for seed in range(steps):
-        with clock.phase("step"):
-            with clock.phase("generation"):
-                ids, mask, rewards = _play_plainly(model, tokenizer, workload, seed)
-            advantages = torch.tensor((rewards - rewards.mean()) / (rewards.std() + 1e-4))
-            with clock.phase("forward"):
-                logits = model(ids).logits[:, :-1]
-                logprobs = logits.log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
-                # The ratio is 1 and has the gradient of the log-prob: one step from where it was sampled.
-                ratio = torch.exp(logprobs - logprobs.detach())
-                loss = -(ratio * advantages[:, None] * mask[:, 1:]).sum() / mask.sum()
-            with clock.phase("backward"):
-                loss.backward()
-            with clock.phase("optimizer"):
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()
-                optimizer.zero_grad()
-        clock.end_step()
-
-
-def _play_plainly(
-    model: Any, tokenizer: Any, workload: Workload, seed: int
-) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
-    """Attempts of one group: padded tokens, which of them were sampled, and the rewards."""
-    envs = [work.WordsEnv(workload) for _ in range(workload.group)]
-    first = [{"role": "user", "content": envs[0].reset(seed=seed)[0]}]
-    for env in envs[1:]:
-        env.reset(seed=seed)
-    prompt = tokenizer.apply_chat_template(first, add_generation_prompt=True, return_dict=False)
-    rows = [list(prompt) for _ in envs]
-    masks = [[0] * len(prompt) for _ in envs]
-    rewards = np.zeros(len(envs), dtype=np.float32)
-    for turn in range(workload.turns):
-        length = max(map(len, rows))
-        pads = [length - len(row) for row in rows]
-        ids = torch.tensor([[0] * pad + row for pad, row in zip(pads, rows, strict=True)])
-        seen = torch.tensor([[0] * pad + [1] * len(row) for pad, row in zip(pads, rows, strict=True)])
-        with torch.no_grad():
-            out = model.generate(
-                input_ids=ids, attention_mask=seen, max_new_tokens=workload.action, do_sample=True, top_k=0
-            )
-        for i, env in enumerate(envs):
-            reply = [token for token in out[i, length:].tolist() if token != tokenizer.pad_token_id]
-            rows[i] += reply
-            masks[i] += [1] * len(reply)
-            text = tokenizer.decode(reply, skip_special_tokens=True)
-            observation, reward, *_ = env.step(text)
-            rewards[i] += reward
-            if turn < workload.turns - 1:
-                words = f"<|im_start|> tool {observation} <|im_end|> <|im_start|> assistant"
-                glue = tokenizer(words, add_special_tokens=False)["input_ids"]
-                rows[i] += glue
-                masks[i] += [0] * len(glue)
-    length = max(map(len, rows))
-    ids = torch.tensor([row + [0] * (length - len(row)) for row in rows])
-    mask = torch.tensor([row + [0] * (length - len(row)) for row in masks], dtype=torch.float32)
-    return ids, mask, rewards
-
-
-RUN = {"ours": run_ours, "trl": run_trl, "plain": run_plain}
+RUN = {"ours": run_ours, "trl": run_trl}
 
 
 @dataclass(frozen=True)
@@ -382,55 +314,13 @@ def check(found: dict[str, dict[str, float]]) -> list[str]:
     ]
 
 
-def curves(threads: int, steps: int) -> dict[str, dict[str, list[tuple[int, float]]]]:
-    """CPU-seconds a turn against the turns of an episode, and an attempt against the group's size."""
-    found: dict[str, dict[str, list[tuple[int, float]]]] = {"turns": {}, "group": {}}
-
-    def note(what: str, workload: Workload, size: int, ways: tuple[str, ...]) -> None:
-        for result in measure(workload, steps, threads, ways, 1):
-            name = "ours" if result.way == "ours" else "TRL"
-            found[what].setdefault(name, []).append((size, result.seconds["step"] / size))
-            print(f"{workload.name}: {name} {result.seconds['step']:.2f} CPU-seconds a step", flush=True)
-
-    for count in (1, 2, 4, 8, 16, 32, 64):
-        # Beyond that TRL reads its conversations from the start for minutes a step.
-        ways = ("ours", "trl") if count <= 16 else ("ours",)
-        note("turns", replace(work.W, name=f"{count} turns", turns=count), count, ways)
-    for size in (2, 4, 8, 16, 32):
-        note("group", replace(work.W, name=f"group of {size}", group=size), size, ("ours", "trl"))
-    return found
-
-
-def plot(found: dict[str, dict[str, list[tuple[int, float]]]]) -> str:
-    """The curves as an SVG page."""
-    titles = {
-        "turns": ("CPU-seconds a turn of the whole group", "turns of an episode"),
-        "group": ("CPU-seconds an attempt", "attempts of a group"),
-    }
-    panels = []
-    for what, (title, axis) in titles.items():
-        lines = found[what]
-        sizes = [size for line in lines.values() for size, _ in line]
-        most = max(seconds for line in lines.values() for _, seconds in line)
-        panel = Panel(title, axis, "CPU-seconds", (0.0, float(max(sizes))), (0.0, most))
-        for (_, line), colour in zip(lines.items(), COLORS, strict=False):
-            xs, ys = [float(size) for size, _ in line], [seconds for _, seconds in line]
-            panel.line(xs, ys, colour)
-            panel.points(xs, ys, colour)
-        panel.legend(list(zip(lines, COLORS, strict=False)))
-        panels.append(panel)
-    return page(panels)
-
-
 def main() -> int:
     parser = harness.parser(__doc__, quick="two steps of W each")
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=CPU)
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
+    parser.add_argument("--ways", nargs="+", choices=RUN, default=list(RUN))
     parser.add_argument("--rounds", type=int, default=2, help="how often each way gets its turn")
     parser.add_argument("--steps", type=int, default=5, help="steps of each run, the first not counted")
     parser.add_argument("--threads", type=int, default=1, help="torch's threads")
-    parser.add_argument("--curves", action="store_true", help="cost against turns and group size instead")
-    parser.add_argument("--plot", type=Path, help="with --curves: draw them into this SVG file")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
@@ -441,21 +331,14 @@ def main() -> int:
     if arguments.quick:
         arguments.workloads, arguments.steps, arguments.rounds = ["W"], 2, 1
     facts: dict[str, Any] = {"torch": torch.__version__, "threads": arguments.threads}
-    if arguments.curves:
-        found = curves(arguments.threads, arguments.steps)
-        facts |= found
-        if arguments.plot:
-            arguments.plot.write_text(plot(found))
-    else:
-        results = []
-        for name in arguments.workloads:
-            workload, threads = WORKLOADS[name], arguments.threads
-            part = measure(workload, arguments.steps, threads, arguments.ways, arguments.rounds)
-            show(part, workload, threads)
-            results += part
-        facts |= {"results": [asdict(r) for r in results], "ratios": ratios(results)}
-    failures = [] if arguments.curves else check(facts["ratios"])
-    return harness.finish(arguments, facts, failures)
+    results = []
+    for name in arguments.workloads:
+        workload, threads = WORKLOADS[name], arguments.threads
+        part = measure(workload, arguments.steps, threads, arguments.ways, arguments.rounds)
+        show(part, workload, threads)
+        results += part
+    facts |= {"results": [asdict(r) for r in results], "ratios": ratios(results)}
+    return harness.finish(arguments, facts, check(facts["ratios"]))
 
 
 if __name__ == "__main__":

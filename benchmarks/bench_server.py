@@ -1,16 +1,16 @@
-"""What does the training server cost? Episodes a second, latencies, weights.
+"""What does the training server cost? Episodes a second and latencies.
 
 The real server (task queue, result log forced to the disk, strict messages, sockets) with simulated workers:
 processes that speak the protocol and answer each lease at once with the same episode, without a model. So
 what is measured is the server, and what its messages cost a worker.
 
     python benchmarks/bench_server.py                     # all parts
-    python benchmarks/bench_server.py clients weights     # some
+    python benchmarks/bench_server.py clients             # one
     python benchmarks/bench_server.py --check             # exits 1 where a claim does not hold
     python benchmarks/bench_server.py --quick             # little of each: shows that it runs
 
 Parts: ``clients`` (1 to 64 of them), ``thousand`` (1,000 of them, whose episodes last ten seconds, and
-somebody who watches ``/status``), ``weights`` (1 GB to 8 workers).
+somebody who watches ``/status``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from typing import Any
 import harness
 import numpy as np
 
-PARTS = ("clients", "thousand", "weights")
+PARTS = ("clients", "thousand")
 EPISODE_SECONDS = 10.0
 """What an episode of a real model takes at least: 6 turns of 50 tokens at 30 tokens a second."""
 MOST_OVERHEAD = 0.05
@@ -85,12 +85,9 @@ class OneFile:
     def __init__(self, file: Path) -> None:
         from art_trainer.distributed.protocol import FileEntry, ModelManifest, WeightManifest
 
-        digest = hashlib.sha256()
-        with file.open("rb") as stream:
-            while chunk := stream.read(2**20):
-                digest.update(chunk)
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
         self._file = file
-        entry = FileEntry(name="weights.safetensors", size=file.stat().st_size, sha256=digest.hexdigest())
+        entry = FileEntry(name="weights.safetensors", size=file.stat().st_size, sha256=digest)
         self._manifest = WeightManifest(policy_version=0, kind="full", file=entry)
         self._model = ModelManifest(files=[])
 
@@ -108,7 +105,7 @@ class OneFile:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, weights_bytes: int = 1000) -> Iterator[tuple[Any, Any]]:
+def serving(folder: Path) -> Iterator[tuple[Any, Any]]:
     """A server with a result log in a folder; yields it and its task queue."""
     from art_trainer.distributed.protocol import Limits, RunSpec
     from art_trainer.distributed.result_log import ResultLog
@@ -118,10 +115,7 @@ def serving(folder: Path, weights_bytes: int = 1000) -> Iterator[tuple[Any, Any]
     from art_trainer.serving.http.server import shorten_garbage_collections
 
     file = folder / "weights"
-    with file.open("wb") as stream:
-        for _ in range(weights_bytes // 2**20):
-            stream.write(os.urandom(2**20))
-        stream.write(os.urandom(weights_bytes % 2**20))
+    file.write_bytes(os.urandom(1000))
     servers: list[Any] = []
     log = ResultLog(folder / "journal")
     queue = TaskQueue(log, on_work=lambda: [server.connections.wake() for server in servers] and None)
@@ -315,50 +309,6 @@ def part_thousand(quick: bool) -> dict[str, Any]:
         f"{row.result_ms[1]:.0f}), /status {middle:.0f} ms (p99 {worst:.0f}, {len(status)} times)"
     )
     return {"crowd": asdict(row), "status_ms": middle, "status_p99_ms": worst}
-
-
-def fetch(url: str, folder: str, results: Any) -> None:
-    """Fetch the newest weights as a worker does, its hash checked."""
-    from art_trainer.distributed.worker.connection import Backoff
-    from art_trainer.distributed.worker.downloads import ArtifactCache
-
-    async def go() -> float:
-        files = ArtifactCache(url, None, Path(folder), Backoff(np.random.default_rng(0)))
-        began = time.perf_counter()
-        await files.weight_file(await files.weights(0))
-        await files.close()
-        return time.perf_counter() - began
-
-    cpu = time.process_time()
-    seconds = asyncio.run(go())
-    results.put((seconds, time.process_time() - cpu))
-
-
-def part_weights(quick: bool) -> dict[str, Any]:
-    """One large file to several workers at once."""
-    context = multiprocessing.get_context("spawn")
-    size, count = (2**25, 2) if quick else (2**30, 8)
-    with tempfile.TemporaryDirectory() as name, serving(Path(name), size) as (server, _):
-        queue = context.Queue()
-        cpu = time.process_time()
-        started = [
-            context.Process(target=fetch, args=(server.url, f"{name}/cache-{i}", queue), daemon=True)
-            for i in range(count)
-        ]
-        for process in started:
-            process.start()
-        found = [queue.get(timeout=600) for _ in started]
-        cpu = time.process_time() - cpu
-        for process in started:
-            process.join()
-    wall = max(seconds for seconds, _ in found)
-    rate = size * count / wall / 1e6
-    theirs = statistics.median(each[1] for each in found)
-    print(
-        f"{size / 1e9:.2f} GB to {count} workers: {wall:.1f} s, {rate:.0f} MB/s in all, server {cpu:.1f} "
-        f"CPU-s, a worker {theirs:.1f} CPU-s (hash and disk included)"
-    )
-    return {"bytes": size, "workers": count, "seconds": wall, "mb_per_second": rate, "server_cpu": cpu}
 
 
 def failures(found: dict[str, Any]) -> list[str]:

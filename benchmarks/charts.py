@@ -1,4 +1,4 @@
-"""Figures of several panels as SVG files: titles, axes with names, intervals, labels and legends."""
+"""Figures as SVG files: titles, axes with names, intervals, labels and legends."""
 
 from __future__ import annotations
 
@@ -57,22 +57,10 @@ class Panel(Plot):
             across += _LETTER * len(text) + 8
 
 
-def page(panels: Sequence[Panel], columns: int = 2) -> str:
-    """The text of an SVG file with panels side by side.
-
-    Args:
-        panels: At least one.
-        columns: Most panels in a row.
-    """
-    columns = min(columns, len(panels))
-    rows = -(-len(panels) // columns)
-    drawn = [
-        f'<g transform="translate({number % columns * WIDTH:g} {number // columns * HEIGHT:g})">\n'
-        f"{panel.svg()}\n</g>"
-        for number, panel in enumerate(panels)
-    ]
+def page(panel: Panel) -> str:
+    """The text of an SVG file with a panel."""
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {columns * WIDTH:g} {rows * HEIGHT:g}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" '
         f'font-family="sans-serif" font-size="10">\n{_STYLE}\n'
-        '<rect width="100%" height="100%" fill="white"/>\n' + "\n".join(drawn) + "\n</svg>\n"
+        f'<rect width="100%" height="100%" fill="white"/>\n{panel.svg()}\n</svg>\n'
     )

@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import platform
-import resource
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -28,21 +27,6 @@ def parser(doc: str | None, *, quick: str = "little of each: shows that it runs"
     return made
 
 
-def add_training_flags(made: argparse.ArgumentParser, *, seeds: int) -> None:
-    """Add the flags of a benchmark that trains over seeds."""
-    made.add_argument("--seeds", type=int, default=seeds, help="how many seeds to train")
-    made.add_argument("--first-seed", type=int, default=0, help="the first of them")
-    made.add_argument("--at-once", type=int, default=1, help="trainings at the same time, a core each")
-    made.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the curves here")
-
-
-def add_train_args(made: argparse.ArgumentParser) -> None:
-    """Add a flag for more words of ``art-trainer train``."""
-    made.add_argument(
-        "--train-args", type=str.split, default=[], metavar="WORDS", help="for art-trainer train"
-    )
-
-
 def child(
     script: Path | str, order: Mapping[str, Any], python: Path | str = sys.executable
 ) -> dict[str, Any]:
@@ -59,9 +43,7 @@ def child(
     return found
 
 
-def art_trainer(
-    words: Sequence[str], log: Path, *, cwd: Path | None = None, threads: int | None = None
-) -> None:
+def art_trainer(words: Sequence[str], log: Path, *, threads: int | None = None) -> None:
     """Run a command of ``art-trainer`` as a user would, with this checkout; RuntimeError if it fails.
 
     What it prints is appended to ``log``. ``threads`` are of PyTorch, for training.
@@ -73,15 +55,9 @@ def art_trainer(
         command += ["--threads", str(threads)]
         environment["OMP_NUM_THREADS"] = str(threads)
     with log.open("a") as stream:
-        done = subprocess.run(command, cwd=cwd, env=environment, stdout=stream, stderr=stream, check=False)
+        done = subprocess.run(command, env=environment, stdout=stream, stderr=stream, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{log.read_text()[-3000:]}")
-
-
-def child_seconds() -> float:
-    """CPU-seconds of the processes that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def machine() -> dict[str, Any]:

@@ -10,24 +10,27 @@ tasks, and an evaluation before and after on the same held-out tasks, beside the
     python benchmarks/learning_curve.py 2048 --train-args "--set warm_start=null"
     python benchmarks/learning_curve.py coding                # success on level 0; coding-smollm2 too
     python benchmarks/learning_curve.py frozen-lake --plot FILE.svg   # held-out lakes crossed
+    python benchmarks/learning_curve.py tests/environments/maze.py   # a scratch model on a file
     python benchmarks/learning_curve.py 2048 --check          # exits 1 if the README's claim does not hold
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import harness
 import numpy as np
 from charts import COLORS, Panel, page
 
+from art_trainer.analysis.svg_charts import smoothed
 from art_trainer.rollout.evaluate import Evaluation, compare
 from art_trainer.tracking.run_dir import AFTER, BEFORE, RunFolder
 from art_trainer.types import Interval
@@ -73,6 +76,8 @@ CLAIMS = {
     ),
 }
 """By recipe; the numbers without a name are ``rise``, ``rise_low`` and ``mean_rise_low``."""
+SCRATCH = Claim("", "success", "random", -np.inf, -np.inf, -np.inf, above=1.0, seconds=600, invalid=1.0)
+"""Of any environment: a model of random weights and nothing but the defaults end above random calls."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +95,9 @@ class Outcome:
 
 def train(claim: Claim, seed: int, arguments: argparse.Namespace, folder: Path) -> tuple[Outcome, RunFolder]:
     """Run one seed in a process of its own, as a user would."""
-    words = ["train", "--recipe", arguments.task, "--seed", str(seed), "--output-dir", str(folder)]
+    task = arguments.task
+    named = ["--recipe", task] if task in CLAIMS else ["--env", task, "--model", "scratch"]
+    words = ["train", *named, "--seed", str(seed), "--output-dir", str(folder)]
     for pair in arguments.env_args or []:
         words += ["--env-args", pair]
     if arguments.quick:
@@ -122,11 +129,6 @@ def _outcome(claim: Claim, seed: int, before: Evaluation, after: Evaluation, sec
     return Outcome(seed, *measured, difference, after.invalid_rate, after.turns, seconds)
 
 
-def smoothed(curve: Sequence[float]) -> list[float]:
-    """The mean of each step and the two before it."""
-    return [float(np.mean(curve[max(step - 2, 0) : step + 1])) for step in range(len(curve))]
-
-
 def plot(
     claim: Claim, runs: Sequence[RunFolder], outcomes: Sequence[Outcome], baselines: dict[str, float]
 ) -> str:
@@ -148,19 +150,22 @@ def plot(
         for at, found in ((apart * place, one.before), (last + apart * (1 + place), one.after)):
             panel.interval(at, found.low, found.high, colour)
             panel.points([at], [found.value], colour)
-    return page([panel], columns=1)
+    return page(panel)
 
 
 def main() -> int:
     """Command line."""
     parser = harness.parser(__doc__, quick="one seed and two steps: shows that it runs")
-    parser.add_argument("task", nargs="?", default="email", choices=CLAIMS, help="what is learned")
-    harness.add_training_flags(parser, seeds=3)
+    parser.add_argument("task", nargs="?", default="email", help=f"{', '.join(CLAIMS)}, or an environment")
+    parser.add_argument("--seeds", type=int, default=3, help="how many seeds to train")
+    parser.add_argument("--first-seed", type=int, default=0, help="the first of them")
+    parser.add_argument("--at-once", type=int, default=1, help="trainings at the same time, a core each")
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the curves here")
     parser.add_argument("--env-args", action="append", metavar="KEY=VALUE", help="of the environment")
-    harness.add_train_args(parser)
+    parser.add_argument("--train-args", type=str.split, default=[], help="words for art-trainer train")
     parser.add_argument("--keep", type=Path, help="keep the run folders here")
     arguments = parser.parse_args()
-    claim = CLAIMS[arguments.task]
+    claim = CLAIMS.get(arguments.task) or replace(SCRATCH, env=arguments.task)
     seeds = range(arguments.first_seed, arguments.first_seed + (1 if arguments.quick else arguments.seeds))
     outcomes: list[Outcome] = []
     runs: list[RunFolder] = []
@@ -191,7 +196,8 @@ def main() -> int:
         print(f"baseline {name}: {value:.{digits}f}")
     figures = {name: getattr(arguments, name) for name in ("task", "env_args", "train_args")}
     figures |= {"seeds": [asdict(one) for one in outcomes], "baselines": baselines}
-    figures["cpu_seconds"] = harness.child_seconds()
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    figures["cpu_seconds"] = used.ru_utime + used.ru_stime
     mean, low, high = mean_rise(outcomes)
     print(f"rise over {len(outcomes)} seeds: {mean:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]")
     print(f"CPU-seconds in all: {figures['cpu_seconds']:.0f}")

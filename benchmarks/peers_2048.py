@@ -129,63 +129,11 @@ def open_spiel(_: Sequence[int]) -> dict[str, Run]:
     return {"array": play}
 
 
-def compiled(begin: Callable[[Any], Any], step: Callable[[Any, Any, Any], Any]) -> dict[str, Run]:
+def jumanji(_: Sequence[int]) -> dict[str, Run]:
     """Batches compiled by JAX for the CPU; legal moves by wishes drawn beforehand.
 
     The sums of the observations and rewards keep the compiler from leaving them out.
-
-    Args:
-        begin: From a key to the first state of a board.
-        step: From states, wishes and keys to the next states and the sums.
     """
-    return {f"vector {count}": _compiled(count, begin, step) for count in (1_024, 8_192)}
-
-
-def _compiled(count: int, begin: Callable[[Any], Any], step: Callable[[Any, Any, Any], Any]) -> Run:
-    import jax
-
-    wishes = jax.random.uniform(jax.random.PRNGKey(2), (_CHUNK, count, 4))
-
-    @jax.jit
-    def many(state: Any, key: Any) -> Any:
-        def one(state: Any, given: Any) -> Any:
-            return step(state, given[1], jax.random.split(given[0], count))
-
-        state, sums = jax.lax.scan(one, state, (jax.random.split(key, _CHUNK), wishes))
-        return state, jax.tree.map(lambda values: values.sum(), sums)
-
-    state = jax.jit(jax.vmap(begin))(jax.random.split(jax.random.PRNGKey(0), count))
-    keys = iter(jax.random.split(jax.random.PRNGKey(1), 100_000))
-
-    def play(units: int) -> int:
-        nonlocal state
-        for _ in range(units):
-            state, sums = many(state, next(keys))
-        jax.block_until_ready((state, sums))
-        return units * _CHUNK * count
-
-    return play
-
-
-def pgx(_: Sequence[int]) -> dict[str, Run]:
-    """Batches compiled by JAX for the CPU."""
-    import jax
-    import jax.numpy as jnp
-    import pgx
-    from pgx.experimental import auto_reset
-
-    env = pgx.make("2048")
-    steps = jax.vmap(auto_reset(env.step, env.init))
-
-    def step(state: Any, wishes: Any, keys: Any) -> Any:
-        state = steps(state, jnp.argmax(state.legal_action_mask * wishes, axis=-1), keys)
-        return state, (state.observation.sum(), state.rewards.sum())
-
-    return compiled(env.init, step)
-
-
-def jumanji(_: Sequence[int]) -> dict[str, Run]:
-    """Batches compiled by JAX for the CPU."""
     import jax
     import jax.numpy as jnp
     import jumanji
@@ -193,17 +141,35 @@ def jumanji(_: Sequence[int]) -> dict[str, Run]:
 
     env = AutoResetWrapper(jumanji.make("Game2048-v1"))
 
-    def step(carry: Any, wishes: Any, _: Any) -> Any:
-        state, seen = carry
-        actions = jnp.argmax(seen.observation.action_mask * wishes, axis=-1)
-        state, seen = jax.vmap(env.step)(state, actions)
-        return (state, seen), (seen.observation.board.sum(), seen.reward.sum())
+    @jax.jit
+    def many(carry: Any, wishes: Any) -> Any:
+        def one(carry: Any, wishes: Any) -> Any:
+            state, seen = carry
+            actions = jnp.argmax(seen.observation.action_mask * wishes, axis=-1)
+            state, seen = jax.vmap(env.step)(state, actions)
+            return (state, seen), (seen.observation.board.sum(), seen.reward.sum())
 
-    return compiled(env.reset, step)
+        carry, sums = jax.lax.scan(one, carry, wishes)
+        return carry, jax.tree.map(lambda values: values.sum(), sums)
+
+    def batched(count: int) -> Run:
+        wishes = jax.random.uniform(jax.random.PRNGKey(2), (_CHUNK, count, 4))
+        carry = jax.jit(jax.vmap(env.reset))(jax.random.split(jax.random.PRNGKey(0), count))
+
+        def play(units: int) -> int:
+            nonlocal carry
+            for _ in range(units):
+                carry, sums = many(carry, wishes)
+            jax.block_until_ready((carry, sums))
+            return units * _CHUNK * count
+
+        return play
+
+    return {f"vector {count}": batched(count) for count in (1_024, 8_192)}
 
 
 RUNS: Mapping[str, Callable[[Sequence[int]], dict[str, Run]]] = {
-    "art-gym": ours, "textarena": textarena, "open_spiel": open_spiel, "pgx": pgx, "jumanji": jumanji,
+    "art-gym": ours, "textarena": textarena, "open_spiel": open_spiel, "jumanji": jumanji,
 }  # fmt: skip
 
 

@@ -16,14 +16,20 @@ from typing import Any
 # The documentation is of this checkout, not of one installed elsewhere.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import protocol_examples
 from docstrings import markdown
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from art_trainer.distributed import protocol
 from art_trainer.distributed.protocol import Limits, Message
 
 PAGE = Path(__file__).parent / "protocol.md"
+EXAMPLES: dict[str, list[Message]] = {
+    part: [getattr(protocol, name).model_validate_json(json.dumps(fields)) for name, fields in named.items()]
+    for part, named in json.loads(PAGE.with_name("protocol_examples.json").read_text("utf-8")).items()
+}
+"""What clients say, what the server says and what goes over HTTP: a valid message of each kind."""
+_SHOWN = [message for messages in EXAMPLES.values() for message in messages]
 _LINE = 90
 _REF = "#/components/schemas/{model}"
 Schema = dict[str, Any]
@@ -40,9 +46,7 @@ def page(text: str) -> str:
     """
     schemas = _schemas()
     parts = {
-        "client": _messages(protocol_examples.CLIENT, schemas),
-        "server": _messages(protocol_examples.SERVER, schemas),
-        "http": _messages(protocol_examples.HTTP, schemas),
+        **{part: _messages(messages, schemas) for part, messages in EXAMPLES.items()},
         "parts": "\n\n".join(_described(name, schemas) for name in _parts(schemas)),
         "limits": _limits(),
     }
@@ -62,18 +66,16 @@ def main() -> None:
 
 def _schemas() -> dict[str, Schema]:
     """The JSON schema of each model, by its name; those that are shown, then what they are made of."""
-    shown = (*protocol_examples.CLIENT, *protocol_examples.SERVER, *protocol_examples.HTTP)
-    models: list[tuple[type[BaseModel], Any]] = [(type(one), "validation") for one in shown]
+    models: list[tuple[type[BaseModel], Any]] = [(type(one), "validation") for one in _SHOWN]
     found: dict[str, Schema] = models_json_schema(models, ref_template=_REF)[1]["$defs"]
-    first = [type(one).__name__ for one in shown]
+    first = [type(one).__name__ for one in _SHOWN]
     return {name: found[name] for name in (*first, *sorted(found.keys() - set(first)))}
 
 
 def _parts(schemas: dict[str, Schema]) -> list[str]:
     """What messages are made of, in the order in which they name it."""
-    shown = (*protocol_examples.CLIENT, *protocol_examples.SERVER, *protocol_examples.HTTP)
     found: dict[str, None] = {}
-    waiting = [type(one).__name__ for one in shown]
+    waiting = [type(one).__name__ for one in _SHOWN]
     messages = set(waiting)
     while waiting:
         named = re.findall(r'"#/components/schemas/(\w+)"', json.dumps(schemas[waiting.pop(0)]))

@@ -23,9 +23,9 @@ ALLOWED = {
     "art_trainer": {"art_gym", "art_gym.wrappers", "art_trainer"},
 }
 COMMANDS = {"art_gym.cli"} | {
-    f"art_gym.cli.{name}" for name in "app certify coding common envs mail mcp new play".split()
+    f"art_gym.cli.{name}" for name in "app certify coding common envs mail mail_writer mcp new play".split()
 }
-"""The command line loads environments when a command asks; only the trainer's command line imports it."""
+"""The command line loads environments and wrappers when a command asks; only the trainer's imports it."""
 
 HEAVY = {"torch", "transformers", "tokenizers", "peft", "typer", "rich", "openai", "yaml", "jinja2", "numba"}
 
@@ -102,7 +102,8 @@ def test_modules_are_found():
 def test_import_arrows():
     for package, name, path in MODULES:
         ours = {package_of(module) for module in imported(name, path)} - {None}
-        assert ours <= ALLOWED[package] | ({"art_gym.envs"} if name in COMMANDS else set()), name
+        more = {"art_gym.envs", "art_gym.wrappers"} if name in COMMANDS else set()
+        assert ours <= ALLOWED[package] | more, name
         if name not in COMMANDS and not name.startswith("art_trainer.cli."):
             assert not COMMANDS & set(imported(name, path)), name
 
@@ -142,6 +143,11 @@ print(*{name.split(".")[0] for name in set(sys.modules) - before} - set(sys.stdl
     assert loaded <= {"art_gym", "gymnasium", "pettingzoo", "numpy"}
     code = "import sys, art_gym; print(*(name for name in sys.modules if name.startswith('art_gym.envs')))"
     assert run(code) == [], "environments load when they are made"
+
+
+def test_pettingzoo_is_imported_only_if_it_is_used():
+    without = "import sys; sys.modules['pettingzoo'] = None; import "
+    run(without + "art_gym.games.seats, art_gym.wrappers.group_scorer")
 
 
 @pytest.mark.parametrize("package", ["art_gym", "art_trainer"])

@@ -9,6 +9,8 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from gymnasium.error import Error as GymnasiumError
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from art_gym.errors import ArtGymError
 from art_gym.terminal import visible
@@ -43,6 +45,12 @@ def user_errors() -> Iterator[None]:
         yield
     except (ArtGymError, GymnasiumError, ValueError, TypeError, OSError, ImportError) as error:
         fail(error)
+
+
+def progress() -> Progress:
+    """A bar that says how much is done (its field ``amount``) and how long it takes, on stderr."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[amount]}"))
+    return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True))
 
 
 def parse_env_args(pairs: list[str] | None) -> dict[str, Any]:

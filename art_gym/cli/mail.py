@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from art_gym.cli.common import fail, user_errors
+from art_gym.cli.common import fail, progress, user_errors
 from art_gym.terminal import visible
 
 if TYPE_CHECKING:
@@ -53,9 +51,7 @@ def import_command(
 def _import_with_progress(sources: list[Path], out: Path, format: str | None) -> "ImportReport":
     from art_gym.envs.mail.importers.load import import_mail
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[amount]}"))
-    console = Console(stderr=True)
-    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console) as bar:
+    with progress() as bar:
         task = bar.add_task("importing", total=None, amount="")
 
         def show(done: int, total: int | None) -> None:
@@ -124,16 +120,29 @@ def questions_command(
     out: Annotated[Path, typer.Option(help="The JSONL file to write.", show_default=False)],
     count: Annotated[int, typer.Option(help="How many to make, at most.", min=1)] = 600,
     seed: Annotated[int, typer.Option(help="Random seed of the questions.", min=0)] = 0,
+    writer: Annotated[
+        str | None, typer.Option(help="A model that writes them: openai:MODEL@URL.", show_default=False)
+    ] = None,
 ) -> None:
-    """Make known-item questions about a mailbox from its own mail, for art/Email-v0's `questions`.
+    """Make questions about a mailbox from its own mail, for art/Email-v0's `questions`.
 
-    Example: art-gym mail questions box.db --out questions.jsonl --count 500
+    They are known-item questions in English. With --writer, a language model on any server with OpenAI's API
+    (its key from OPENAI_API_KEY) writes questions with answers, in the language of the mail; each is checked.
+    Its answers are kept beside --out: after an interrupt the same command goes on and asks nothing twice.
+
+    Examples: art-gym mail questions box.db --out questions.jsonl --count 500
+
+    art-gym mail questions box.db --out made.jsonl --writer openai:qwen3@http://localhost:8000/v1
     """
     from art_gym.envs.mail.questions import known_item_questions
     from art_gym.envs.mail.store.store import MailStore
 
     with user_errors():
         store = MailStore(box)
+        if writer is not None:
+            from art_gym.cli.mail_writer import write_questions
+
+            return write_questions(store, writer, out, count, seed)
         questions = known_item_questions(store, np.random.default_rng(seed), count)
         lines = [json.dumps(question.to_json(), ensure_ascii=False) + "\n" for question in questions]
         out.touch(0o600)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import art_gym  # noqa: F401 (registers the project's environments)
 from art_gym.errors import did_you_mean
+from art_gym.wrappers.judging.http_client import parse_openai
 from art_trainer.errors import ConfigError, EngineError
 from art_trainer.inference.engine_policy import EnginePolicy
 from art_trainer.inference.policy import Policy
@@ -14,7 +15,7 @@ from art_trainer.inference.scripted_policy import ScriptedPolicy
 from art_trainer.models.loading import ModelOptions
 from art_trainer.rollout.envs import MakeEnv, baseline_names
 from art_trainer.tracking.env_vars import env_var
-from art_trainer.training.run_setup import connect_engine, local_policy, parse_openai
+from art_trainer.training.run_setup import connect_engine, local_policy
 
 _BASELINE = "baseline:"
 

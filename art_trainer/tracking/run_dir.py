@@ -67,47 +67,26 @@ class RunFolder:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
+        self.metrics_file = self.path / "metrics.jsonl"
+        """One JSON object per training step."""
+        self.warnings_file = self.path / "events.jsonl"
+        """One JSON object per health warning."""
+        self.settings_file = self.path / "run.yaml"
+        """All settings of the run."""
+        self.costs_file = self.path / "costs.jsonl"
+        """One JSON object each time that the run was started or resumed, and ended."""
+        self.evaluations = self.path / "evaluations"
+        """The folder of the evaluations."""
+        self.checkpoints = self.path / "checkpoints"
+        """The folder of the checkpoints."""
+        self.report_file = self.path / "report.html"
+        """The report."""
 
     @property
     def holds_run(self) -> bool:
         """Whether there is a run: its settings, metrics, episodes or evaluations."""
         files = (self.settings_file, self.metrics_file, self.path / FILE, self.evaluations)
         return any(file.exists() for file in files)
-
-    @property
-    def metrics_file(self) -> Path:
-        """One JSON object per training step."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def warnings_file(self) -> Path:
-        """One JSON object per health warning."""
-        return self.path / "events.jsonl"
-
-    @property
-    def settings_file(self) -> Path:
-        """All settings of the run."""
-        return self.path / "run.yaml"
-
-    @property
-    def costs_file(self) -> Path:
-        """One JSON object each time that the run was started or resumed, and ended."""
-        return self.path / "costs.jsonl"
-
-    @property
-    def evaluations(self) -> Path:
-        """The folder of the evaluations."""
-        return self.path / "evaluations"
-
-    @property
-    def checkpoints(self) -> Path:
-        """The folder of the checkpoints."""
-        return self.path / "checkpoints"
-
-    @property
-    def report_file(self) -> Path:
-        """The report."""
-        return self.path / "report.html"
 
     def settings(self) -> dict[str, Any]:
         """The run's settings; empty if they were not written.

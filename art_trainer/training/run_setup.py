@@ -28,6 +28,7 @@ from art_gym.wrappers.judging import (
     Rubric,
     RubricJudge,
 )
+from art_gym.wrappers.judging.http_client import parse_openai
 from art_trainer.errors import ConfigError, EngineError
 from art_trainer.inference.engine_policy import EnginePolicy
 from art_trainer.inference.engines.clients import VLLMEngine
@@ -67,7 +68,6 @@ from art_trainer.training.sft import KEEP, ImitationConfig, OnStep, imitate_unti
 from art_trainer.types import Episode
 
 RUBRIC, RULER = "rubric", "ruler"
-_OPENAI = re.compile(r"openai:(?P<model>.+?)(?:@(?P<url>https?://.+))?")
 _log = logging.getLogger(__name__)
 
 
@@ -401,16 +401,6 @@ def _ruler(run: RunSettings, rubric: Rubric | None, folder: Path) -> Judge:
     private_folder(folder)
     given = {"cache": folder / "judge_cache.sqlite", **({} if rubric is None else {"rubric": rubric})}
     return llm_judge(run.judge, **{**given, **run.judge_args})
-
-
-def parse_openai(name: str) -> tuple[str, str | None]:
-    """The model and the server's address that ``openai:MODEL@URL`` names; a ConfigError for another form."""
-    match = _OPENAI.fullmatch(name)
-    if match is None:
-        raise ConfigError(
-            f"{name!r} names no model: write openai:MODEL@URL, as in openai:qwen3@http://localhost:8000/v1"
-        )
-    return match["model"], match["url"]
 
 
 def llm_judge(name: str, **arguments: Any) -> LLMJudge:

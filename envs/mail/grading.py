@@ -122,6 +122,22 @@ def says_nothing_found(answer: str, question: str = "") -> bool:
     return all(_stem(word.lower()) in asked or word.lower() in asked for word in named)
 
 
+def stands_in(answer: str, text: str) -> bool:
+    """Whether a text has the words of an answer one after another, in any script.
+
+    Case, accents and punctuation do not count. Letters of scripts without case, such as Chinese ones, count
+    one by one, since many of these scripts put no spaces between words.
+    """
+    wanted, words = (f" {' '.join(_pieces(part))} " for part in (answer, text))
+    return bool(wanted.strip()) and wanted in words
+
+
+def _pieces(text: str) -> list[str]:
+    plain = _plain(text).lower()
+    apart = "".join(f" {char} " if char.isalpha() and char == char.upper() else char for char in plain)
+    return re.findall(r"\d+|[^\W\d_]+", apart)
+
+
 def _plain(text: str) -> str:
     """Without diacritics, with plain quotes and spaces."""
     text = unicodedata.normalize("NFKD", text.replace("’", "'").replace("\u00a0", " "))

@@ -30,6 +30,7 @@ FORMATS: tuple[Structured, ...] = ("json_schema", "json_object", "text")
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 16.0
 _LONGEST_WAIT_S = 120.0  # that a server may ask for (Retry-After)
+_OPENAI = re.compile(r"openai:(?P<model>.+?)(?:@(?P<url>https?://.+))?")
 _BUSY = (408, 409, 425, 429)  # and every 5xx
 _JITTER = random.Random()
 _TOO_LONG = re.compile(
@@ -41,6 +42,16 @@ _ADVICE = {
     403: "; the key may not use this model: set another api_key or model",
     404: "; check the model's name and that base_url is the server's address up to /v1",
 }
+
+
+def parse_openai(name: str) -> tuple[str, str | None]:
+    """The model and the server's address that ``openai:MODEL@URL`` names; a JudgingError for another form."""
+    match = _OPENAI.fullmatch(name)
+    if match is None:
+        raise JudgingError(
+            f"{name!r} names no model: write openai:MODEL@URL, as in openai:qwen3@http://localhost:8000/v1"
+        )
+    return match["model"], match["url"]
 
 
 class ContextLengthError(Exception):
@@ -308,7 +319,7 @@ def _response_format(form: Structured, schema: Mapping[str, Any]) -> dict[str, A
         return {}
     if form == "json_object":  # with llama.cpp's extension, by which it keeps to the schema
         return {"response_format": {"type": form, "schema": schema}}
-    return {"response_format": {"type": form, form: {"name": "scores", "strict": True, "schema": schema}}}
+    return {"response_format": {"type": form, form: {"name": "answer", "strict": True, "schema": schema}}}
 
 
 def _import_openai() -> ModuleType:
@@ -316,6 +327,6 @@ def _import_openai() -> ModuleType:
         import openai
     except ImportError as error:
         raise ImportError(
-            'LLMJudge asks through the `openai` package: pip install "art-gym[openai]"'
+            'a model on a server is asked through the `openai` package: pip install "art-gym[openai]"'
         ) from error
     return openai

@@ -304,13 +304,14 @@ def _schema(labels: Sequence[str], rubric: Rubric) -> dict[str, Any]:
         "explanation": {"type": "string"},
     }
     if len(rubric.criteria) > 1:
-        parts = _object({name: {"type": "number"} for name in rubric.names})
+        parts = object_schema({name: {"type": "number"} for name in rubric.names})
         fields["parts"] = {"anyOf": [parts, {"type": "null"}]}
     fields["score"] = {"type": "number"}
-    return _object({"scores": {"type": "array", "items": _object(fields)}})
+    return object_schema({"scores": {"type": "array", "items": object_schema(fields)}})
 
 
-def _object(fields: dict[str, Any]) -> dict[str, Any]:
+def object_schema(fields: dict[str, Any]) -> dict[str, Any]:
+    """The JSON schema of an object with these fields, all required, and no other."""
     return {
         "type": "object",
         "properties": fields,
@@ -361,7 +362,7 @@ def read_answer(text: str, labels: Sequence[str], criteria: Sequence[str] = ()) 
         raise AnswerFormatError(f"it has {len(text):,} characters, more than {_MOST_CHARACTERS:,}")
     read: list[dict[str, Score]] = []
     problem: AnswerFormatError | None = None
-    for value in _json_values(_after_thought(text)):
+    for value in json_values(text):
         try:
             entries = _entries(value)
             if entries is not None:
@@ -391,8 +392,9 @@ class _NotJson:
         self.what = what
 
 
-def _json_values(text: str) -> Iterator[Any]:
-    """Every outermost JSON object or array in a text."""
+def json_values(text: str) -> Iterator[Any]:
+    """Every outermost JSON object or array in what a model wrote after it thought."""
+    text = _after_thought(text)
     decoder = json.JSONDecoder(parse_constant=_NotJson, object_pairs_hook=_without_repetition)
     place = 0
     for _ in range(_MOST_STARTS):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 
 import numpy as np
@@ -73,19 +72,17 @@ def _question(
     store: MailStore, rng: FastRng, rows: list[int], row: int, mailbox: str | None
 ) -> Question | None:
     message = store.message(row)
-    own = _own_words(message)
-    if _length(own) < MIN_BODY_WORDS:
+    own = query_words(own_text(message))
+    if length(own) < MIN_BODY_WORDS:
         return None
-    # Mail without a date is asked for after all other mail.
-    sent = message.date or store.header(rows[-1]).date or datetime(2000, 1, 1, tzinfo=UTC)
-    asked_on = sent + timedelta(days=rng.between(1, 60), hours=rng.between(0, 12))
+    asked_on = time_of_asking(store, rows, message, rng)
     found = _find_keywords(store, rng, row, message, own, mailbox, asked_on)
     if found is None:
         return None
     shape, roles, dated = found
     held = set(query_words(f"{message.subject} {message.body} {' '.join(map(str, message.people))}"))
     text, keywords = request(rng, shape, roles, _NOISE, lambda word: word not in held)
-    if dated:
+    if dated and (sent := message.date):
         form = rng.pick(QUESTION_PHRASES["sent_forms"]).format(m=MONTHS[sent.month - 1], year=sent.year)
         text = f"{text} {form}"
     return Question(
@@ -103,10 +100,16 @@ def _question(
     )
 
 
-def _own_words(message: Message) -> list[str]:
-    """The distinct words of the body before anything quoted or forwarded."""
+def own_text(message: Message) -> str:
+    """The body before anything quoted or forwarded."""
     quote = _QUOTE.search(message.body)
-    return query_words(message.body[: quote.start()] if quote else message.body)
+    return message.body[: quote.start()] if quote else message.body
+
+
+def time_of_asking(store: MailStore, rows: list[int], message: Message, rng: FastRng) -> datetime:
+    """Some days after a message of these rows was sent; without a date, after all other mail."""
+    sent = message.date or store.header(rows[-1]).date or datetime(2000, 1, 1, tzinfo=UTC)
+    return sent + timedelta(days=rng.between(1, 60), hours=rng.between(0, 12))
 
 
 def _find_keywords(
@@ -123,7 +126,8 @@ def _find_keywords(
     most = max(30, len(store) // 60)
     words = [word for word in rng.shuffled(own) if _is_real(word) and word not in names][:24]
     rare = [word for word in words if _fewest(word) <= store.document_frequency(word) <= most]
-    for chosen in _choices(rng, rare):
+    for _ in range(_TRIES if len(rare) >= 3 else 0):
+        chosen = rng.sample(rare, 3)
         by_sender = bool(names) and rng.chance(30)
         roles = (
             {"s": names[-1].capitalize(), "a": chosen[0], "b": chosen[1]}
@@ -161,15 +165,9 @@ def _fewest(word: str) -> int:
     return _MIN_SHARED if _has_case(word) else 1
 
 
-def _length(words: list[str]) -> int:
+def length(words: list[str]) -> int:
     """How many words there are; in scripts without spaces two characters are about one word."""
     return sum(1 if word.isascii() or _has_case(word) else -(-len(word) // 2) for word in words)
-
-
-def _choices(rng: FastRng, words: list[str]) -> Iterator[list[str]]:
-    if len(words) >= 3:
-        for _ in range(_TRIES):
-            yield rng.sample(words, 3)
 
 
 def _sender_words(message: Message) -> list[str]:
