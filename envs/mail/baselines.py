@@ -8,7 +8,9 @@ identify the mail, and what the answer is. It is deliberately a bad one, and not
 from __future__ import annotations
 
 import calendar
+import functools
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,7 @@ from art_gym.envs.mail.message import Message
 from art_gym.envs.mail.store.store import query_words
 from art_gym.envs.mail.synthetic.language import MONTHS
 from art_gym.parameters import Parameter
+from art_gym.tasks import TaskSet
 from art_gym.tools import Tool
 
 if TYPE_CHECKING:
@@ -64,6 +67,20 @@ def bm25(env: EmailEnv, rng: np.random.Generator) -> Act:
     return lambda observation: next(replies)
 
 
+def word_table(env: EmailEnv, rng: np.random.Generator) -> Act:
+    """Search the three words that most often identify a mail in training questions; take the best match."""
+    shares = _identifying_shares(env.tasks)
+    words = sorted(query_words(env.task.prompt), key=lambda word: -shares.get(word, 0.0))
+    replies = _matching_replies(env, " ".join(words[:3]))
+    return lambda observation: next(replies)
+
+
+def keyword_counter(env: EmailEnv, rng: np.random.Generator) -> Act:
+    """Search all content words of the question; take the mail with most of them."""
+    replies = _matching_replies(env, " ".join(_content_words(env.task.prompt)))
+    return lambda observation: next(replies)
+
+
 def scripted(env: EmailEnv, rng: np.random.Generator) -> Act:
     """Search the content words of each clause of the question; take the mail with the most and rarest."""
     replies = _scripted_replies(env)
@@ -85,7 +102,13 @@ def demonstrator(env: EmailEnv, rng: np.random.Generator) -> Act:
     return lambda observation: next(replies)
 
 
-BASELINES: Mapping[str, Baseline] = {"random": random_valid, "bm25": bm25, "scripted": scripted}
+BASELINES: Mapping[str, Baseline] = {
+    "random": random_valid,
+    "bm25": bm25,
+    "word-table": word_table,
+    "keyword-counter": keyword_counter,
+    "scripted": scripted,
+}
 TEACHERS: Mapping[str, Baseline] = {"demonstrator": demonstrator}
 
 
@@ -93,6 +116,22 @@ def _bm25_replies(env: EmailEnv) -> Iterator[str]:
     yield env.tools["search"].render({"query": env.task.prompt})
     top = max(env.listed, key=env.score, default=None)
     yield _end(env, None if top is None else env.listed[top])
+
+
+def _matching_replies(env: EmailEnv, query: str) -> Iterator[str]:
+    yield env.tools["search"].render({"query": query, "limit": 20})
+    most = max(env.results, key=lambda result: (result[1], env.score(result[0])), default=None)
+    yield _end(env, None if most is None else env.listed[most[0]])
+
+
+@functools.lru_cache(maxsize=8)
+def _identifying_shares(tasks: TaskSet) -> dict[str, float]:
+    """For each word of the training questions, in which share of them it is one that identifies the mail."""
+    asked, identifying = Counter[str](), Counter[str]()
+    for task in tasks.split("train") if "train" in tasks.splits else ():
+        asked.update(query_words(task.prompt))
+        identifying.update(query_words(" ".join(task.data["telling"])))
+    return {word: identifying[word] / count for word, count in asked.items()}
 
 
 def _scripted_replies(env: EmailEnv) -> Iterator[str]:

@@ -23,16 +23,22 @@ class Kind:
     topics: tuple[str, ...]
     outside: bool
     """Whether the customer takes part."""
+    departments: tuple[str, ...]
+    """Where those work whose task it is, and who state the values."""
     value: ValueType
     second: ValueType
+    about: str
+    """How a topic is tied to the thing ``{d}``."""
     opens: tuple[str, ...]
-    """Sentences that state the first value ``{v}``."""
+    """Why a conversation begins, and the first value ``{v}``."""
     changes: tuple[str, ...]
-    """Sentences that replace it by another ``{v}``."""
+    """Why the value is another ``{v}`` now."""
+    missing: tuple[str, ...]
+    """What is asked for before the second value is stated."""
     seconds: tuple[str, ...]
     """Sentences that state the second value ``{w}``."""
-    chatter: tuple[str, ...]
-    """Sentences that state nothing a question asks for."""
+    remarks: tuple[tuple[str, str], ...]
+    """Remarks that state nothing a question asks for, each with its answer."""
     ask_value: tuple[str, ...]
     """Questions about the first value."""
     ask_second: tuple[str, ...]
@@ -51,7 +57,15 @@ def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
-PHRASES: Mapping[str, tuple[str, ...]] = read_texts("phrases.toml")
+_PHRASES = read_texts("phrases.toml")
+
+REFERENCES: Mapping[str, tuple[str, ...]] = _PHRASES.pop("refer")
+"""How a mail refers to the last one, by the act of that one."""
+
+COURSE: Mapping[str, tuple[str, ...]] = _PHRASES.pop("course")
+"""Which acts may follow an act."""
+
+PHRASES: Mapping[str, tuple[str, ...]] = _PHRASES
 """How people write, by the kind of phrase."""
 
 _WORDS = read_texts("vocabulary.toml")
