@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -45,8 +46,8 @@ class MailboxBuilder:
         self.annotations: dict[str, Annotation] = {}
         self.facts: list[Fact] = []
         self.threads = 0
-        # Project, topic and thing: together in one conversation only, so that a question can name it.
-        self.taken: set[tuple[str, str, str]] = set()
+        # What no mail has named together with project and topic, so that the three name a conversation.
+        self.unnamed: dict[tuple[str, str], list[str]] = defaultdict(lambda: rng.shuffled(company.things))
         self._owner = owner
 
     def new_thread(self) -> int:
@@ -187,7 +188,7 @@ def write_thread(mailbox: MailboxBuilder, project: Project, kind: Kind, start: d
 
 def _begin(mailbox: MailboxBuilder, project: Project, kind: Kind) -> _Thread:
     rng = mailbox.rng
-    topic = rng.pick(kind.topics)
+    topic = max(rng.shuffled(kind.topics), key=lambda name: len(mailbox.unnamed[project.name, name]))
     thing = _new_thing(mailbox, project.name, topic)
     able = [one for one in mailbox.company.staff if one.department in kind.departments]
     people = [rng.pick([one for one in able if one in project.team] or able or project.team)]
@@ -204,10 +205,9 @@ def _begin(mailbox: MailboxBuilder, project: Project, kind: Kind) -> _Thread:
 
 def _new_thing(mailbox: MailboxBuilder, project: str, topic: str) -> str:
     """A thing that no mail has named together with project and topic."""
-    while (named := (project, topic, mailbox.rng.pick(mailbox.company.things))) in mailbox.taken:
-        pass
-    mailbox.taken.add(named)
-    return named[2]
+    if not mailbox.unnamed[project, topic]:  # in a mailbox far above the usual size
+        del mailbox.unnamed[project, topic]
+    return mailbox.unnamed[project, topic].pop()
 
 
 def _say(mailbox: MailboxBuilder, thread: _Thread, templates: Sequence[str], **slots: str) -> str:

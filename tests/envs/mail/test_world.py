@@ -202,8 +202,8 @@ def test_questions_stay_in_the_closed_vocabulary_and_are_phrased_in_many_ways(
     texts = [text for question in questions for text in (question.text, *question.answers)]
     assert {word for text in texts for word in words_of(text) if word.isalpha()} <= vocabulary()
     company = world.company
-    names = {person.first.lower() for person in company.staff} | {place.lower() for place in company.places}
-    names |= {*company.matters, *"monday tuesday wednesday thursday friday".split()}
+    names = {*map(str.lower, company.places), *company.matters, *map(str.lower, language.WEEKDAYS)}
+    names |= set.union(*classes(world).values())
     frames = {
         " ".join("_" if word in names | {*question.keywords} else word for word in words_of(question.text))
         for question in of_level(questions, 1)
@@ -228,8 +228,28 @@ def test_three_identifying_words_of_the_sender_find_the_mail_and_two_do_not(
         words = words_of(question.text)
         assert 12 <= len(words) <= 30
         assert tuple(dict.fromkeys(word for word in words if word in question.keywords)) == question.keywords
-        noise = {word for word in words if word in world.company.matters}
+        noise = set.union(*classes(world).values()).intersection(words).difference(question.keywords)
         assert not noise & set(words_of(f"{message.subject} {message.body}"))
+
+
+def classes(world: World) -> dict[str, set[str]]:
+    """The words that may identify a mail, by class."""
+    company = world.company
+    return {
+        "topics": {topic for kind in KINDS for topic in kind.topics},
+        "projects": {word.lower() for one in company.projects for word in (one.name, one.customer)},
+        "things": set(company.things),
+        "names": {word.lower() for one in company.staff for word in (one.first, one.last)},
+    }
+
+
+def test_words_of_no_use_are_of_the_same_classes_as_identifying_ones(
+    world: World, questions: list[Question]
+) -> None:
+    asked = [(set(words_of(question.text)), {*question.keywords}) for question in of_level(questions, 1)]
+    for name, words in classes(world).items():
+        identifying = sum(len(words & keywords) for _, keywords in asked)
+        assert 0.25 < identifying / sum(len(words & text) for text, _ in asked) < 0.75, name
 
 
 def test_the_store_finds_the_mail_by_its_identifying_words_and_less_often_by_the_whole_question(
@@ -246,7 +266,7 @@ def test_the_store_finds_the_mail_by_its_identifying_words_and_less_often_by_the
         found += gold in [hit.row for hit in by_keywords[:5]]
         top += max(by_question, key=lambda hit: hit.score).row == gold
     assert found >= 0.97 * len(known)
-    assert 0.25 < top / len(known) < 0.55
+    assert 0.01 < top / len(known) < 0.4
 
 
 def test_look_alikes_share_sender_or_conversation(world: World, questions: list[Question]) -> None:
