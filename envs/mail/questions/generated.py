@@ -12,7 +12,7 @@ from itertools import combinations, product
 import numpy as np
 
 from art_gym.envs.mail.message import Message
-from art_gym.envs.mail.questions.model import AnswerType, Question, QuestionKind
+from art_gym.envs.mail.questions.model import AnswerType, Question
 from art_gym.envs.mail.questions.request import request, words_of
 from art_gym.envs.mail.synthetic.company import Fact, Value
 from art_gym.envs.mail.synthetic.fast_rng import FastRng
@@ -99,7 +99,7 @@ class WorldIndex:
         self.roles.update((thing, ("d", thing)) for thing in (*company.things, *company.matters))
         self.noise = {
             "t": tuple(topic for kind in KINDS for topic in kind.topics),
-            "p": tuple(name for project in company.projects for name in (project.name, project.customer)),
+            "p": tuple(project.name for project in company.projects),
             "d": company.things,
             "s": tuple(name for person in company.staff for name in (person.first, person.last)),
         }
@@ -118,44 +118,15 @@ class WorldIndex:
         later = self.rng.between(max(row, total * 6 // 10), total - 1)
         return self.dates[later] + timedelta(hours=self.rng.between(1, 30))
 
-    def question(
-        self,
-        name: str,
-        kind: QuestionKind,
-        difficulty: int,
-        text: str,
-        asked_on: datetime,
-        keywords: tuple[str, ...],
-        *,
-        split: str,
-        gold: tuple[str, ...] = (),
-        answers: tuple[str, ...] = (),
-        answer_type: AnswerType | None = None,
-    ) -> Question:
-        """A question about this world's one mailbox."""
-        return Question(
-            id=name,
-            text=text,
-            kind=kind,
-            difficulty=difficulty,
-            gold_ids=gold,
-            answers=answers,
-            answer_type=answer_type,
-            split=split,
-            asked_on=asked_on,
-            mailbox=self.world.owner,
-            keywords=keywords,
-        )
-
     def known_item(
         self, name: str, difficulty: int, row: int, text: str, asked_on: datetime, keywords: tuple[str, ...]
     ) -> Question:
         """A question that wants the mail of a row."""
         gold = self.world.messages[row].message_id
         split = self.splits[self.world.annotations[gold].thread]
-        name = f"{name}-{row:05d}"
-        return self.question(
-            name, "known_item", difficulty, text, asked_on, keywords, split=split, gold=(gold,)
+        name, owner = f"{name}-{row:05d}", self.world.owner
+        return Question(
+            name, text, "known_item", difficulty, (gold,), (), None, split, asked_on, owner, keywords
         )
 
 
@@ -390,7 +361,8 @@ class FactQuestions:
             ask = rng.pick((*kind.ask_value, *kind.ask_second)).format(**words)
             text = rng.pick(QUESTION_PHRASES["fact_forms"]).format(q=ask, n=rng.pick(company.staff).first)
             name, text = self._id("none"), _sentence(text)
-            yield index.question(name, "unanswerable", 3, text, asked_on, low, split=wanted.pop())
+            owner, split = index.world.owner, wanted.pop()
+            yield Question(name, text, "unanswerable", 3, (), (), None, split, asked_on, owner, low)
 
     def _differences(self) -> Iterator[Question]:
         for fact in self._shuffled("amount"):
@@ -469,17 +441,18 @@ class FactQuestions:
         keywords: tuple[str, ...],
         *sources: str,
     ) -> Question:
-        return self._index.question(
+        return Question(
             self._id(sort),
+            _sentence(text),
             "two_messages" if sources else "fact",
             4 if sources else 3,
-            _sentence(text),
+            (known.source, *sources),
+            answers,
+            answer_type,
+            self._index.splits[known.fact.thread],
             known.asked_on,
+            self._index.world.owner,
             keywords,
-            split=self._index.splits[known.fact.thread],
-            gold=(known.source, *sources),
-            answers=answers,
-            answer_type=answer_type,
         )
 
     def _id(self, sort: str) -> str:

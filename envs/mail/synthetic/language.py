@@ -13,36 +13,26 @@ ValueType = Literal["person", "date", "time", "amount", "number", "place"]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of conversation: its topics, what it states, how values change, and what to ask about it.
+    """One kind of conversation: its topics, who writes, what it states and why, and what to ask about it.
 
-    ``topics.toml`` lists the slots of its sentences. A sentence that states a value is a fact that a question
-    can ask for.
+    ``topics.toml`` says what its fields are. A sentence that states a value is a fact that a question can ask
+    for.
     """
 
     name: str
     topics: tuple[str, ...]
     outside: bool
-    """Whether the customer takes part."""
     departments: tuple[str, ...]
-    """Where those work whose task it is, and who state the values."""
     value: ValueType
     second: ValueType
     about: str
-    """How a topic is tied to the thing ``{d}``."""
     opens: tuple[str, ...]
-    """Why a conversation begins, and the first value ``{v}``."""
     changes: tuple[str, ...]
-    """Why the value is another ``{v}`` now."""
     missing: tuple[str, ...]
-    """What is asked for before the second value is stated."""
     seconds: tuple[str, ...]
-    """Sentences that state the second value ``{w}``."""
     remarks: tuple[tuple[str, str], ...]
-    """Remarks that state nothing a question asks for, each with its answer."""
     ask_value: tuple[str, ...]
-    """Questions about the first value."""
     ask_second: tuple[str, ...]
-    """Questions about the second value."""
 
 
 def read_texts(name: str) -> dict[str, Any]:

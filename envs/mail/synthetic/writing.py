@@ -316,9 +316,7 @@ def write_reminders(mailbox: MailboxBuilder) -> None:
         while day <= LAST_DAY:
             sender = rng.pick(authors)
             due = sender.style.show(day + timedelta(days=rng.between(4, 12)), "date")
-            slots = {"p": "", "t": "reminder", "c": "", "v": due}
-            statements = [mailbox.fill(template, slots)]
-            body = mailbox.compose(sender, rng.pick(company.staff), statements)
+            body = mailbox.compose(sender, rng.pick(company.staff), [mailbox.fill(template, {"v": due})])
             annotation = Annotation(mailbox.new_thread(), "reminder", len(body), sender, subject)
             mailbox.send(annotation, everyone, mailbox.moment(day), subject, body)
             day += timedelta(days=rng.pick((21, 28, 28, 35)))
@@ -328,32 +326,19 @@ def write_notices(mailbox: MailboxBuilder) -> None:
     """One notice of a new extension and one of a new seat for every colleague."""
     rng, company = mailbox.rng, mailbox.company
     numbers = rng.sample(range(2000, 9000), 2 * len(company.staff))
-    span = (LAST_DAY - FIRST_DAY).days
-    for i, person in enumerate(company.staff):
-        for sort, lines, word in (
-            ("extension", PHRASES["extension_lines"], "extension"),
-            ("seat", PHRASES["seat_lines"], "office"),
-        ):
-            number = numbers[2 * i + (sort == "seat")]
-            when = mailbox.moment(FIRST_DAY + timedelta(days=rng.below(span)))
-            _notice(mailbox, person, sort, word, rng.pick(lines), number, when)
-
-
-def _notice(
-    mailbox: MailboxBuilder, person: Person, sort: str, word: str, line: str, number: int, when: datetime
-) -> None:
-    rng, company = mailbox.rng, mailbox.company
-    sender = rng.pick(company.staff)
-    slots = {"p": company.name, "t": word, "c": company.name, "f": person.name, "v": str(number)}
-    statements = [mailbox.fill(line, slots)]
-    body = mailbox.compose(sender, rng.pick(company.staff), statements)
-    thread = mailbox.new_thread()
-    annotation = Annotation(thread, sort, len(body), sender)
     everyone = Address("Everyone", f"everyone@{company.domain}")
-    message_id = mailbox.send(annotation, everyone, when, f"New {word}: {person.name}", body)
-    asks = (f"what is the {word} number of {person.name}",)
-    stated: tuple[tuple[str, datetime, Value], ...] = ((message_id, when, number),)
-    mailbox.facts.append(Fact(thread, sort, "number", {"person": person.name}, asks, stated))
+    for person in company.staff:
+        for sort, word in (("extension", "extension"), ("seat", "office")):
+            number, sender, thread = numbers.pop(), rng.pick(company.staff), mailbox.new_thread()
+            when = mailbox.moment(FIRST_DAY + timedelta(days=rng.below((LAST_DAY - FIRST_DAY).days)))
+            slots = {"f": person.name, "v": str(number)}
+            lines = [mailbox.fill(rng.pick(PHRASES[f"{sort}_lines"]), slots)]
+            body = mailbox.compose(sender, rng.pick(company.staff), lines)
+            annotation = Annotation(thread, sort, len(body), sender)
+            message_id = mailbox.send(annotation, everyone, when, f"New {word}: {person.name}", body)
+            asks, about = (f"what is the {word} number of {person.name}",), {"person": person.name}
+            stated = ((message_id, when, number),)
+            mailbox.facts.append(Fact(thread, sort, "number", about, asks, stated))
 
 
 def quoted(body: str, sender: Person, sent: datetime) -> str:
