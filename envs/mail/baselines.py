@@ -20,7 +20,6 @@ from art_gym.baselines import Act, Baseline
 from art_gym.envs.mail.message import Message
 from art_gym.envs.mail.store.store import query_words
 from art_gym.envs.mail.synthetic.language import MONTHS
-from art_gym.parameters import Parameter
 from art_gym.tasks import TaskSet
 from art_gym.tools import Tool
 
@@ -331,11 +330,6 @@ def _random_arguments(env: EmailEnv, chosen: Tool, rng: np.random.Generator) -> 
         "email_id": some_id,
         "text": picked,
         "contains": words[int(rng.integers(len(words)))],
-        "by": _any_choice(chosen.parameters, rng),
+        "by": ("relevance", "date", "sender", "subject")[int(rng.integers(4))],
     }
     return {p.name: values[p.name] for p in chosen.parameters if p.name in values}
-
-
-def _any_choice(parameters: tuple[Parameter, ...], rng: np.random.Generator) -> object:
-    choices = next((p.choices for p in parameters if p.choices), ("",))
-    return choices[int(rng.integers(len(choices)))]

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from itertools import combinations, product
+from itertools import chain, combinations, islice, product, zip_longest
 
 import numpy as np
 
@@ -54,8 +54,9 @@ def world_questions(world: World, rng: np.random.Generator) -> list[Question]:
     index = WorldIndex(world, FastRng(rng))
     facts = FactQuestions(index)
     single = list(facts.single(_FACTS))
+    known = (_known_item(index, row) for row in index.rng.shuffled(range(len(world.messages))))
     return [
-        *_known_items(index, _KNOWN_ITEMS),
+        *islice(filter(None, known), _KNOWN_ITEMS),
         *_lookalikes(index, _LOOKALIKES),
         *single,
         *facts.double(_TWO_MESSAGES),
@@ -131,17 +132,6 @@ class WorldIndex:
 
 
 # --- difficulty 1: three identifying words among noise ---
-
-
-def _known_items(index: WorldIndex, count: int) -> list[Question]:
-    questions: list[Question] = []
-    for row in index.rng.shuffled(range(len(index.world.messages))):
-        if len(questions) == count:
-            break
-        question = _known_item(index, row)
-        if question is not None:
-            questions.append(question)
-    return questions
 
 
 def _known_item(index: WorldIndex, row: int) -> Question | None:
@@ -328,18 +318,10 @@ class FactQuestions:
             answers = _answer_forms(known.value, fact.value_type)
             yield self._question("fact", text, known, answers, fact.value_type, known.keywords)
 
-    def double(self, count: int) -> list[Question]:
+    def double(self, count: int) -> Iterator[Question]:
         """Up to ``count`` questions that need two mails (difficulty 4), all sorts in turn."""
-        sorts = [self._differences(), self._sums(), self._days(), self._persons()]
-        made: list[Question] = []
-        while sorts and len(made) < count:
-            for sort in list(sorts):
-                question = next(sort, None)
-                if question is None:
-                    sorts.remove(sort)
-                else:
-                    made.append(question)
-        return made[:count]
+        sorts = zip_longest(self._differences(), self._sums(), self._days(), self._persons())
+        return islice(filter(None, chain.from_iterable(sorts)), count)
 
     def nothing(self, asked: Mapping[str, int]) -> Iterator[Question]:
         """Questions that no visible mail answers, though each two of their words occur together.

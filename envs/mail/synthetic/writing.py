@@ -86,16 +86,8 @@ class MailboxBuilder:
         self.annotations[message_id] = annotation
         return message_id
 
-    def value(
-        self, kind: Kind, value_type: ValueType, project: Project, day: date, avoid: set[Value]
-    ) -> Value:
-        """A new value of the type that the thread has not seen; dates lie after ``day``."""
-        while True:
-            drawn = self._draw(kind, value_type, project, day)
-            if drawn not in avoid:
-                return drawn
-
-    def _draw(self, kind: Kind, value_type: ValueType, project: Project, day: date) -> Value:
+    def draw(self, kind: Kind, value_type: ValueType, project: Project, day: date) -> Value:
+        """A value of the type; dates lie after ``day``."""
         rng = self.rng
         if value_type == "amount":
             return rng.between(12, 999) * rng.pick((1, 5, 10, 10, 25, 50))
@@ -273,7 +265,9 @@ def _core(mailbox: MailboxBuilder, thread: _Thread, act: str, sender: Person, wh
         return _say(mailbox, thread, [thread.due] if act == "answer" else PHRASES[act])
     name, slot, value_type = ("second", "w", kind.second) if act == "second" else ("value", "v", kind.value)
     history = thread.values.setdefault(name, [])
-    value = mailbox.value(kind, value_type, thread.project, when.date(), {old for _, _, old in history})
+    seen = {old for _, _, old in history}
+    while (value := mailbox.draw(kind, value_type, thread.project, when.date())) in seen:
+        pass
     history.append(("", when, value))
     templates = {"open": kind.opens, "change": kind.changes, "second": kind.seconds}[act]
     return _say(mailbox, thread, templates, **{slot: sender.style.show(value, value_type)})
