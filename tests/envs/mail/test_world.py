@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
 from datetime import UTC, datetime
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +125,10 @@ def test_conversations_answer_quote_forward_and_correct(world: World) -> None:
     assert subjects["Fwd"] > 200
     assert sum("\n> " in message.body for message in world.messages) > 500
     assert sum(len(fact.statements) > 1 for fact in world.facts) > 200
+    notes = sorted((world.annotations[m.message_id] for m in world.messages), key=lambda note: note.thread)
+    before = {(one.act, two.act) for one, two in pairwise(notes) if one.thread == two.thread}
+    assert {first for first, then in before if then == "second"} == {"ask", "nudge"}
+    assert {first for first, then in before if then == "answer"} == {"talk", "forward"}
     opens = Counter(message.body.split("\n")[0].split(" ")[0] for message in world.messages)
     assert len([word for word, count in opens.items() if count > 50]) >= 8
     assert len({message.body for message in world.messages}) > 0.98 * len(world.messages)
@@ -177,8 +181,7 @@ def test_there_are_enough_questions_of_every_kind_in_every_split(
     share = Counter(question.split for question in questions)
     assert 0.42 < share["train"] / len(questions) < 0.6
     levels = Counter((question.difficulty, question.split) for question in questions)
-    assert min(levels[level, "test"] for level in (1, 2, 3, 4)) >= 250
-    assert min(levels[level, "train"] for level in (1, 2, 3, 4)) >= 300
+    assert all(levels[level, "test"] >= 250 and levels[level, "train"] >= 300 for level in (1, 2, 3, 4))
     unanswerable = Counter(question.split for question in questions if question.kind == "unanswerable")
     assert all(0.17 < unanswerable[split] / levels[3, split] < 0.2 for split in share)
 
@@ -203,7 +206,7 @@ def test_questions_stay_in_the_closed_vocabulary_and_are_phrased_in_many_ways(
     assert {word for text in texts for word in words_of(text) if word.isalpha()} <= vocabulary()
     company = world.company
     names = {*map(str.lower, company.places), *company.matters, *map(str.lower, language.WEEKDAYS)}
-    names |= set.union(*classes(world).values())
+    names |= set.union(*classes(world))
     frames = {
         " ".join("_" if word in names | {*question.keywords} else word for word in words_of(question.text))
         for question in of_level(questions, 1)
@@ -214,9 +217,7 @@ def test_questions_stay_in_the_closed_vocabulary_and_are_phrased_in_many_ways(
 def test_three_identifying_words_of_the_sender_find_the_mail_and_two_do_not(
     world: World, questions: list[Question], rows: dict[str, int], index: WordIndex
 ) -> None:
-    known = of_level(questions, 1)
-    assert len(known) > 800
-    for question in known:
+    for question in of_level(questions, 1):
         assert len(question.keywords) == 3
         seen, gold = (1 << visible(world, question)) - 1, rows[question.gold_ids[0]]
         assert index.holding_all(question.keywords, seen) == 1 << gold
@@ -228,50 +229,38 @@ def test_three_identifying_words_of_the_sender_find_the_mail_and_two_do_not(
         words = words_of(question.text)
         assert 12 <= len(words) <= 30
         assert tuple(dict.fromkeys(word for word in words if word in question.keywords)) == question.keywords
-        noise = set.union(*classes(world).values()).intersection(words).difference(question.keywords)
+        noise = set.union(*classes(world)).intersection(words).difference(question.keywords)
         assert not noise & set(words_of(f"{message.subject} {message.body}"))
 
 
-def classes(world: World) -> dict[str, set[str]]:
-    """The words that may identify a mail, by class."""
-    company = world.company
-    return {
-        "topics": {topic for kind in KINDS for topic in kind.topics},
-        "projects": {word.lower() for one in company.projects for word in (one.name, one.customer)},
-        "things": set(company.things),
-        "names": {word.lower() for one in company.staff for word in (one.first, one.last)},
-    }
+def classes(world: World) -> list[set[str]]:
+    """The words that may identify a mail: topics, projects, things, names."""
+    topics = {topic for kind in KINDS for topic in kind.topics}
+    projects = {project.name.lower() for project in world.company.projects}
+    names = {word.lower() for one in world.company.staff for word in (one.first, one.last)}
+    return [topics, projects, set(world.company.things), names]
 
 
 def test_words_of_no_use_are_of_the_same_classes_as_identifying_ones(
     world: World, questions: list[Question]
 ) -> None:
     asked = [(set(words_of(question.text)), {*question.keywords}) for question in of_level(questions, 1)]
-    for name, words in classes(world).items():
+    for words in classes(world):
         identifying = sum(len(words & keywords) for _, keywords in asked)
-        assert 0.25 < identifying / sum(len(words & text) for text, _ in asked) < 0.75, name
+        assert 0.25 < identifying / sum(len(words & text) for text, _ in asked) < 0.75
 
 
-def test_the_store_finds_the_mail_by_its_identifying_words_and_less_often_by_the_whole_question(
+def test_the_store_finds_the_mail_by_its_identifying_words(
     questions: list[Question], store: MailStore
 ) -> None:
-    known = of_level(questions, 1)[:150]
-    found = top = 0
-    for question in known:
-        gold = store.find(question.gold_ids[0])
-        by_keywords, by_question = (
-            store.search(query, mailbox=question.mailbox, until=question.asked_on, limit=5000)
-            for query in (" ".join(question.keywords), question.text)
-        )
-        found += gold in [hit.row for hit in by_keywords[:5]]
-        top += max(by_question, key=lambda hit: hit.score).row == gold
-    assert found >= 0.97 * len(known)
-    assert 0.01 < top / len(known) < 0.4
+    for question in of_level(questions, 1)[:150]:
+        query = " ".join(question.keywords)
+        hits = store.search(query, mailbox=question.mailbox, until=question.asked_on)
+        assert store.find(question.gold_ids[0]) == hits[0].row
 
 
 def test_look_alikes_share_sender_or_conversation(world: World, questions: list[Question]) -> None:
     second = of_level(questions, 2)
-    assert len(second) >= 200
     acts = Counter(world.annotations[question.gold_ids[0]].act for question in second)
     assert acts["status"] > 20
     assert acts["reminder"] > 5
