@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 
@@ -102,17 +102,17 @@ class MailboxBuilder:
         people = project.outside if kind.name == "audit" and len(project.outside) > 1 else self.company.staff
         return rng.pick(people).name
 
-    def fill(self, template: str, slots: Mapping[str, str]) -> str:
-        """The template with its slots filled; chance words (``n l x day m``) fall anew."""
+    def fill(self, template: str, slots: dict[str, str]) -> str:
+        """The template with its slots filled; chance words (``n l x day m``) fall anew if ``slots`` has none."""
         rng, company = self.rng, self.company
-        text = template.format(
-            n=rng.pick(company.staff).first,
-            l=rng.pick(company.places),
-            x=rng.pick(company.matters),
-            day=WEEKDAYS[rng.below(5)],
-            m=rng.pick(MONTHS),
-            **slots,
-        )
+        words: dict[str, str] = {
+            "n": rng.pick(company.staff).first,
+            "l": rng.pick(company.places),
+            "x": rng.pick(company.matters),
+            "day": WEEKDAYS[rng.below(5)],
+            "m": rng.pick(MONTHS),
+        }
+        text = template.format(**(words | slots))
         return text[:1].upper() + text[1:]
 
     def compose(self, sender: Person, reader: Person, sentences: list[str]) -> str:
@@ -188,6 +188,8 @@ def _begin(mailbox: MailboxBuilder, project: Project, kind: Kind) -> _Thread:
     if kind.outside and project.outside:
         people[1] = rng.pick(project.outside)
     slots = {"p": project.name, "t": topic, "c": project.customer, "d": thing, "k": rng.pick(kind.missing)}
+    inside = {person.first for person in people}
+    slots["n"] = rng.pick([one.first for one in mailbox.company.staff if one.first not in inside])
     slots["k"] = slots["k"].format(**slots)
     title = rng.pick(PHRASES["subjects"]).format(
         P=project.name, T=topic.capitalize(), t=topic, c=project.customer, a=kind.about.format(d=thing)
