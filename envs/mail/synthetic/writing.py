@@ -103,7 +103,7 @@ class MailboxBuilder:
         return rng.pick(people).name
 
     def fill(self, template: str, slots: dict[str, str]) -> str:
-        """The template with its slots filled; chance words (``n l x day m``) fall anew if ``slots`` has none."""
+        """The template with its slots filled; those of ``n l x day m`` that are not given fall anew."""
         rng, company = self.rng, self.company
         words: dict[str, str] = {
             "n": rng.pick(company.staff).first,
