@@ -25,7 +25,7 @@ from art_gym.envs.mail.synthetic.language import (
 )
 from art_gym.envs.mail.synthetic.world import World
 
-_KNOWN_ITEMS, _LOOKALIKES, _FACTS, _TWO_MESSAGES = 1800, 950, 720, 1000
+_KNOWN_ITEMS, _LOOKALIKES, _FACTS, _TWO_MESSAGES = 1800, 950, 720, 1150
 """How many questions of each kind a world gets, at most."""
 _NOTHING = 23
 """So many questions that nothing answers go with each hundred about a fact, in each split."""
@@ -48,7 +48,7 @@ _SHAPES = ("tpd", "tpd", "tpd", "spd", "std", "stp", "pde")
 def world_questions(world: World, rng: np.random.Generator) -> list[Question]:
     """All questions about a generated world, spread over kinds, difficulties and splits.
 
-    A default world gives some 4,300. Splits share no message and no conversation: every conversation
+    A default world gives some 4,800. Splits share no message and no conversation: every conversation
     belongs to one split. The same world and generator state give the same questions.
     """
     index = WorldIndex(world, FastRng(rng))
