@@ -8,9 +8,11 @@ identify the mail, and what the answer is. It is deliberately a bad one, and not
 from __future__ import annotations
 
 import calendar
+import functools
 import re
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +20,7 @@ from art_gym.baselines import Act, Baseline
 from art_gym.envs.mail.message import Message
 from art_gym.envs.mail.store.store import query_words
 from art_gym.envs.mail.synthetic.language import MONTHS
-from art_gym.parameters import Parameter
+from art_gym.tasks import TaskSet
 from art_gym.tools import Tool
 
 if TYPE_CHECKING:
@@ -29,7 +31,8 @@ _GOOD_QUERY = 0.3  # how often the demonstrator searches the identifying words; 
 _BEST_LINE = 0.7  # how often it selects a line with the most matched words
 _MORE_CALLS = 0.12  # how often it reads or searches again before it ends
 _LOOKALIKES = 2  # the difficulty at which sender, month, first or last decide between mails
-_NARROWED_QUERY, _FIRST_OR_LAST = 0.7, 0.9  # the same two shares there, where chance succeeds less often
+_TWO_MAILS = 4  # the difficulty at which an answer takes two mails
+_NARROWED_QUERY, _FIRST_OR_LAST = 0.7, 0.9  # the first two shares there, where chance succeeds less often
 _LAST = re.compile(r"\b(?:last|ended)\b")
 _FULL_NAME = re.compile(r"[A-Z]\w+ [A-Z]\w+")
 _DATE = re.compile(rf"(?:(\d+) )?({'|'.join(MONTHS)}) (\d{{4}})")
@@ -58,44 +61,42 @@ def random_valid(env: EmailEnv, rng: np.random.Generator) -> Act:
     return act
 
 
-def bm25(env: EmailEnv, rng: np.random.Generator) -> Act:
+def _player(script: Callable[[Any, np.random.Generator], Iterator[str]]) -> Baseline:
+    """The baseline that gives the replies of a script in turn."""
+
+    @functools.wraps(script)
+    def baseline(env: EmailEnv, rng: np.random.Generator) -> Act:
+        replies = script(env, rng)
+        return lambda observation: next(replies)
+
+    return baseline
+
+
+@_player
+def bm25(env: EmailEnv, rng: np.random.Generator) -> Iterator[str]:
     """Search the question's words by BM25 alone and select (or cite) the top hit."""
-    replies = _bm25_replies(env)
-    return lambda observation: next(replies)
-
-
-def scripted(env: EmailEnv, rng: np.random.Generator) -> Act:
-    """Search the content words of each clause of the question; take the mail with the most and rarest."""
-    replies = _scripted_replies(env)
-    return lambda observation: next(replies)
-
-
-def demonstrator(env: EmailEnv, rng: np.random.Generator) -> Act:
-    """A noisy agent to learn the tools from: right often enough to hold good behaviour, wrong often enough.
-
-    It knows which words of the question identify the mail and searches them in a third of its tries.
-    Otherwise it searches any three content words in a row. It often selects a line that is not the best.
-    Among look-alikes it searches well in seven of ten tries, by sender and dates if the question names them,
-    and takes the oldest or newest line as asked. It never knows which mail is right.
-
-    A question for a fact it answers rightly once it has read where the answer stands, or has seen that no
-    mail has the identifying words; else it guesses as the others do.
-    """
-    replies = _demonstrated_replies(env, rng)
-    return lambda observation: next(replies)
-
-
-BASELINES: Mapping[str, Baseline] = {"random": random_valid, "bm25": bm25, "scripted": scripted}
-TEACHERS: Mapping[str, Baseline] = {"demonstrator": demonstrator}
-
-
-def _bm25_replies(env: EmailEnv) -> Iterator[str]:
     yield env.tools["search"].render({"query": env.task.prompt})
     top = max(env.listed, key=env.score, default=None)
     yield _end(env, None if top is None else env.listed[top])
 
 
-def _scripted_replies(env: EmailEnv) -> Iterator[str]:
+@_player
+def word_table(env: EmailEnv, rng: np.random.Generator) -> Iterator[str]:
+    """Search the three words that most often identify a mail in training questions; take the best match."""
+    shares = _identifying_shares(env.tasks)
+    words = sorted(query_words(env.task.prompt), key=lambda word: -shares.get(word, 0.0))
+    yield from _search_and_end(env, words[:3])
+
+
+@_player
+def keyword_counter(env: EmailEnv, rng: np.random.Generator) -> Iterator[str]:
+    """Search all content words of the question; take the mail with most of them."""
+    yield from _search_and_end(env, _content_words(env.task.prompt))
+
+
+@_player
+def scripted(env: EmailEnv, rng: np.random.Generator) -> Iterator[str]:
+    """Search the content words of each clause of the question; take the mail with the most and rarest."""
     clauses = [_content_words(clause) for clause in re.split(r"[,;:.?!]", env.task.prompt)]
     best: tuple[int, float] = (0, 0.0)
     choice: int | None = None
@@ -109,11 +110,19 @@ def _scripted_replies(env: EmailEnv) -> Iterator[str]:
     yield _end(env, env.listed.get(choice) if choice is not None else None)
 
 
-def _content_words(text: str) -> list[str]:
-    return [word for word in query_words(text) if word not in _STOP_WORDS]
+@_player
+def demonstrator(env: EmailEnv, rng: np.random.Generator) -> Iterator[str]:
+    """A noisy agent to learn the tools from: right often enough to hold good behaviour, wrong often enough.
 
+    It knows which words of the question identify the mail and searches them in a third of its tries.
+    Otherwise it searches any three content words in a row. It often selects a line that is not the best.
+    Among look-alikes it searches well in seven of ten tries, by sender and dates if the question names them,
+    and takes the oldest or newest line as asked. It never knows which mail is right.
 
-def _demonstrated_replies(env: EmailEnv, rng: np.random.Generator) -> Iterator[str]:
+    A question for a fact it answers rightly once it has read where the answer stands, or has seen that no
+    mail has the identifying words; else it guesses as the others do. If it takes two mails, it
+    searches well in seven of ten tries, for the words of the one and then of the other.
+    """
     if env.task.data["kind"] != "known_item":
         yield from _demonstrated_answer(env, rng)
         return
@@ -128,38 +137,83 @@ def _demonstrated_replies(env: EmailEnv, rng: np.random.Generator) -> Iterator[s
     yield _end(env, _noisy_choice(env, rng))
 
 
+BASELINES: Mapping[str, Baseline] = {
+    "random": random_valid,
+    "bm25": bm25,
+    "word-table": word_table,
+    "keyword-counter": keyword_counter,
+    "scripted": scripted,
+}
+TEACHERS: Mapping[str, Baseline] = {"demonstrator": demonstrator}
+
+
+def _search_and_end(env: EmailEnv, words: list[str]) -> Iterator[str]:
+    """One search; the end is the mail with the most words, and of equals the one with the rarest."""
+    yield env.tools["search"].render({"query": " ".join(words), "limit": 20})
+    most = max(env.results, key=lambda result: (result[1], env.score(result[0])), default=None)
+    yield _end(env, None if most is None else env.listed[most[0]])
+
+
+@functools.lru_cache(maxsize=8)
+def _identifying_shares(tasks: TaskSet) -> dict[str, float]:
+    """For each word of the training questions, in which share of them it is one that identifies the mail."""
+    asked, identifying = Counter[str](), Counter[str]()
+    for task in tasks.split("train") if "train" in tasks.splits else ():
+        asked.update(query_words(task.prompt))
+        identifying.update(query_words(" ".join(task.data["telling"])))
+    return {word: identifying[word] / count for word, count in asked.items()}
+
+
+def _content_words(text: str) -> list[str]:
+    return [word for word in query_words(text) if word not in _STOP_WORDS]
+
+
 def _demonstrated_answer(env: EmailEnv, rng: np.random.Generator) -> Iterator[str]:
     """Search, read what matches best, and answer once the mails are read in which the answer stands."""
-    gold, words, read = set(env.task.data["gold_ids"]), env.task.data["telling"], list[int]()
+    read = list[int]()
     while env.turn < env.max_turns - 1:
+        words = _words_of_next(env, read)
         matching = [row for row, matched in env.results if matched >= min(3, len(words)) and row not in read]
         if matching:
             read.append(matching[0])
             yield env.tools["read"].render({"email_id": f"m{env.listed[read[-1]]}"})
-            if gold and gold <= set(map(env.store.message_id, read)):
-                cited = [row for row in read if env.store.message_id(row) in gold]
+            cited = [row for row in read if env.store.message_id(row) in env.task.data["gold_ids"]]
+            if cited and len(cited) == len(env.task.data["gold_ids"]):
                 bodies = " ".join(env.store.message(row).body for row in cited)
                 answers = env.task.data["answers"]
                 text = next((form for form in answers if form in bodies), answers[0])
                 sources = [f"m{env.listed[row]}" for row in cited]
                 yield env.tools["answer"].render({"text": text, "sources": sources})
         else:
-            yield (search := _noisy_search(env, rng))
+            yield (search := _noisy_search(env, rng, words))
             searched_well = all(word in search.lower() for word in words)
             if searched_well and not any(matched >= min(3, len(words)) for _, matched in env.results):
                 break
     yield _end(env, env.listed[read[-1]] if read else None)
 
 
-def _noisy_search(env: EmailEnv, rng: np.random.Generator) -> str:
-    identifying = {word.lower() for word in env.task.data["telling"]}
-    content = _content_words(env.task.prompt)
-    good = [word for word in query_words(env.task.prompt) if word in identifying]
+def _words_of_next(env: EmailEnv, read: list[int]) -> list[str]:
+    """The identifying words; of two mails those that the first one holds which is not read yet."""
+    words: list[str] = env.task.data["telling"]
+    gold = [env.store.find(name) for name in env.task.data["gold_ids"]]
+    waiting = [row for row in gold if row is not None and row not in read]
+    if len(gold) < 2 or not waiting:
+        return words
+    mail = env.store.message(waiting[0])
+    held = query_words(f"{mail.subject} {mail.sender.name} {mail.body}")
+    return [word for word in words if word in held]
+
+
+def _noisy_search(env: EmailEnv, rng: np.random.Generator, words: Sequence[str] | None = None) -> str:
+    """A search for the identifying words, all or the given ones, or for any three in a row."""
+    content, level = _content_words(env.task.prompt), env.task.data["difficulty"]
+    known = env.task.data["telling"] if words is None else words
+    good = [word for word in query_words(env.task.prompt) if word in known]
     start = int(rng.integers(max(1, len(content) - 2)))
     arguments: dict[str, object] = {"query": " ".join(content[start : start + 3])}
-    alike = env.task.data["difficulty"] == _LOOKALIKES
-    if good and rng.random() < (_NARROWED_QUERY if alike else _GOOD_QUERY):
-        arguments = _narrowed(good, env.task.prompt) if alike else {"query": " ".join(good)}
+    if good and rng.random() < (_NARROWED_QUERY if level in (_LOOKALIKES, _TWO_MAILS) else _GOOD_QUERY):
+        narrow = level == _LOOKALIKES
+        arguments = _narrowed(good, env.task.prompt) if narrow else {"query": " ".join(words or good)}
     return env.tools["search"].render(arguments)
 
 
@@ -276,11 +330,6 @@ def _random_arguments(env: EmailEnv, chosen: Tool, rng: np.random.Generator) -> 
         "email_id": some_id,
         "text": picked,
         "contains": words[int(rng.integers(len(words)))],
-        "by": _any_choice(chosen.parameters, rng),
+        "by": ("relevance", "date", "sender", "subject")[int(rng.integers(4))],
     }
     return {p.name: values[p.name] for p in chosen.parameters if p.name in values}
-
-
-def _any_choice(parameters: tuple[Parameter, ...], rng: np.random.Generator) -> object:
-    choices = next((p.choices for p in parameters if p.choices), ("",))
-    return choices[int(rng.integers(len(choices)))]

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from itertools import combinations, product
+from itertools import chain, combinations, islice, product, zip_longest
 
 import numpy as np
 
 from art_gym.envs.mail.message import Message
-from art_gym.envs.mail.questions.model import AnswerType, Question, QuestionKind, random_split
+from art_gym.envs.mail.questions.model import AnswerType, Question
 from art_gym.envs.mail.questions.request import request, words_of
 from art_gym.envs.mail.synthetic.company import Fact, Value
 from art_gym.envs.mail.synthetic.fast_rng import FastRng
@@ -25,10 +25,12 @@ from art_gym.envs.mail.synthetic.language import (
 )
 from art_gym.envs.mail.synthetic.world import World
 
-_KNOWN_ITEMS, _LOOKALIKES, _FACTS, _TWO_MESSAGES, _UNANSWERABLE = 1400, 300, 500, 250, 120
+_KNOWN_ITEMS, _LOOKALIKES, _FACTS, _TWO_MESSAGES = 1800, 950, 720, 1150
 """How many questions of each kind a world gets, at most."""
+_NOTHING = 23
+"""So many questions that nothing answers go with each hundred about a fact, in each split."""
 
-_PAIR_MATCHES = 6
+_PAIR_MATCHES = 5
 """Every two of a mail's identifying words match at least so many visible mails, the wanted one included."""
 _PAIR_MATCHES_OF_NOTHING = 3
 """Every two words of a question that nothing answers stand together in at least so many visible mails."""
@@ -36,6 +38,8 @@ _NOISE_MATCHES = 20
 """A word of noise stands in at least so many visible mails."""
 _CROWD = 3
 """So many look-alikes, at least, are visible when the question is asked."""
+_PARTNERS = 3
+"""With so many others, at most, a fact is put together in questions that need two mails."""
 
 _SHAPES = ("tpd", "tpd", "tpd", "spd", "std", "stp", "pde")
 """Which roles the three identifying words have: topic, project, thing (d, e) or sender."""
@@ -44,17 +48,19 @@ _SHAPES = ("tpd", "tpd", "tpd", "spd", "std", "stp", "pde")
 def world_questions(world: World, rng: np.random.Generator) -> list[Question]:
     """All questions about a generated world, spread over kinds, difficulties and splits.
 
-    A default world gives some 2,400. Splits share no message and no conversation: every conversation
+    A default world gives some 4,800. Splits share no message and no conversation: every conversation
     belongs to one split. The same world and generator state give the same questions.
     """
     index = WorldIndex(world, FastRng(rng))
     facts = FactQuestions(index)
+    single = list(facts.single(_FACTS))
+    known = (_known_item(index, row) for row in index.rng.shuffled(range(len(world.messages))))
     return [
-        *_known_items(index, _KNOWN_ITEMS),
+        *islice(filter(None, known), _KNOWN_ITEMS),
         *_lookalikes(index, _LOOKALIKES),
-        *facts.single(_FACTS),
+        *single,
         *facts.double(_TWO_MESSAGES),
-        *facts.nothing(_UNANSWERABLE),
+        *facts.nothing(Counter(question.split for question in single)),
     ]
 
 
@@ -91,17 +97,17 @@ class WorldIndex:
         self.roles.update((p.name.lower(), ("p", p.name)) for p in company.projects)
         self.roles.update((p.customer.lower(), ("p", p.customer)) for p in company.projects)
         self.roles.update((place.lower(), ("p", place)) for place in company.places)
-        self.roles.update((thing, ("d", thing)) for thing in company.things)
+        self.roles.update((thing, ("d", thing)) for thing in (*company.things, *company.matters))
         self.noise = {
-            "x": company.matters,
-            "y": company.matters,
-            "l": company.places,
-            "n": tuple(person.first for person in company.staff),
+            "t": tuple(topic for kind in KINDS for topic in kind.topics),
+            "p": tuple(project.name for project in company.projects),
+            "d": company.things,
+            "s": tuple(name for person in company.staff for name in (person.first, person.last)),
         }
         count = 1 + max(annotation.thread for annotation in world.annotations.values())
-        names = ["train"] * (count * 7 // 10) + ["validation"] * (count // 10)
+        names = ["train"] * (count // 2) + ["validation"] * (count * 3 // 20)
         self.splits = rng.shuffled(names + ["test"] * (count - len(names)))
-        """The split of every conversation: 70% train, 10% validation, 20% test."""
+        """The split of every conversation: 50% train, 15% validation, 35% test."""
 
     def visible(self, asked_on: datetime) -> int:
         """The set of messages sent up to then."""
@@ -113,59 +119,19 @@ class WorldIndex:
         later = self.rng.between(max(row, total * 6 // 10), total - 1)
         return self.dates[later] + timedelta(hours=self.rng.between(1, 30))
 
-    def question(
-        self,
-        name: str,
-        kind: QuestionKind,
-        difficulty: int,
-        text: str,
-        asked_on: datetime,
-        keywords: tuple[str, ...],
-        *,
-        split: str,
-        gold: tuple[str, ...] = (),
-        answers: tuple[str, ...] = (),
-        answer_type: AnswerType | None = None,
-    ) -> Question:
-        """A question about this world's one mailbox."""
-        return Question(
-            id=name,
-            text=text,
-            kind=kind,
-            difficulty=difficulty,
-            gold_ids=gold,
-            answers=answers,
-            answer_type=answer_type,
-            split=split,
-            asked_on=asked_on,
-            mailbox=self.world.owner,
-            keywords=keywords,
-        )
-
     def known_item(
         self, name: str, difficulty: int, row: int, text: str, asked_on: datetime, keywords: tuple[str, ...]
     ) -> Question:
         """A question that wants the mail of a row."""
         gold = self.world.messages[row].message_id
         split = self.splits[self.world.annotations[gold].thread]
-        name = f"{name}-{row:05d}"
-        return self.question(
-            name, "known_item", difficulty, text, asked_on, keywords, split=split, gold=(gold,)
+        name, owner = f"{name}-{row:05d}", self.world.owner
+        return Question(
+            name, text, "known_item", difficulty, (gold,), (), None, split, asked_on, owner, keywords
         )
 
 
 # --- difficulty 1: three identifying words among noise ---
-
-
-def _known_items(index: WorldIndex, count: int) -> list[Question]:
-    questions: list[Question] = []
-    for row in index.rng.shuffled(range(len(index.world.messages))):
-        if len(questions) == count:
-            break
-        question = _known_item(index, row)
-        if question is not None:
-            questions.append(question)
-    return questions
 
 
 def _known_item(index: WorldIndex, row: int) -> Question | None:
@@ -181,8 +147,21 @@ def _known_item(index: WorldIndex, row: int) -> Question | None:
         held = index.words.holding_all([word], visible)
         return not held >> row & 1 and held.bit_count() >= _NOISE_MATCHES
 
-    text, keywords = request(index.rng, shape, roles, index.noise, strange)
+    other = _other_row(index, row, [word.lower() for word in roles.values()], visible)
+    company = index.world.company
+    noise: dict[str, Sequence[str]] = {"x": company.matters, "l": company.places}
+    for slot, (role, words) in zip("uqhn", _words_by_role(index, other).items(), strict=True):
+        noise[slot] = [word for word in words if strange(word.lower())] or index.noise[role]
+    text, keywords = request(index.rng, shape, roles, noise, strange)
     return index.known_item("known", 1, row, text, asked_on, keywords)
+
+
+def _other_row(index: WorldIndex, row: int, words: list[str], visible: int) -> int:
+    """Another mail with one or two of the words: what it speaks of besides is noise that leads to it."""
+    held = index.words.holding_all(index.rng.sample(words, index.rng.between(1, 2)), visible) & ~(1 << row)
+    start = index.rng.below(held.bit_length())
+    later = held >> start
+    return start + (later & -later).bit_length() - 1
 
 
 def _find_keywords(index: WorldIndex, row: int, visible: int) -> tuple[str, Mapping[str, str]] | None:
@@ -199,16 +178,7 @@ def _find_keywords(index: WorldIndex, row: int, visible: int) -> tuple[str, Mapp
 
 def _candidates(index: WorldIndex, row: int) -> list[tuple[str, dict[str, str]]]:
     """All ways to name this mail by three words that its sender wrote, the shapes in a random order."""
-    message = index.world.messages[row]
-    annotation = index.world.annotations[message.message_id]
-    own = words_of(f"{message.subject} {message.body[: annotation.own]}")
-    by_role: dict[str, list[str]] = {"t": [], "p": [], "d": [], "s": []}
-    for word in dict.fromkeys(own):
-        if word in index.roles:
-            role, name = index.roles[word]
-            by_role[role].append(name)
-    sender = annotation.sender
-    by_role["s"] = [name for name in (sender.first, sender.last) if name.lower() in set(own)]
+    by_role = _words_by_role(index, row)
     ways: list[tuple[str, dict[str, str]]] = []
     for shape in dict.fromkeys(index.rng.shuffled(_SHAPES)):
         if shape == "pde":
@@ -220,6 +190,21 @@ def _candidates(index: WorldIndex, row: int) -> list[tuple[str, dict[str, str]]]
             ]
         ways.extend((shape, roles) for roles in index.rng.shuffled(found))
     return ways
+
+
+def _words_by_role(index: WorldIndex, row: int) -> dict[str, list[str]]:
+    """The topics, projects, things and names that a mail's sender wrote."""
+    message = index.world.messages[row]
+    annotation = index.world.annotations[message.message_id]
+    own = dict.fromkeys(words_of(f"{message.subject} {message.body[: annotation.own]}"))
+    by_role: dict[str, list[str]] = {"t": [], "p": [], "d": [], "s": []}
+    for word in own:
+        if word in index.roles:
+            role, name = index.roles[word]
+            by_role[role].append(name)
+    sender = annotation.sender
+    by_role["s"] = [name for name in (sender.first, sender.last) if name.lower() in own]
+    return by_role
 
 
 # --- difficulty 2: one of many alike ---
@@ -252,7 +237,7 @@ def _from_series(index: WorldIndex) -> Iterator[Question]:
             if len(seen) >= _CROWD:
                 form, when = _pick_form(index, row, seen)
                 text = index.rng.pick(LOOKALIKE_QUESTIONS[form]).format(k=title, s=sender, when=when)
-                yield index.known_item("like", 2, row, text, asked_on, keywords)
+                yield index.known_item("like", 2, row, _sentence(text), asked_on, keywords)
 
 
 def _pick_form(index: WorldIndex, row: int, seen: list[int]) -> tuple[str, str]:
@@ -333,23 +318,20 @@ class FactQuestions:
             answers = _answer_forms(known.value, fact.value_type)
             yield self._question("fact", text, known, answers, fact.value_type, known.keywords)
 
-    def double(self, count: int) -> list[Question]:
+    def double(self, count: int) -> Iterator[Question]:
         """Up to ``count`` questions that need two mails (difficulty 4), all sorts in turn."""
-        sorts = [self._differences(), self._sums(), self._days(), self._persons()]
-        made: list[Question] = []
-        while sorts and len(made) < count:
-            for sort in list(sorts):
-                question = next(sort, None)
-                if question is None:
-                    sorts.remove(sort)
-                else:
-                    made.append(question)
-        return made[:count]
+        sorts = zip_longest(self._differences(), self._sums(), self._days(), self._persons())
+        return islice(filter(None, chain.from_iterable(sorts)), count)
 
-    def nothing(self, count: int) -> Iterator[Question]:
-        """Questions that no visible mail answers, though each two of their words occur together."""
+    def nothing(self, asked: Mapping[str, int]) -> Iterator[Question]:
+        """Questions that no visible mail answers, though each two of their words occur together.
+
+        Args:
+            asked: How many questions about a fact each split has.
+        """
         rng, index, company = self._rng, self._index, self._index.world.company
-        while count:
+        wanted = [split for split, facts in asked.items() for _ in range(facts * _NOTHING // 100)]
+        while wanted:
             kind, thing = rng.pick(KINDS), rng.pick(company.things)
             words = {"p": rng.pick(company.projects).name, "t": rng.pick(kind.topics), "d": thing}
             asked_on = index.asked_on(0)
@@ -361,8 +343,8 @@ class FactQuestions:
             ask = rng.pick((*kind.ask_value, *kind.ask_second)).format(**words)
             text = rng.pick(QUESTION_PHRASES["fact_forms"]).format(q=ask, n=rng.pick(company.staff).first)
             name, text = self._id("none"), _sentence(text)
-            yield index.question(name, "unanswerable", 3, text, asked_on, low, split=random_split(rng))
-            count -= 1
+            owner, split = index.world.owner, wanted.pop()
+            yield Question(name, text, "unanswerable", 3, (), (), None, split, asked_on, owner, low)
 
     def _differences(self) -> Iterator[Question]:
         for fact in self._shuffled("amount"):
@@ -405,17 +387,13 @@ class FactQuestions:
 
     def _neighbours(self, value_type: ValueType) -> Iterator[tuple[_Known, _Known]]:
         """Pairs of facts of one project and split, both fully known when the question is asked."""
-        waiting: dict[tuple[str, str], Fact] = {}
-        for fact in self._shuffled(value_type):
-            if value_type == "date" and fact.sort != "value":
-                continue
-            place = (fact.about["project"], self._index.splits[fact.thread])
-            other = waiting.pop(place, None)
-            if other is None or other.thread == fact.thread:
-                waiting[place] = fact
-                continue
-            asked_on = max(self._time(one, len(one.statements)) for one in (fact, other))
-            yield self._known(other, asked_on), self._known(fact, asked_on)
+        groups: dict[tuple[str, str], list[Fact]] = defaultdict(list)
+        for fact in (fact for fact in self._shuffled(value_type) if fact.sort == "value"):
+            group = groups[fact.about["project"], self._index.splits[fact.thread]]
+            for other in group[-_PARTNERS:]:
+                asked_on = max(self._time(one, len(one.statements)) for one in (fact, other))
+                yield self._known(other, asked_on), self._known(fact, asked_on)
+            group.append(fact)
 
     def _shuffled(self, value_type: ValueType) -> list[Fact]:
         return self._rng.shuffled([fact for fact in self._index.world.facts if fact.value_type == value_type])
@@ -445,17 +423,18 @@ class FactQuestions:
         keywords: tuple[str, ...],
         *sources: str,
     ) -> Question:
-        return self._index.question(
+        return Question(
             self._id(sort),
+            _sentence(text),
             "two_messages" if sources else "fact",
             4 if sources else 3,
-            _sentence(text),
+            (known.source, *sources),
+            answers,
+            answer_type,
+            self._index.splits[known.fact.thread],
             known.asked_on,
+            self._index.world.owner,
             keywords,
-            split=self._index.splits[known.fact.thread],
-            gold=(known.source, *sources),
-            answers=answers,
-            answer_type=answer_type,
         )
 
     def _id(self, sort: str) -> str:

@@ -26,7 +26,6 @@ _QUOTE = re.compile(
 )
 _NOISE = {
     "x": VOCABULARY["contexts"],
-    "y": VOCABULARY["contexts"],
     "l": VOCABULARY["places"],
     "n": VOCABULARY["first_names"],
 }

@@ -8,8 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from art_gym.envs.mail.synthetic.fast_rng import FastRng
 from art_gym.envs.mail.synthetic.language import QUESTION_CORES, QUESTION_PHRASES, WEEKDAYS
 
-MIN_WORDS, MAX_WORDS = 14, 28
+MIN_WORDS, MAX_WORDS = 12, 30
+_TRIES = 30
+"""Words tried for a slot."""
 _WORD = re.compile(r"[^\W_]+")
+_SLOT = re.compile(r"{(\w+)}")
+_SENTENCE = re.compile(r"(?:^|[.?] )[a-z]")
 
 
 def words_of(text: str) -> list[str]:
@@ -24,39 +28,29 @@ def request(
     noise: Mapping[str, Sequence[str]],
     strange: Callable[[str], bool],
 ) -> tuple[str, tuple[str, ...]]:
-    """A request for one mail, 14 to 28 words long, and its identifying words in their order.
+    """A request for one mail, 12 to 30 words long, and its identifying words in their order.
 
     Args:
         rng: The source of chance.
         shape: Which roles there are; a key of `QUESTION_CORES`.
         roles: The identifying word of each role.
-        noise: Words for the slots ``x`` and ``y`` (matters), ``l`` (places) and ``n`` (names).
+        noise: Words for the other slots of ``questions.toml``; what needs another slot is not said.
         strange: Whether a word may serve as noise: frequent elsewhere, absent from the wanted mail.
     """
     while True:
-        core = rng.pick(QUESTION_CORES[shape]).format(**roles)
-        sentence = rng.pick(QUESTION_PHRASES["requests"]).format(core=core)
-        front = rng.chance(50)
-        clause = rng.pick(QUESTION_PHRASES["before" if front else "after"])
-        clause = clause.format(**_noise_words(rng, noise, strange))
-        text = f"{clause} {sentence}" if front else f"{sentence}{clause}"
-        is_question = front and sentence.startswith(("can", "do ", "could", "where"))
-        text = text[0].upper() + text[1:] + ("?" if is_question else ".")
+        text = rng.pick(QUESTION_PHRASES["requests"]).replace("{side}", rng.pick(QUESTION_PHRASES["sides"]))
+        slots = set(_SLOT.findall(text)) - {"core", "day"}
+        if not slots <= noise.keys():
+            continue
+        chosen = {"day": rng.pick(WEEKDAYS[:5]), "core": rng.pick(QUESTION_CORES[shape]).format(**roles)}
+        for slot in sorted(slots):
+            words = rng.sample(noise[slot], _TRIES)
+            free = (word for word in words if word not in chosen.values() and strange(word.lower()))
+            chosen[slot] = next(free, "")
+        if not all(chosen.values()):
+            continue
+        text = _SENTENCE.sub(lambda start: start[0].upper(), text.format(**chosen))
         found = words_of(text)
         if MIN_WORDS <= len(found) <= MAX_WORDS:
             identifying = {word.lower() for word in roles.values()}
             return text, tuple(word for word in dict.fromkeys(found) if word in identifying)
-
-
-def _noise_words(
-    rng: FastRng, noise: Mapping[str, Sequence[str]], strange: Callable[[str], bool]
-) -> dict[str, str]:
-    chosen: dict[str, str] = {}
-    for slot in ("x", "y", "l", "n", "day"):
-        pool = WEEKDAYS[:5] if slot == "day" else noise[slot]
-        for _ in range(30):
-            word = rng.pick(pool)
-            if word not in chosen.values() and (slot == "day" or strange(word.lower())):
-                break
-        chosen[slot] = word
-    return chosen

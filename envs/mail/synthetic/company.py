@@ -117,9 +117,9 @@ class Fact:
 class Annotation:
     """What the generator knows about one message.
 
-    ``thread`` numbers its conversation, ``act`` is its part in it (open, change, second, talk, nudge,
-    forward, status, reminder, extension, seat), ``own`` is how many characters of the body its sender
-    wrote himself (what follows is quoted), ``sender`` is the writer, ``series`` names the run of
+    ``thread`` numbers its conversation, ``act`` is its part in it (open, change, ask, nudge, second, talk,
+    answer, forward, thanks, status, reminder, extension, seat), ``own`` is how many characters of the body
+    its sender wrote himself (what follows is quoted), ``sender`` is the writer, ``series`` names the run of
     look-alikes it belongs to.
     """
 
@@ -133,9 +133,9 @@ class Annotation:
 STAFF = 60
 OUTSIDERS = 80
 PROJECT_COUNT = 40
-THINGS = 62
+THINGS = 50
 """Detail words of one world: few enough that each is shared by many mails of every project and topic."""
-MATTERS = 60
+MATTERS = 24
 
 
 def _style(rng: FastRng) -> Style:
@@ -145,7 +145,7 @@ def _style(rng: FastRng) -> Style:
         full_name=rng.chance(40),
         card=rng.chance(25),
         lower=rng.chance(8),
-        aside=rng.between(20, 90),
+        aside=rng.between(5, 35),
         talk=rng.between(10, 90),
         quote=rng.between(5, 50),
         formats=rng.below(48),

@@ -13,30 +13,26 @@ ValueType = Literal["person", "date", "time", "amount", "number", "place"]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of conversation: its topics, what it states, how values change, and what to ask about it.
+    """One kind of conversation: its topics, who writes, what it states and why, and what to ask about it.
 
-    ``topics.toml`` lists the slots of its sentences. A sentence that states a value is a fact that a question
-    can ask for.
+    ``topics.toml`` says what its fields are. A sentence that states a value is a fact that a question can ask
+    for.
     """
 
     name: str
     topics: tuple[str, ...]
     outside: bool
-    """Whether the customer takes part."""
+    departments: tuple[str, ...]
     value: ValueType
     second: ValueType
+    about: str
     opens: tuple[str, ...]
-    """Sentences that state the first value ``{v}``."""
     changes: tuple[str, ...]
-    """Sentences that replace it by another ``{v}``."""
+    missing: tuple[str, ...]
     seconds: tuple[str, ...]
-    """Sentences that state the second value ``{w}``."""
-    chatter: tuple[str, ...]
-    """Sentences that state nothing a question asks for."""
+    remarks: tuple[tuple[str, str], ...]
     ask_value: tuple[str, ...]
-    """Questions about the first value."""
     ask_second: tuple[str, ...]
-    """Questions about the second value."""
 
 
 def read_texts(name: str) -> dict[str, Any]:
@@ -51,7 +47,15 @@ def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
-PHRASES: Mapping[str, tuple[str, ...]] = read_texts("phrases.toml")
+_PHRASES = read_texts("phrases.toml")
+
+REFERENCES: Mapping[str, tuple[str, ...]] = _PHRASES.pop("refer")
+"""How a mail refers to the last one, by the act of that one."""
+
+COURSE: Mapping[str, tuple[str, ...]] = _PHRASES.pop("course")
+"""Which acts may follow an act."""
+
+PHRASES: Mapping[str, tuple[str, ...]] = _PHRASES
 """How people write, by the kind of phrase."""
 
 _WORDS = read_texts("vocabulary.toml")

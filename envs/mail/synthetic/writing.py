@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 
 from art_gym.envs.mail.message import Address, Message
 from art_gym.envs.mail.synthetic.company import Annotation, Company, Fact, Person, Project, Value
 from art_gym.envs.mail.synthetic.fast_rng import FastRng
-from art_gym.envs.mail.synthetic.language import MONTHS, PHRASES, REMINDERS, WEEKDAYS, Kind, ValueType
+from art_gym.envs.mail.synthetic.language import (
+    COURSE,
+    MONTHS,
+    PHRASES,
+    REFERENCES,
+    REMINDERS,
+    WEEKDAYS,
+    Kind,
+    ValueType,
+)
 
 FIRST_DAY = date(2023, 1, 2)
 LAST_DAY = date(2024, 12, 20)
@@ -22,7 +32,8 @@ _NUMBERS = {
     "release": (1000, 9999),
     "office": (100, 499),
 }
-_ACTS = ("talk", "talk", "talk", "change", "second", "nudge", "forward")
+_STATING = ("open", "change", "second")
+"""The acts that state a value."""
 
 
 class MailboxBuilder:
@@ -35,8 +46,8 @@ class MailboxBuilder:
         self.annotations: dict[str, Annotation] = {}
         self.facts: list[Fact] = []
         self.threads = 0
-        # Project, topic and thing: together in one conversation only, so that a question can name it.
-        self.taken: set[tuple[str, str, str]] = set()
+        # What no mail has named together with project and topic, so that the three name a conversation.
+        self.unnamed: dict[tuple[str, str], list[str]] = defaultdict(lambda: rng.shuffled(company.things))
         self._owner = owner
 
     def new_thread(self) -> int:
@@ -75,16 +86,8 @@ class MailboxBuilder:
         self.annotations[message_id] = annotation
         return message_id
 
-    def value(
-        self, kind: Kind, value_type: ValueType, project: Project, day: date, avoid: set[Value]
-    ) -> Value:
-        """A new value of the type that the thread has not seen; dates lie after ``day``."""
-        while True:
-            drawn = self._draw(kind, value_type, project, day)
-            if drawn not in avoid:
-                return drawn
-
-    def _draw(self, kind: Kind, value_type: ValueType, project: Project, day: date) -> Value:
+    def draw(self, kind: Kind, value_type: ValueType, project: Project, day: date) -> Value:
+        """A value of the type; dates lie after ``day``."""
         rng = self.rng
         if value_type == "amount":
             return rng.between(12, 999) * rng.pick((1, 5, 10, 10, 25, 50))
@@ -99,39 +102,29 @@ class MailboxBuilder:
         people = project.outside if kind.name == "audit" and len(project.outside) > 1 else self.company.staff
         return rng.pick(people).name
 
-    def fill(self, template: str, slots: Mapping[str, str]) -> str:
-        """The template with its slots filled; chance words (``n l x y day m``) fall anew."""
+    def fill(self, template: str, slots: dict[str, str]) -> str:
+        """The template with its slots filled; those of ``n l x day m`` that are not given fall anew."""
         rng, company = self.rng, self.company
-        text = template.format(
-            n=rng.pick(company.staff).first,
-            l=rng.pick(company.places),
-            x=rng.pick(company.matters),
-            y=rng.pick(company.matters),
-            day=WEEKDAYS[rng.below(5)],
-            m=rng.pick(MONTHS),
-            **slots,
-        )
+        words: dict[str, str] = {
+            "n": rng.pick(company.staff).first,
+            "l": rng.pick(company.places),
+            "x": rng.pick(company.matters),
+            "day": WEEKDAYS[rng.below(5)],
+            "m": rng.pick(MONTHS),
+        }
+        text = template.format(**(words | slots))
         return text[:1].upper() + text[1:]
 
-    def compose(
-        self, sender: Person, reader: Person, statements: list[str], talk: list[str], slots: Mapping[str, str]
-    ) -> str:
-        """A mail body: greeting, the statements, small talk, sign-off and name.
+    def compose(self, sender: Person, reader: Person, sentences: list[str]) -> str:
+        """A mail body: greeting, the finished sentences in order, perhaps an aside, sign-off and name.
 
-        Args:
-            sender: Who writes; the style decides the order and the tone.
-            reader: Who is greeted.
-            statements: Finished sentences that belong at the heart of the mail, in order.
-            talk: Finished sentences that may stand before or after them.
-            slots: What the templates of the aside may name.
+        The sender's style decides the tone, and ``reader`` is greeted.
         """
         rng, style = self.rng, sender.style
+        text, *others = sentences
         if rng.chance(style.aside):
-            talk = [*talk, self.fill(rng.pick(PHRASES["asides"]), slots)]
-        talk = rng.shuffled(talk)
-        cut = rng.below(len(talk) + 1)
-        text, *sentences = [*talk[:cut], *statements, *talk[cut:]]
-        for sentence in sentences:
+            others.append(self.fill(rng.pick(PHRASES["asides"]), {}))
+        for sentence in others:
             text += (" ", " ", " ", "\n\n", "\n")[rng.below(5)] + sentence
         greeting = rng.pick(style.greetings).format(g=reader.first)
         name = sender.name if style.full_name else sender.first
@@ -144,18 +137,23 @@ class MailboxBuilder:
 
 @dataclass(slots=True)
 class _Thread:
-    """One conversation while it is being written."""
+    """One conversation while it is being written; the first of its people is the one whose task it is."""
 
     number: int
     kind: Kind
     project: Project
-    topic: str
-    thing: str
     subject: str
     people: list[Person]
     slots: dict[str, str]
     values: dict[str, list[tuple[str, datetime, Value]]] = field(default_factory=dict)
-    last: tuple[str, Person, datetime] | None = None
+    act: str = ""
+    """The part of the last mail in it."""
+    due: str = ""
+    """The answer that the last mail calls for."""
+    last: tuple[str, Person, datetime, Person] | None = None
+    """What the last mail said, who sent it, when, and to whom."""
+    said: set[str] = field(default_factory=set)
+    """The templates used, so that nobody says a thing twice."""
 
 
 def write_thread(mailbox: MailboxBuilder, project: Project, kind: Kind, start: date) -> None:
@@ -164,18 +162,14 @@ def write_thread(mailbox: MailboxBuilder, project: Project, kind: Kind, start: d
     rng = mailbox.rng
     when = mailbox.moment(start)
     _write(mailbox, thread, "open", when)
-    seen_second = False
     for _ in range(rng.pick((0, 1, 1, 2, 2, 3, 3, 4, 5, 7))):
         when = mailbox.moment(when.date() + timedelta(days=rng.pick((1, 1, 1, 2, 3, 5, 8))))
         if when.date() > LAST_DAY:
             break
-        act = rng.pick(_ACTS)
-        if act == "second" and seen_second:
-            act = "talk"
-        seen_second |= act == "second"
-        _write(mailbox, thread, act, when)
-    about = {"project": project.name, "topic": thread.topic, "thing": thread.thing}
-    words = {"p": project.name, "t": thread.topic, "d": thread.thing}
+        act = rng.pick(COURSE[thread.act])
+        _write(mailbox, thread, "talk" if act == "ask" and "second" in thread.values else act, when)
+    words = {name: thread.slots[name] for name in "ptd"}
+    about = dict(zip(("project", "topic", "thing"), words.values(), strict=True))
     for sort, statements in thread.values.items():
         forms, value_type = (
             (kind.ask_value, kind.value) if sort == "value" else (kind.ask_second, kind.second)
@@ -186,102 +180,99 @@ def write_thread(mailbox: MailboxBuilder, project: Project, kind: Kind, start: d
 
 def _begin(mailbox: MailboxBuilder, project: Project, kind: Kind) -> _Thread:
     rng = mailbox.rng
-    while True:
-        topic, thing = rng.pick(kind.topics), rng.pick(mailbox.company.things)
-        if (project.name, topic, thing) not in mailbox.taken:
-            break
-    mailbox.taken.add((project.name, topic, thing))
-    people = rng.sample(project.team, 4)
+    topic = max(rng.shuffled(kind.topics), key=lambda name: len(mailbox.unnamed[project.name, name]))
+    thing = _new_thing(mailbox, project.name, topic)
+    able = [one for one in mailbox.company.staff if one.department in kind.departments]
+    people = [rng.pick([one for one in able if one in project.team] or able or project.team)]
+    people += rng.sample([person for person in project.team if person not in people], 3)
     if kind.outside and project.outside:
-        people[rng.below(2)] = rng.pick(project.outside)
-    words = {"p": project.name, "t": topic, "c": project.customer}
+        people[1] = rng.pick(project.outside)
+    slots = {"p": project.name, "t": topic, "c": project.customer, "d": thing, "k": rng.pick(kind.missing)}
+    inside = {person.first for person in people}
+    slots["n"] = rng.pick([one.first for one in mailbox.company.staff if one.first not in inside])
+    slots["k"] = slots["k"].format(**slots)
     title = rng.pick(PHRASES["subjects"]).format(
-        P=project.name, T=topic.capitalize(), t=topic, c=project.customer, d=thing
+        P=project.name, T=topic.capitalize(), t=topic, c=project.customer, a=kind.about.format(d=thing)
     )
-    return _Thread(mailbox.new_thread(), kind, project, topic, thing, title, people, words)
+    return _Thread(mailbox.new_thread(), kind, project, title, people, slots)
+
+
+def _new_thing(mailbox: MailboxBuilder, project: str, topic: str) -> str:
+    """A thing that no mail has named together with project and topic."""
+    if not mailbox.unnamed[project, topic]:  # in a mailbox far above the usual size
+        del mailbox.unnamed[project, topic]
+    return mailbox.unnamed[project, topic].pop()
+
+
+def _say(mailbox: MailboxBuilder, thread: _Thread, templates: Sequence[str], **slots: str) -> str:
+    """One of the templates, filled; each names another new thing."""
+    template = mailbox.rng.pick([one for one in templates if one not in thread.said] or templates)
+    thread.said.add(template)
+    if "{e}" in template:
+        slots["e"] = _new_thing(mailbox, thread.project.name, thread.slots["t"])
+    return mailbox.fill(template, thread.slots | slots)
 
 
 def _write(mailbox: MailboxBuilder, thread: _Thread, act: str, when: datetime) -> None:
     """One mail of the conversation, with the facts it states."""
     rng = mailbox.rng
     sender, readers = _parties(rng, thread, act)
-    statements = _statements(mailbox, thread, act, sender, when)
-    talk = _talk(mailbox, thread, act, sender)
-    body = mailbox.compose(sender, readers[0], statements or [talk.pop()], talk, thread.slots)
+    sentences = []
+    if act in ("change", "second", "talk", "ask") and thread.last and rng.chance(65):
+        sentences = [_say(mailbox, thread, REFERENCES["self" if sender is thread.last[1] else thread.act])]
+    sentences.append(_core(mailbox, thread, act, sender, when))
+    for likely in (sender.style.talk + 20, sender.style.talk - 10):
+        if rng.chance(likely):
+            sentences.append(_say(mailbox, thread, PHRASES["notes"]))
+    if rng.chance(sender.style.talk // 2):
+        sentences.append(_say(mailbox, thread, PHRASES["closings"]))
+    body = mailbox.compose(sender, readers[0], sentences)
     own = len(body)
-    prefix = "" if act == "open" else "Re: "
-    if thread.last is not None:
-        old_body, old_sender, old_when = thread.last
-        if act == "forward":
-            prefix = "Fwd: "
-            body += quoted(old_body, old_sender, old_when)
-        elif rng.chance(sender.style.quote):
-            body += quoted(old_body, old_sender, old_when)
-    annotation = Annotation(thread.number, act, own, sender)
-    message_id = mailbox.send(annotation, readers, when, prefix + thread.subject, body)
-    thread.last = (body[:own], sender, when)
-    if act in ("open", "change"):
-        thread.values["value"][-1] = (message_id, *thread.values["value"][-1][1:])
-    elif act == "second":
-        thread.values["second"][-1] = (message_id, *thread.values["second"][-1][1:])
+    prefix = "" if act == "open" else "Fwd: " if act == "forward" else "Re: "
+    if thread.last is not None and (act == "forward" or rng.chance(sender.style.quote)):
+        body += quoted(*thread.last[:3])
+    message_id = mailbox.send(
+        Annotation(thread.number, act, own, sender), readers, when, prefix + thread.subject, body
+    )
+    thread.act, thread.last = act, (body[:own], sender, when, readers[0])
+    if act in _STATING:
+        statements = thread.values["second" if act == "second" else "value"]
+        statements[-1] = (message_id, *statements[-1][1:])
 
 
 def _parties(rng: FastRng, thread: _Thread, act: str) -> tuple[Person, list[Person]]:
+    """Who writes and to whom: whose task it is states values, who was written to answers."""
+    owner, *others = thread.people
+    if thread.last is None:
+        return owner, others[: 1 + rng.below(3)]
+    _, before, _, reader = thread.last
     if act == "forward":
-        sender = thread.last[1] if thread.last and rng.chance(30) else thread.people[1]
-        others = [person for person in thread.project.team if person is not sender]
-        return sender, [rng.pick(others)]
-    if act == "open":
-        return thread.people[0], thread.people[1 : 2 + rng.below(3)]
-    before = thread.last[1] if thread.last else None
-    speakers = [person for person in thread.people[: 2 + rng.below(3)] if person is not before]
-    sender = rng.pick(speakers)
-    readers = [person for person in thread.people[:3] if person is not sender]
-    return sender, readers[: 1 + rng.below(2)]
+        return reader, [rng.pick([one for one in thread.project.team if one not in (reader, before)])]
+    if act in ("answer", "thanks"):
+        return reader, [before]
+    if act in _STATING:
+        return owner, [before] if before is not owner else others[: 1 + rng.below(2)]
+    return before if act == "nudge" else rng.pick([one for one in others[:2] if one is not before]), [owner]
 
 
-def _statements(
-    mailbox: MailboxBuilder, thread: _Thread, act: str, sender: Person, when: datetime
-) -> list[str]:
-    """The sentence that states the fact of this act, if it states one; remembers the value."""
+def _core(mailbox: MailboxBuilder, thread: _Thread, act: str, sender: Person, when: datetime) -> str:
+    """What a mail is written for; remembers the value it states, or the answer it calls for."""
     kind = thread.kind
-    if act in ("open", "change"):
-        name, value_type, templates = "value", kind.value, kind.opens if act == "open" else kind.changes
-    elif act == "second":
-        name, value_type, templates = "second", kind.second, kind.seconds
-    else:
-        return []
+    if act in ("talk", "forward"):
+        forms = kind.remarks if act == "talk" else [(form, "") for form in PHRASES["forward"]]
+        remark, thread.due = mailbox.rng.pick([form for form in forms if form[0] not in thread.said] or forms)
+        thread.due = thread.due or mailbox.rng.pick(PHRASES["forwarded"])
+        return _say(mailbox, thread, [remark])
+    if act not in _STATING:
+        return _say(mailbox, thread, [thread.due] if act == "answer" else PHRASES[act])
+    name, slot, value_type = ("second", "w", kind.second) if act == "second" else ("value", "v", kind.value)
     history = thread.values.setdefault(name, [])
-    value = mailbox.value(kind, value_type, thread.project, when.date(), {old for _, _, old in history})
+    seen = {old for _, _, old in history}
+    while (value := mailbox.draw(kind, value_type, thread.project, when.date())) in seen:
+        pass
     history.append(("", when, value))
-    slots = thread.slots | {"v" if name == "value" else "w": sender.style.show(value, value_type)}
-    return [mailbox.fill(mailbox.rng.pick(templates), slots)]
-
-
-def _talk(mailbox: MailboxBuilder, thread: _Thread, act: str, sender: Person) -> list[str]:
-    """Sentences around the fact: the things of this mail, answers, small talk. Never empty."""
-    rng, company = mailbox.rng, mailbox.company
-    templates = {"open": PHRASES["openers"], "nudge": PHRASES["nudges"], "forward": PHRASES["forwards"]}.get(
-        act, PHRASES["answers"]
-    )
-    chosen = [rng.pick(templates)]
-    if rng.chance(sender.style.talk):
-        chosen.append(rng.pick(thread.kind.chatter))
-    if rng.chance(sender.style.talk):
-        chosen.append(rng.pick(PHRASES["chatter"]))
-    talk = [mailbox.fill(template, thread.slots) for template in chosen]
-    things = [thread.thing] if act == "open" else []
-    free = [
-        thing
-        for thing in rng.sample(company.things, 4)
-        if (thread.project.name, thread.topic, thing) not in mailbox.taken
-    ]
-    things += free[: rng.pick((1, 1, 1, 2, 2))]
-    for thing in things:
-        mailbox.taken.add((thread.project.name, thread.topic, thing))
-        template = rng.pick(PHRASES["detail_and_project"] if rng.chance(35) else PHRASES["detail_sentences"])
-        talk.append(mailbox.fill(template, thread.slots | {"d": thing}))
-    return talk
+    templates = {"open": kind.opens, "change": kind.changes, "second": kind.seconds}[act]
+    return _say(mailbox, thread, templates, **{slot: sender.style.show(value, value_type)})
 
 
 def write_status(mailbox: MailboxBuilder, project: Project) -> None:
@@ -300,13 +291,10 @@ def write_status(mailbox: MailboxBuilder, project: Project) -> None:
         statements = [
             mailbox.fill(line, slots | {"v": str(percent), "w": str(open_points)}) for line in lines
         ]
-        talk = [mailbox.fill(rng.pick(PHRASES["chatter"]), slots)]
-        if rng.chance(60):
-            talk.append(
-                mailbox.fill(rng.pick(PHRASES["detail_sentences"]), slots | {"d": rng.pick(company.things)})
-            )
+        details = rng.sample(PHRASES["status_details"], rng.between(1, 2))
+        statements += [mailbox.fill(one, slots | {"e": rng.pick(company.things)}) for one in details]
         when = mailbox.moment(day)
-        body = mailbox.compose(sender, readers[0], statements, talk, slots)
+        body = mailbox.compose(sender, readers[0], statements)
         annotation = Annotation(thread, "status", len(body), sender, f"status {project.name}")
         mailbox.send(annotation, readers, when, f"{project.name} status", body)
         day += timedelta(days=7)
@@ -324,9 +312,7 @@ def write_reminders(mailbox: MailboxBuilder) -> None:
         while day <= LAST_DAY:
             sender = rng.pick(authors)
             due = sender.style.show(day + timedelta(days=rng.between(4, 12)), "date")
-            slots = {"p": "", "t": "reminder", "c": "", "v": due}
-            statements = [mailbox.fill(template, slots)]
-            body = mailbox.compose(sender, rng.pick(company.staff), statements, [], slots)
+            body = mailbox.compose(sender, rng.pick(company.staff), [mailbox.fill(template, {"v": due})])
             annotation = Annotation(mailbox.new_thread(), "reminder", len(body), sender, subject)
             mailbox.send(annotation, everyone, mailbox.moment(day), subject, body)
             day += timedelta(days=rng.pick((21, 28, 28, 35)))
@@ -336,32 +322,19 @@ def write_notices(mailbox: MailboxBuilder) -> None:
     """One notice of a new extension and one of a new seat for every colleague."""
     rng, company = mailbox.rng, mailbox.company
     numbers = rng.sample(range(2000, 9000), 2 * len(company.staff))
-    span = (LAST_DAY - FIRST_DAY).days
-    for i, person in enumerate(company.staff):
-        for sort, lines, word in (
-            ("extension", PHRASES["extension_lines"], "extension"),
-            ("seat", PHRASES["seat_lines"], "office"),
-        ):
-            number = numbers[2 * i + (sort == "seat")]
-            when = mailbox.moment(FIRST_DAY + timedelta(days=rng.below(span)))
-            _notice(mailbox, person, sort, word, rng.pick(lines), number, when)
-
-
-def _notice(
-    mailbox: MailboxBuilder, person: Person, sort: str, word: str, line: str, number: int, when: datetime
-) -> None:
-    rng, company = mailbox.rng, mailbox.company
-    sender = rng.pick(company.staff)
-    slots = {"p": company.name, "t": word, "c": company.name, "f": person.name, "v": str(number)}
-    statements = [mailbox.fill(line, slots)]
-    body = mailbox.compose(sender, rng.pick(company.staff), statements, [], slots)
-    thread = mailbox.new_thread()
-    annotation = Annotation(thread, sort, len(body), sender)
     everyone = Address("Everyone", f"everyone@{company.domain}")
-    message_id = mailbox.send(annotation, everyone, when, f"New {word}: {person.name}", body)
-    asks = (f"what is the {word} number of {person.name}",)
-    stated: tuple[tuple[str, datetime, Value], ...] = ((message_id, when, number),)
-    mailbox.facts.append(Fact(thread, sort, "number", {"person": person.name}, asks, stated))
+    for person in company.staff:
+        for sort, word in (("extension", "extension"), ("seat", "office")):
+            number, sender, thread = numbers.pop(), rng.pick(company.staff), mailbox.new_thread()
+            when = mailbox.moment(FIRST_DAY + timedelta(days=rng.below((LAST_DAY - FIRST_DAY).days)))
+            slots = {"f": person.name, "v": str(number)}
+            lines = [mailbox.fill(rng.pick(PHRASES[f"{sort}_lines"]), slots)]
+            body = mailbox.compose(sender, rng.pick(company.staff), lines)
+            annotation = Annotation(thread, sort, len(body), sender)
+            message_id = mailbox.send(annotation, everyone, when, f"New {word}: {person.name}", body)
+            asks, about = (f"what is the {word} number of {person.name}",), {"person": person.name}
+            stated = ((message_id, when, number),)
+            mailbox.facts.append(Fact(thread, sort, "number", about, asks, stated))
 
 
 def quoted(body: str, sender: Person, sent: datetime) -> str:

@@ -108,16 +108,13 @@ def test_the_default_world_is_shared_and_has_every_difficulty() -> None:
     assert {task.data["difficulty"] for task in only.tasks} == {1, 2}
 
 
-@pytest.mark.parametrize(
-    ("name", "least", "most"),
-    [("random", 0.0, 0.05), ("bm25", 0.2, 0.55), ("scripted", 0.4, 0.7), ("demonstrator", 0.12, 0.5)],
-)
-def test_how_well_the_players_play(name: str, least: float, most: float) -> None:
-    env = EmailEnv(difficulty=1)
-    assert least <= np.mean([last_info(env, name, seed)["success"] for seed in range(60)]) < most
-    harder = EmailEnv(difficulty=[2, 3, 4])
-    for seed in range(10):
-        last_info(harder, name, seed)
+@pytest.mark.parametrize("level", [1, 2, 3, 4])
+def test_no_player_without_a_language_model_solves_a_level(level: int) -> None:
+    env = EmailEnv(difficulty=level, split="test")
+    for name in env.baselines:
+        assert np.mean([last_info(env, name, seed)["success"] for seed in range(50)]) < 0.6, name
+    if level == 1:
+        assert 0.1 < np.mean([last_info(env, "demonstrator", seed)["success"] for seed in range(60)]) < 0.5
 
 
 def test_among_lookalikes_the_demonstrator_uses_sender_date_and_order_as_asked() -> None:
