@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from art_gym.envs.mail.env import EmailEnv
 
 
-_GOOD_QUERY = 0.3  # how often the demonstrator searches the identifying words; otherwise three words in a row
+_GOOD_QUERY = 0.7  # how often the demonstrator searches the identifying words; otherwise three words in a row
+_GOOD_QUERY_FOR_A_MAIL = 0.3  # the same at difficulty 1, where more would leave little to learn
 _BEST_LINE = 0.7  # how often it selects a line with the most matched words
 _MORE_CALLS = 0.12  # how often it reads or searches again before it ends
 _LOOKALIKES = 2  # the difficulty at which sender, month, first or last decide between mails
-_TWO_MAILS = 4  # the difficulty at which an answer takes two mails
-_NARROWED_QUERY, _FIRST_OR_LAST = 0.7, 0.9  # the first two shares there, where chance succeeds less often
+_FIRST_OR_LAST = 0.9  # how often it takes the first or last of them, as asked
 _LAST = re.compile(r"\b(?:last|ended)\b")
 _FULL_NAME = re.compile(r"[A-Z]\w+ [A-Z]\w+")
 _DATE = re.compile(rf"(?:(\d+) )?({'|'.join(MONTHS)}) (\d{{4}})")
@@ -114,14 +114,14 @@ def scripted(env: EmailEnv, rng: np.random.Generator) -> Iterator[str]:
 def demonstrator(env: EmailEnv, rng: np.random.Generator) -> Iterator[str]:
     """A noisy agent to learn the tools from: right often enough to hold good behaviour, wrong often enough.
 
-    It knows which words of the question identify the mail and searches them in a third of its tries.
-    Otherwise it searches any three content words in a row. It often selects a line that is not the best.
-    Among look-alikes it searches well in seven of ten tries, by sender and dates if the question names them,
+    It knows which words of the question identify the mail, and searches them in three of ten tries at
+    difficulty 1, in seven of ten at the others; otherwise any three content words in a row. It often selects
+    a line that is not the best. Among look-alikes it searches by sender and dates if the question names them,
     and takes the oldest or newest line as asked. It never knows which mail is right.
 
     A question for a fact it answers rightly once it has read where the answer stands, or has seen that no
-    mail has the identifying words; else it guesses as the others do. If it takes two mails, it
-    searches well in seven of ten tries, for the words of the one and then of the other.
+    mail has the identifying words; else it guesses as the others do. If the answer takes two mails, it
+    searches for the words of the one and then of the other.
     """
     if env.task.data["kind"] != "known_item":
         yield from _demonstrated_answer(env, rng)
@@ -211,7 +211,7 @@ def _noisy_search(env: EmailEnv, rng: np.random.Generator, words: Sequence[str] 
     good = [word for word in query_words(env.task.prompt) if word in known]
     start = int(rng.integers(max(1, len(content) - 2)))
     arguments: dict[str, object] = {"query": " ".join(content[start : start + 3])}
-    if good and rng.random() < (_NARROWED_QUERY if level in (_LOOKALIKES, _TWO_MAILS) else _GOOD_QUERY):
+    if good and rng.random() < (_GOOD_QUERY_FOR_A_MAIL if level == 1 else _GOOD_QUERY):
         narrow = level == _LOOKALIKES
         arguments = _narrowed(good, env.task.prompt) if narrow else {"query": " ".join(words or good)}
     return env.tools["search"].render(arguments)
