@@ -1,15 +1,16 @@
 """Pre-train ``art-tiny``, the embedded model: it knows the mail tools and copies well, but decides badly.
 
-Three things are learned at once, and each fails without the others: to read mail (tokens of the transcripts
-are predicted, at a small weight), to copy (in every batch, runs of random tokens that are repeated word for
-word), and to call tools as a deliberately noisy demonstrator does. The demonstrator searches for the right
-words in a third of its episodes and often picks the wrong line, so the base succeeds now and then, which is
-what GRPO needs to begin.
+First it learns to copy: runs of random tokens that are repeated word for word. That takes a minute alone, and
+far longer beside anything else. Then it goes on copying, reads mail (tokens of the transcripts are predicted,
+at a small weight), and calls tools as a deliberately noisy demonstrator does, on questions of all
+difficulties. The demonstrator often searches for the wrong words and picks the wrong line, so the base
+succeeds now and then, which is what GRPO needs to begin.
 
-The tokenizer has one token a word: a two-layer model copies tokens long before it spells. A date is a token,
-and so are an id such as ``m3`` and a count such as ``2/3``: what belongs together must lie within reach of a
-head that looks back a token or two. Only words outside the vocabulary are spelt, with WordPiece's ``##``
-continuation, and nothing in lower-case ASCII is unknown. Spaces are not tokens; decoding puts them back.
+The tokenizer has one token a word: a small model copies tokens long before it spells. A date is a month and a
+day, a number pairs of digits; an id such as ``m3`` and a count such as ``2/3`` are one token: what belongs
+together must lie within reach of a head that looks back a token or two. Only words outside the vocabulary are
+spelt, with WordPiece's ``##`` continuation, and nothing in lower-case ASCII is unknown. Spaces are not
+tokens; decoding puts them back.
 
 Its worlds have seeds that no evaluation uses. Run it with::
 
@@ -45,8 +46,9 @@ UNKNOWN = "<|unknown|>"
 _SPECIAL = (PAD, UNKNOWN, USER, ASSISTANT, END)
 _MOST_LISTED = 60  # ids m1 … m60 are one token each
 _PIECES = r"\d{4}-\d{2}-\d{2}|\b\d/\d\b|\bm\d{1,2}\b|[a-z]+|\d+(?:[.,:]\d+)*|\n|[^\s\w]|\w"
-# What may be a token as it is: words, dates, counts of matched words ("2/3"), marks.
-_WHOLE = re.compile(r"[a-z]+|\d{4}-\d{2}-\d{2}|\d/\d|[^\w\s]")
+_YEARS = range(2022, 2027)  # of the generated mail, and one more on each side
+# What may be a token as it is: words, counts of matched words ("2/3"), marks.
+_WHOLE = re.compile(r"[a-z]+|\d/\d|[^\w\s]")
 # How decoded text is closed up: (spaced as the decoder leaves it, as people write it).
 _CLOSE_UP = (
     (r' ?\( " ?', '("'), (r' ?" \)', '")'), (r' ?" , ', '", '), (r' = " ?', '="'), (r" = ", "="),
@@ -61,22 +63,28 @@ class Recipe:
 
     world_seeds: tuple[int, ...] = tuple(range(1001, 1025))
     """Generated worlds to play in; evaluations use small seeds."""
-    difficulty: int = 1
-    episodes: int = 24_000
+    shares: tuple[tuple[int, float], ...] = ((1, 0.3), (2, 0.25), (3, 0.37), (4, 0.08))
+    """Which share of the demonstrations is of which difficulty."""
+    episodes: int = 20_000
     """Demonstrations to learn from."""
     seed: int = 7
     hidden_size: int = 128
-    layers: int = 2
+    layers: int = 4
     heads: int = 4
     vocabulary_size: int = 4_000
-    steps: int = 1_300
-    whole: int = 20
-    """Whole demonstrations in a batch."""
-    openings: int = 24
-    """Demonstrations cut after the first reply in a batch: five of them cost as much as one whole."""
+    copying_steps: int = 350
+    """Steps of copying alone."""
+    copying_rate: float = 3e-3
+    """Their learning rate."""
+    steps: int = 2_000
+    """Steps of everything."""
+    learning_rate: float = 2e-3
+    whole_tokens: int = 6_000
+    """Tokens of whole demonstrations in a batch."""
+    opening_tokens: int = 1_000
+    """Tokens of demonstrations that are cut after the first reply."""
     exercises: int = 16
     """Copying exercises in a batch."""
-    learning_rate: float = 2e-3
     copy_length: int = 72
     """Tokens of one copying exercise."""
     copy_weight: float = 0.5
@@ -96,10 +104,16 @@ class _Transcript:
 
 def play_demonstrations(recipe: Recipe) -> Iterator[_Transcript]:
     """Play the demonstrator over the recipe's worlds, worlds in turn."""
-    envs = [gym.make(_ENV, world_seed=s, difficulty=recipe.difficulty) for s in recipe.world_seeds]
+    levels, shares = zip(*recipe.shares, strict=True)
+    drawn = np.random.default_rng(recipe.seed).choice(levels, size=recipe.episodes, p=shares)
+    envs = {
+        (world, level): gym.make(_ENV, world_seed=world, difficulty=level)
+        for world in recipe.world_seeds
+        for level in levels
+    }
     seeds = np.random.SeedSequence(recipe.seed).spawn(recipe.episodes)
     for number, seed in enumerate(seeds):
-        env = envs[number % len(envs)]
+        env = envs[recipe.world_seeds[number % len(recipe.world_seeds)], int(drawn[number])]
         observation, info = env.reset(seed=int(seed.generate_state(1)[0]))
         plain: Any = env.unwrapped
         act = plain.teachers["demonstrator"](plain, np.random.default_rng(seed))
@@ -148,7 +162,7 @@ def demonstration_loss(
             spoken[row, start : len(ids)] = recipe.ending_weight
     sampled = torch.from_numpy(rng.random((len(batch), length)) < recipe.read_share)
     # Causal attention never looks right, so padding on the right needs no mask.
-    hidden = model.model(input_ids=tokens[:, :-1]).last_hidden_state
+    hidden = _hidden(model, tokens[:, :-1])
     read = (there & sampled & (spoken == 0)).float()
     total = torch.zeros(())
     for weights, share in ((spoken, 1.0), (read, recipe.read_weight)):
@@ -158,6 +172,13 @@ def demonstration_loss(
         losses = functional.cross_entropy(logits, targets, reduction="none")
         total = total + share * (losses * weight[chosen]).sum() / weight.sum()
     return total
+
+
+def _hidden(model: LlamaForCausalLM, tokens: torch.Tensor) -> torch.Tensor:
+    """The last hidden states, computed in bfloat16: on CPUs that have it this takes half the time."""
+    with torch.autocast("cpu", torch.bfloat16):
+        states: torch.Tensor = model.model(input_ids=tokens).last_hidden_state
+    return states.float()
 
 
 def copying_loss(
@@ -172,7 +193,7 @@ def copying_loss(
         row[:] = np.resize(rng.integers(first, vocabulary, size=period), length)
         known[period + 1 :] = True  # the first token said again cannot be foreseen
     ids, targets = torch.from_numpy(tokens), torch.from_numpy(repeated[:, 1:])
-    hidden = model.model(input_ids=ids[:, :-1]).last_hidden_state
+    hidden = _hidden(model, ids[:, :-1])
     return functional.cross_entropy(model.lm_head(hidden[targets]), ids[:, 1:][targets])
 
 
@@ -189,19 +210,30 @@ def pretrain(recipe: Recipe, out: Path) -> None:
     mean = sum(len(ids) for ids, _ in whole) / len(whole)
     print(f"{len(whole)} demonstrations, {mean:.0f} tokens each, {len(tokenizer)} words", flush=True)
     model = _model(recipe, tokenizer)
-    adam = {"lr": recipe.learning_rate, "betas": (0.9, 0.95), "weight_decay": 0.01}
-    optimizer = torch.optim.AdamW(model.parameters(), **adam)
-    batches = zip(_batches(whole, recipe.whole, rng), _batches(openings, recipe.openings, rng), strict=False)
-    for step, pair in zip(range(recipe.steps), batches, strict=False):
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.01)
+    pad, first = int(tokenizer.pad_token_id), len(tokenizer.all_special_ids)
+
+    def learn(loss: torch.Tensor, rate: float) -> None:
         for group in optimizer.param_groups:
-            group["lr"] = recipe.learning_rate * _schedule(step, recipe.steps)
-        pad = int(tokenizer.pad_token_id)
-        said = [demonstration_loss(model, batch, pad, recipe, rng) for batch in pair]
-        copied = copying_loss(model, recipe, len(tokenizer.all_special_ids), rng)
+            group["lr"] = rate
         optimizer.zero_grad()
-        (said[0] + said[1] + recipe.copy_weight * copied).backward()  # type: ignore[no-untyped-call]
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
+
+    for step in range(recipe.copying_steps):
+        loss = copying_loss(model, replace(recipe, exercises=24), first, rng)
+        learn(loss, recipe.copying_rate * min(1.0, (step + 1) / 100))
+    batches = zip(
+        _batches(whole, recipe.whole_tokens, rng),
+        _batches(openings, recipe.opening_tokens, rng),
+        strict=False,
+    )
+    for step, pair in zip(range(recipe.steps), batches, strict=False):
+        said = [demonstration_loss(model, batch, pad, recipe, rng) for batch in pair]
+        copied = copying_loss(model, recipe, first, rng)
+        loss = said[0] + said[1] + recipe.copy_weight * copied
+        learn(loss, recipe.learning_rate * (1 - 0.95 * step / recipe.steps))
         if step % 100 == 0 or step == recipe.steps - 1:
             minutes = (time.process_time() - started) / 60
             losses = f"whole {said[0]:.3f}  openings {said[1]:.3f}  copying {copied:.3f}"
@@ -213,20 +245,20 @@ def pretrain(recipe: Recipe, out: Path) -> None:
     (out / "made_by.json").write_text(json.dumps(made, indent=2) + "\n")
 
 
-def _schedule(step: int, steps: int) -> float:
-    """The learning rate's factor: up in a line, down in a line."""
-    return min(1.0, (step + 1) / 100) * (1 - 0.95 * step / steps)
-
-
-def _batches(data: Sequence[_Encoded], size: int, rng: np.random.Generator) -> Iterator[list[_Encoded]]:
-    """Batches for ever, each of members of about one length, so that little is padding."""
+def _batches(data: Sequence[_Encoded], tokens: int, rng: np.random.Generator) -> Iterator[list[_Encoded]]:
+    """Batches of so many tokens for ever, each of members of about one length, so that little is padding."""
     while True:
         order = rng.permutation(len(data))
         batches = []
-        for start in range(0, len(order), 16 * size):
-            some = (data[index] for index in order[start : start + 16 * size])
-            pool = sorted(some, key=lambda encoded: len(encoded[0]))
-            batches += [pool[at : at + size] for at in range(0, len(pool) - size + 1, size)]
+        for start in range(0, len(order), 256):
+            some = (data[index] for index in order[start : start + 256])
+            batch: list[_Encoded] = []
+            for member in sorted(some, key=lambda encoded: len(encoded[0])):
+                if batch and (len(batch) + 1) * len(member[0]) > tokens:
+                    batches.append(batch)
+                    batch = []
+                batch.append(member)
+            batches.append(batch)
         for number in rng.permutation(len(batches)):
             yield batches[number]
 
@@ -260,6 +292,10 @@ def build_tokenizer(texts: Iterable[str], *, vocabulary_size: int) -> PreTrained
     symbols = list(string.ascii_lowercase + string.digits + string.punctuation + "\n")
     inner = string.ascii_lowercase + string.digits + "-.,:"
     fixed = [*_SPECIAL, *symbols, *(f"##{symbol}" for symbol in inner)]
+    fixed += [f"{year}-{month:02d}" for year in _YEARS for month in range(1, 13)]
+    fixed += [f"##-{day:02d}" for day in range(1, 32)]
+    fixed += [str(number) for number in (*range(10, 100), *_YEARS)]
+    fixed += [f"##{number:02d}" for number in range(100)]
     fixed += [f"m{number}" for number in range(1, _MOST_LISTED + 1)]
     fixed += [f"{matched}/{words}" for words in range(1, 10) for matched in range(words + 1)]
     if vocabulary_size < len(fixed):

@@ -19,21 +19,30 @@ TEXTS = [
     'search("budget falcon") 5 mails:\n2024-03-12 | Anna Berg | Falcon budget | … | 3/3 | m1',
     "answer select",
 ]
-SMALL = Recipe(world_seeds=(1001,), episodes=40, steps=6, whole=4, openings=4, exercises=2, hidden_size=32)
+SMALL = Recipe(
+    world_seeds=(1001,),
+    episodes=40,
+    copying_steps=2,
+    steps=4,
+    whole_tokens=1_500,
+    opening_tokens=200,
+    exercises=2,
+    hidden_size=32,
+)
 
 
 @pytest.mark.parametrize(
     "text", ['search("budget falcon", sender="anna")', 'answer("1,400.50", sources=["m1"])', "Zoé's ÉCLAIR"]
 )
 def test_calls_survive_the_trip_through_tokens(text: str) -> None:
-    tokenizer = build_tokenizer(TEXTS, vocabulary_size=400)
+    tokenizer = build_tokenizer(TEXTS, vocabulary_size=800)
     wanted = "zoe ' s eclair" if text.startswith("Zoé") else text
     assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == wanted
 
 
-def test_words_dates_and_ids_are_one_token_and_nothing_in_ascii_is_unknown() -> None:
-    tokenizer = build_tokenizer(TEXTS, vocabulary_size=400)
-    assert tokenizer.tokenize("Falcon 2024-03-12 m7") == ["falcon", "2024-03-12", "m7"]
+def test_words_months_and_ids_are_one_token_and_nothing_in_ascii_is_unknown() -> None:
+    tokenizer = build_tokenizer(TEXTS, vocabulary_size=800)
+    assert tokenizer.tokenize("Falcon 2024-03-12 m7 9210") == ["falcon", "2024-03", "##-12", "m7", "92", "##10"]
     with pytest.raises(ValueError, match="vocabulary_size must be at least"):
         build_tokenizer(TEXTS, vocabulary_size=50)
     everything = "".join(map(chr, range(32, 127))) + " unheardof 98,765.4"
