@@ -50,7 +50,9 @@ def evaluation_starts(
 ) -> list[EpisodeSpec]:
     """Return the starts of an evaluation: task k of the split for episode k, repeated after the last task.
 
-    An environment without tasks, or with one that it plays by default, is played from different seeds.
+    Fewer episodes than tasks are a part of the split in a fixed random order: tasks are often listed by kind
+    or difficulty, and the first of them would not be like the rest. An environment without tasks, or with one
+    that it plays by default, is played from different seeds.
 
     Args:
         env: The environment; its ``tasks`` are used if it has them.
@@ -71,6 +73,8 @@ def evaluation_starts(
     name = evaluation_split(env, split)
     tasks = [] if name is None else [task.id for task in env.unwrapped.tasks.split(name)]  # type: ignore[attr-defined]
     count = episodes or len(tasks) or DEFAULT_EPISODES
+    if count < len(tasks):
+        tasks = [tasks[k] for k in np.random.default_rng(0).permutation(len(tasks))]
     starts = []
     for k in range(count):
         options = {"task": tasks[k % len(tasks)]} if tasks else None

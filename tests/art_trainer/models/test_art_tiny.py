@@ -42,7 +42,14 @@ def test_calls_survive_the_trip_through_tokens(text: str) -> None:
 
 def test_words_months_and_ids_are_one_token_and_nothing_in_ascii_is_unknown() -> None:
     tokenizer = build_tokenizer(TEXTS, vocabulary_size=800)
-    assert tokenizer.tokenize("Falcon 2024-03-12 m7 9210") == ["falcon", "2024-03", "##-12", "m7", "92", "##10"]
+    assert tokenizer.tokenize("Falcon 2024-03-12 m7 9210") == [
+        "falcon",
+        "2024-03",
+        "##-12",
+        "m7",
+        "92",
+        "##10",
+    ]
     with pytest.raises(ValueError, match="vocabulary_size must be at least"):
         build_tokenizer(TEXTS, vocabulary_size=50)
     everything = "".join(map(chr, range(32, 127))) + " unheardof 98,765.4"

@@ -51,6 +51,14 @@ def test_episode_k_plays_task_k_and_begins_again_after_the_last():
     assert starts != evaluation_starts(env, episodes=8, seed=4)
 
 
+def test_a_part_of_a_split_is_not_its_first_tasks_and_the_same_for_every_seed():
+    parts = [
+        [one.options["task"] for one in evaluation_starts(make_echo(), episodes=3, seed=s)] for s in (0, 1)
+    ]
+    assert parts[0] == parts[1] != ["test-0", "test-1", "test-2"]
+    assert len(set(parts[0])) == 3
+
+
 def test_the_split_is_test_unless_another_is_asked_for_or_there_are_no_tasks():
     env = make_echo()
     assert evaluation_split(env, None) == "test"
