@@ -60,9 +60,9 @@ class Claim:
 
 
 CLAIMS = {
-    "email": Claim("art/Email-v0", "success", "bm25", 0.35, 0.25, 0.25, above=1.0, seconds=300),
-    # Imitation alone comes to the scripted searcher, or past it. An hour a seed on one core.
-    "email-smollm2": Claim("art/Email-v0", "success", "scripted", 0.14, 0.08, 0.18, above=1.5, seconds=3600),
+    "email": Claim("art/Email-v0", "success", "scripted", 0.6, 0.5, 0.6, above=2.5, seconds=300),
+    # Imitation alone comes past the scripted searcher. An hour a seed on one core.
+    "email-smollm2": Claim("art/Email-v0", "success", "scripted", 0.14, 0.08, 0.14, above=2.0, seconds=3600),
     # What GRPO adds to an imitated player is about as large as what 192 games leave uncertain.
     "2048": Claim(
         "art/2048-v0", "reward", "left-down-right-down", -np.inf, -np.inf, 0, above=1.1, seconds=600
