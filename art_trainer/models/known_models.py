@@ -52,7 +52,7 @@ class KnownModel:
 
 
 _ALL = (
-    KnownModel(art_tiny.NAME, "knows the mail environment's tools, nothing else", 854_144, "Apache-2.0"),
+    KnownModel(art_tiny.NAME, "knows the mail environment's tools, nothing else", 1_239_552, "Apache-2.0"),
     KnownModel(
         "smollm2",
         "SmolLM2-135M-Instruct by Hugging Face, from 4-bit weights (Q4_1)",

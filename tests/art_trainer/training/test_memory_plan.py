@@ -228,7 +228,7 @@ def test_a_dry_run_needs_and_writes_no_weights(tmp_path: Path, monkeypatch: pyte
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     assert "scratch on" in dry_run("--env", ENV, "--model", "scratch", "--history-window", 1)
-    assert "854,144 parameters" in dry_run()
+    assert "1,239,552 parameters" in dry_run()
     assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
 
 
