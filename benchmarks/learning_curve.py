@@ -132,7 +132,7 @@ def _outcome(claim: Claim, seed: int, before: Evaluation, after: Evaluation, sec
 def plot(
     claim: Claim, runs: Sequence[RunFolder], outcomes: Sequence[Outcome], baselines: dict[str, float]
 ) -> str:
-    """Training curves, the held-out tasks as bars before and after them, baselines as dashed lines."""
+    """Training curves, the held-out tasks as bars before and after, the best baseline as a dashed line."""
     curves = [[row[claim.measure] for row in run.metrics().records if claim.measure in row] for run in runs]
     last = max(map(len, curves))
     apart = last / 40
@@ -141,8 +141,8 @@ def plot(
     y_range = (0, 1) if claim.measure == "success" else (min(values), max(values))
     panel = Panel(claim.env, "training step", claim.measure, (0, last * 1.2), y_range)
     panel.legend([(f"seed {one.seed}", colour) for one, colour in zip(outcomes, COLORS, strict=False)])
-    for name, value in baselines.items():
-        end = last + apart * (1 + len(runs))  # the names stand to the right of the bars
+    for value, name in sorted((value, name) for name, value in baselines.items())[-1:]:
+        end = last + apart * (1 + len(runs))  # the name stands to the right of the bars
         panel.line([0, end], [value, value], COLORS[-1], dashed=True)
         panel.label(end, value, name, COLORS[-1])
     for place, (curve, one, colour) in enumerate(zip(curves, outcomes, COLORS, strict=False)):
