@@ -240,7 +240,7 @@ class GRPOConfig:
     eval_steps: Whole = 0
     """Evaluate every N steps, before the first and after the last; 0: never."""
     eval_episodes: Count = 128
-    """Episodes in each evaluation: always the same held-out tasks and seeds."""
+    """Episodes in each evaluation: always the same seeds and held-out tasks, part of a larger split."""
     eval_split: str | None = None
     """Split of the evaluation tasks; ``None``: ``"validation"``, else ``"test"`` if there is one."""
     eval_temperature: Amount = 0.0

@@ -141,10 +141,11 @@ def plot(
     y_range = (0, 1) if claim.measure == "success" else (min(values), max(values))
     panel = Panel(claim.env, "training step", claim.measure, (0, last * 1.2), y_range)
     panel.legend([(f"seed {one.seed}", colour) for one, colour in zip(outcomes, COLORS, strict=False)])
-    for value, name in sorted((value, name) for name, value in baselines.items())[-1:]:
+    if baselines:
+        best = max(baselines, key=baselines.__getitem__)
         end = last + apart * (1 + len(runs))  # the name stands to the right of the bars
-        panel.line([0, end], [value, value], COLORS[-1], dashed=True)
-        panel.label(end, value, name, COLORS[-1])
+        panel.line([0, end], [baselines[best]] * 2, COLORS[-1], dashed=True)
+        panel.label(end, baselines[best], best, COLORS[-1])
     for place, (curve, one, colour) in enumerate(zip(curves, outcomes, COLORS, strict=False)):
         panel.line(range(1, len(curve) + 1), smoothed(curve), colour)
         for at, found in ((apart * place, one.before), (last + apart * (1 + place), one.after)):

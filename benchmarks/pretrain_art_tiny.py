@@ -76,6 +76,8 @@ class Recipe:
     """Steps of copying alone."""
     copying_rate: float = 3e-3
     """Their learning rate."""
+    copying_exercises: int = 24
+    """Copying exercises in a batch of them."""
     steps: int = 2_000
     """Steps of everything."""
     learning_rate: float = 2e-3
@@ -84,7 +86,7 @@ class Recipe:
     opening_tokens: int = 1_000
     """Tokens of demonstrations that are cut after the first reply."""
     exercises: int = 16
-    """Copying exercises in a batch."""
+    """Copying exercises in a batch of everything."""
     copy_length: int = 72
     """Tokens of one copying exercise."""
     copy_weight: float = 0.5
@@ -222,7 +224,7 @@ def pretrain(recipe: Recipe, out: Path) -> None:
         optimizer.step()
 
     for step in range(recipe.copying_steps):
-        loss = copying_loss(model, replace(recipe, exercises=24), first, rng)
+        loss = copying_loss(model, replace(recipe, exercises=recipe.copying_exercises), first, rng)
         learn(loss, recipe.copying_rate * min(1.0, (step + 1) / 100))
     batches = zip(
         _batches(whole, recipe.whole_tokens, rng),

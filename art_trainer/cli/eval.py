@@ -65,7 +65,8 @@ def eval_(
     Flags:
         policy: What to evaluate: folder of a run or checkpoint, Hugging Face name or path, openai:MODEL@URL
             (its key from OPENAI_API_KEY), a baseline (or baseline:NAME), or one of `art-trainer models`.
-        episodes: Number of starts. [default: every task of the split once]
+        episodes: Number of starts; fewer than tasks play a fixed random part of the split. [default: every
+            task of the split once]
         samples: Attempts at each start, for pass@k.
         temperature: Sampling temperature; 0 is greedy.
         seed: The same seed gives the same tasks and episodes.
