@@ -56,6 +56,7 @@ LossType = Literal["dapo", "grpo", "dr_grpo", "bnpo", "cispo"]
 ImportanceLevel = Literal["token", "sequence"]
 CorrectionMode = Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
 StepStates = Literal["snapshot", "observation"]
+TaskSampling = Literal["uniform", "thompson"]
 Schedule = Literal["linear", "cosine", "constant"]
 ReferenceDtype = Literal["model", "bfloat16", "float32"]
 Sharding = Literal["none", "fsdp2"]
@@ -84,6 +85,9 @@ class GRPOConfig:
 
     num_generations: Count = 8
     """Attempts at one task: the group size. The group's mean reward is the baseline."""
+    num_branches: Whole = 0
+    """Attempts of a group that begin in the middle of another one, before its least likely replies, see
+    :mod:`art_trainer.rollout.branching`; 0: all begin at the start."""
     groups_per_step: Count = 32
     """Groups per step. A step's batch has ``groups_per_step * num_generations`` episodes."""
     max_completion_length: Count = 512
@@ -110,6 +114,9 @@ class GRPOConfig:
     :func:`art_trainer.inference.sampling.penalize_repetition`; 1 switches it off. It counts as a filter."""
     stop_strings: Texts = ()
     """Texts that end a reply, such as ``</tool_call>``; they stay in it."""
+    task_sampling: TaskSampling = "uniform"
+    """Which training tasks come next: all alike, or ``"thompson"``: those solved in about half of the
+    attempts, by a posterior of each task's success, see :mod:`art_trainer.training.task_sampler`."""
     train_split: str | None = None
     """Split of the training tasks; ``None``: ``"train"`` if the environment has it."""
 
@@ -372,6 +379,11 @@ def _check_correction(config: GRPOConfig) -> None:
         "moved, or max_staleness to 0",
     )
     _refuse(
+        config.max_staleness and config.task_sampling != "uniform",
+        f"max_staleness is {config.max_staleness}, so tasks are announced before the attempts that "
+        f"task_sampling {config.task_sampling!r} goes by: set it to 'uniform', or max_staleness to 0",
+    )
+    _refuse(
         corrects and mode.endswith("truncate") and low is None and high is None,
         f"importance_sampling_mode is {mode!r}, but there is nothing to truncate at: set "
         "importance_sampling_clip_max (3.0)",
@@ -409,6 +421,16 @@ def _check_groups(config: GRPOConfig) -> None:
         config.num_generations < 2 and not config.has_critic,
         "num_generations is 1, but GRPO's baseline is the mean over a group: set at least 2, or "
         "advantage_estimator to 'gae', whose baseline is a value head",
+    )
+    _refuse(
+        config.num_branches >= config.num_generations,
+        f"num_branches is {config.num_branches}, but num_generations is {config.num_generations}: set it "
+        "lower, for one attempt has to begin at the start",
+    )
+    _refuse(
+        config.num_branches and config.advantage_estimator not in ("group", "reward_to_go"),
+        f"num_branches is {config.num_branches}, but advantage_estimator {config.advantage_estimator!r} "
+        "knows no branches: set 'group' or 'reward_to_go'",
     )
     _refuse(
         config.steps_per_generation > config.groups_per_step,

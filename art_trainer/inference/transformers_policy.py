@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ class _State:
     """A conversation's tokens, and what the decoder has computed of them."""
 
     sequence: TokenSequence
-    history: TokenHistoryBuilder = field(default_factory=TokenHistoryBuilder)
+    history: TokenHistoryBuilder
 
 
 class TransformersPolicy(TrainablePolicy):
@@ -139,7 +139,9 @@ class TransformersPolicy(TrainablePolicy):
     def submit(self, conversation: Conversation) -> None:
         """Ask for the next reply; the new observation is encoded here and computed in :meth:`collect`."""
         if conversation.state is None:
-            conversation.state = _State(TokenSequence([], group=conversation.group))
+            history = TokenHistoryBuilder.begun(self.format, conversation.past, conversation.branch_turn)
+            sequence = TokenSequence(list(history.context), group=conversation.group)
+            conversation.state = _State(sequence, history)
             self._live.add(conversation)
         state: _State = conversation.state
         reading = self._read(conversation, state.history)
