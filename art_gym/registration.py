@@ -31,7 +31,6 @@ _ENVS: dict[str, dict[str, Any]] = {
 }
 _GAMES = {
     "art/2048Duel-v0": "art_gym.envs.game_2048.duel:Duel2048Env",
-    "classic/TicTacToe-v0": f"{_ADAPTERS}.tic_tac_toe:TicTacToe",
 }
 
 PLUGIN_GROUP: Final = "art_gym.envs"

@@ -1,18 +1,17 @@
-"""Which method learns best? Trains a recipe with each of several settings, over seeds, on held-out tasks.
+"""Which method learns best? Trains tasks with each of several settings, over seeds, and compares.
 
-Each training is one ``art-trainer train`` of its own. The first method is the recipe's; the others are compared
-with it, seed by seed, on the same held-out tasks.
+Each training is one ``art-trainer train`` of its own. The methods are compared with the first one, seed by
+seed, on the same held-out episodes.
 
-    python benchmarks/compare_methods.py credit                 # which advantage estimator, on three tasks
-    python benchmarks/compare_methods.py tasks                  # which training tasks, on mixed levels of mail
-    python benchmarks/compare_methods.py branching              # attempts that branch from others
-    python benchmarks/compare_methods.py credit --keep FOLDER   # continues there: what is finished is not repeated
-    python benchmarks/compare_methods.py credit --check         # exits 1 if a method beats the recipe's
+    python benchmarks/compare_methods.py credit       # advantage estimators, on three environments
+    python benchmarks/compare_methods.py tasks        # which training tasks come next, on a mix of levels
+    python benchmarks/compare_methods.py branching    # attempts that begin in the middle of others
+    python benchmarks/compare_methods.py credit --keep FOLDER    # goes on there, after Ctrl-C too
+    python benchmarks/compare_methods.py credit --check    # exits 1 if a method beats the first one for sure
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import resource
 import sys
@@ -27,34 +26,22 @@ import numpy as np
 
 from art_trainer.rollout.evaluate import Evaluation, compare
 from art_trainer.tracking.run_dir import AFTER, BEFORE, RunFolder
-
-
-@dataclass(frozen=True)
-class Task:
-    """What is learned."""
-
-    words: str
-    """For ``art-trainer train``."""
-    measure: str = "success"
-    """``"success"`` (a share) or ``"reward"``."""
-    skipped: tuple[str, ...] = ()
-    """Methods that make no sense for it."""
+from art_trainer.types import Interval
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Methods to compare on some tasks."""
+    """Methods to compare: each mapping is from a name to words for ``art-trainer train``."""
 
-    tasks: Mapping[str, Task]
+    tasks: Mapping[str, str]
     methods: Mapping[str, str]
-    """By name words for ``art-trainer train``; the first is the one that others are compared with."""
+    """The first is the one that the others are compared with."""
     seeds: int
 
 
-MAIL = Task("--recipe email --env-args difficulty=2")
 EXPERIMENTS = {
     "credit": Experiment(
-        {"email, level 2": MAIL, "coding, level 0": Task("--recipe coding")},
+        {"email": "--recipe email --env-args difficulty=2", "coding": "--recipe coding"},
         {
             "group": "--set advantage_estimator=group",
             "leave_one_out": "--set advantage_estimator=leave_one_out",
@@ -66,34 +53,110 @@ EXPERIMENTS = {
     ),
 }
 _T = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
-"""By seeds the 97.5% point of Student's distribution, for the interval of a mean over so many."""
+"""By the number of seeds the 97.5% point of Student's distribution."""
 
 
-@dataclass(frozen=True)
-class Trained:
-    """One training."""
-
-    before: Evaluation
-    after: Evaluation
-    tokens: float
-    """Sampled in training."""
-
-    def value(self, measure: str) -> float:
-        """The measure after training."""
-        found = self.after.success if measure == "success" else self.after.reward
-        assert found is not None
-        return found.value
-
-
-def train(words: Sequence[str], seed: int, folder: Path, threads: int | None) -> Trained:
+def train(words: Sequence[str], folder: Path, threads: int | None) -> RunFolder:
     """Train in a process of its own, unless the folder holds the finished run."""
     run = RunFolder(folder)
     if run.evaluation(AFTER) is None:
         log = folder.with_name(f"{folder.name}.log")
-        command = ["train", *words, "--seed", str(seed), "--set", "baselines=[]", "--output-dir", str(folder)]
-        harness.art_trainer(command, log, threads=threads)
-    before, after = run.evaluation(BEFORE), run.evaluation(AFTER)
-    assert before is not None
-    assert after is not None
-    tokens = sum(row.get("num_tokens", 0.0) for row in run.metrics().records)
-    return Trained(before, after, tokens)
+        harness.art_trainer(["train", *words, "--output-dir", str(folder)], log, threads=threads)
+    print(f"{folder.name}: {_measured(_evaluation(run, AFTER)).value:.3f}", flush=True)
+    return run
+
+
+def _evaluation(run: RunFolder, name: str) -> Evaluation:
+    found = run.evaluation(name)
+    assert found is not None
+    return found
+
+
+def _measured(evaluation: Evaluation) -> Interval:
+    """The success, or the reward of games that are played for points."""
+    found = evaluation.reward if "2048" in evaluation.env_id else evaluation.success
+    assert found is not None
+    return found
+
+
+def difference(first: Sequence[RunFolder], second: Sequence[RunFolder]) -> Interval:
+    """How much better the second is after training: the mean over the seeds, with Student's 95% interval.
+
+    Each seed's difference is on equal episodes; the interval is over seeds, so the luck of training is in it.
+    """
+    found = []
+    for one, other in zip(first, second, strict=True):
+        comparison = compare(_evaluation(one, AFTER), _evaluation(other, AFTER))
+        pair = comparison.reward if "2048" in _evaluation(one, AFTER).env_id else comparison.success
+        assert pair is not None
+        found.append(pair.value)
+    spread = float(np.std(found, ddof=1)) if len(found) > 1 else np.inf
+    half = _T.get(len(found), np.inf) * spread / len(found) ** 0.5
+    mean = float(np.mean(found))
+    return Interval(mean, mean - half, mean + half, len(found))
+
+
+def report(task: str, runs: Mapping[str, Sequence[RunFolder]]) -> tuple[dict[str, object], list[str]]:
+    """Print a task's table; return its figures, and the methods that are better than the first for sure."""
+    first = next(iter(runs))
+    points = "2048" in _evaluation(runs[first][0], AFTER).env_id
+    shown = "{:,.0f}".format if points else "{:.1%}".format
+    rows, figures, beaten = [], dict[str, object](), list[str]()
+    for method, of_seeds in runs.items():
+        before, after = (
+            [_measured(_evaluation(run, when)).value for run in of_seeds] for when in (BEFORE, AFTER)
+        )
+        against = difference(runs[first], of_seeds)
+        versus = f"{shown(against.value)} [{shown(against.low)}, {shown(against.high)}]"
+        tokens = np.mean(
+            [sum(row.get("num_tokens", 0.0) for row in run.metrics().records) for run in of_seeds]
+        )
+        cells = [" ".join(map(shown, before)), " ".join(map(shown, after)), shown(float(np.mean(after)))]
+        rows.append([method, *cells, "" if method == first else versus, f"{tokens:,.0f}"])
+        interval = [against.value, against.low, against.high]
+        figures[method] = {"before": before, "after": after, "difference": interval, "tokens": float(tokens)}
+        if method != first and against.low > 0:
+            beaten.append(f"{task}: {method} is better than {first}, by {versus}")
+    headings = ("method", "before, by seed", "after, by seed", "mean", f"against {first} [95%]", "tokens")
+    harness.show(task, headings, rows)
+    return figures, beaten
+
+
+def main() -> int:
+    """Command line."""
+    parser = harness.parser(__doc__, quick="one seed and two steps: shows that it runs")
+    parser.add_argument("experiment", choices=EXPERIMENTS)
+    parser.add_argument("--seeds", type=int, help="how many seeds to train")
+    parser.add_argument("--at-once", type=int, default=1, help="trainings at the same time, a core each")
+    parser.add_argument("--keep", type=Path, help="keep the run folders here")
+    arguments = parser.parse_args()
+    experiment = EXPERIMENTS[arguments.experiment]
+    seeds = range(1 if arguments.quick else arguments.seeds or experiment.seeds)
+    small = "--max-steps 2 --eval-episodes 8 --set warm_start_episodes=10" if arguments.quick else ""
+    threads = 1 if arguments.at_once > 1 else None
+    with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(arguments.at_once) as pool:
+        root = arguments.keep or Path(temporary)
+        root.mkdir(parents=True, exist_ok=True)
+        # Seeds first, so that an interrupted comparison has all methods of some seeds.
+        plan = list(itertools.product(seeds, experiment.tasks, experiment.methods))
+
+        def one(job: tuple[int, str, str]) -> RunFolder:
+            seed, task, method = job
+            words = f"{experiment.tasks[task]} {experiment.methods[method]} --set baselines=[] {small}"
+            return train([*words.split(), "--seed", str(seed)], root / f"{task}-{method}-{seed}", threads)
+
+        runs = dict(zip(plan, pool.map(one, plan), strict=True))
+        figures: dict[str, object] = {"experiment": arguments.experiment}
+        beaten: list[str] = []
+        for task in experiment.tasks:
+            by_method = {name: [runs[seed, task, name] for seed in seeds] for name in experiment.methods}
+            figures[task], found = report(task, by_method)
+            beaten += found
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    figures["cpu_seconds"] = used.ru_utime + used.ru_stime
+    print(f"CPU-seconds in all: {figures['cpu_seconds']:.0f}")
+    return harness.finish(arguments, figures, beaten, f"{len(runs)} trainings compared")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -23,6 +23,10 @@ from art_gym.terminal import visible
 from art_gym.tools import Outcome, tool
 
 _NUMBERS = {name: number for number, name in enumerate(ACTIONS)}
+
+_openings: dict[Hashable, tuple[int, int]] = {}
+"""Boards after openings, with their numbers of tiles: the attempts of a group begin alike."""
+_MOST_OPENINGS = 1024
 
 
 class Game2048Env(TextEnv):
@@ -169,7 +173,12 @@ class Game2048Env(TextEnv):
         self._tiles = 2
         self.score = self.moves = self.illegal_moves = 0
         if self.opening_moves:
-            self._play_opening(np.random.default_rng(key))
+            where = (type(self), key, self.options, self.opening_player, self.opening_moves)
+            if where not in _openings:
+                if len(_openings) == _MOST_OPENINGS:
+                    _openings.clear()
+                _openings[where] = self._play_opening(np.random.default_rng(key))
+            self.board, self._tiles = _openings[where]
         self.legal = self.rules.legal(self.board)
         return f"{task.prompt}\n\n{self._words()}"
 
@@ -280,8 +289,12 @@ class Game2048Env(TextEnv):
         }
         return Outcome(words, terms, ends=True, success=self.reached, metrics=metrics)
 
-    def _play_opening(self, rng: np.random.Generator) -> None:
-        """Play the opening player's moves, but none that ends the game or reaches the target."""
+    def _play_opening(self, rng: np.random.Generator) -> tuple[int, int]:
+        """Play the opening player's moves, but none that ends the game or reaches the target.
+
+        Returns:
+            The board, and how many tiles have appeared.
+        """
         moves = int(rng.integers(self.opening_moves + 1))
         player = self.baselines[self.opening_player](self, rng)
         for _ in range(moves):
@@ -289,6 +302,7 @@ class Game2048Env(TextEnv):
             after, _ = self.rules.slide(self.board, _NUMBERS[player("")])
             board = self.rules.spawn(after, self._tile_rng.draw(self._tiles, after))
             if not any(self.rules.legal(board)) or 1 << self.rules.best(board) >= self.options.target:
-                return
+                break
             self.board = board
             self._tiles += 1
+        return self.board, self._tiles

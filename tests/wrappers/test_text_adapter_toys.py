@@ -9,10 +9,8 @@ from art_gym import check_text_env
 from art_gym.wrappers.adapters import frozen_lake
 from art_gym.wrappers.adapters.frozen_lake import FrozenLakeTextEnv, action_values, lake_tasks
 from art_gym.wrappers.text_adapter import TextAdapter
-from art_trainer.cli.run_config import read_recipe
 from art_trainer.inference.scripted_policy import ScriptedPolicy
 from art_trainer.rollout.evaluate import evaluate
-from art_trainer.training.run_settings import Layer, merge_settings
 
 MAKERS: dict[str, Callable[[], TextAdapter]] = {
     "lake": FrozenLakeTextEnv,
@@ -101,9 +99,3 @@ def test_training_may_start_anywhere_from_where_the_goal_can_be_reached() -> Non
 def test_a_wrong_lake_is_refused_as_text(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         FrozenLakeTextEnv(**arguments)
-
-
-def test_the_recipe_of_tic_tac_toe_holds_the_policy_near_the_player_it_began_as() -> None:
-    settings = merge_settings([Layer("recipe", read_recipe("tic-tac-toe"))])
-    assert settings.run.warm_start == "random"
-    assert settings.config.beta > 0

@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 from art_trainer.cli.main import app
 from art_trainer.cli.run_config import gather_settings, read_recipe, recipe_names, recipes_for
 
-SELF_PLAY = ("2048-duel", "tic-tac-toe")
+SELF_PLAY = ("2048-duel",)
 TINY = {
     "max_steps": 1, "groups_per_step": 2, "num_generations": 2, "steps_per_generation": 1, "eval_episodes": 1,
     "warm_start_episodes": 2, "warm_start_epochs": 1, "baselines": "[]", "threads": 1,
@@ -17,7 +17,7 @@ FAST_ENV = {
     "frozen-lake": {"max_turns": 4},
     "2048-duel": {"board_size": 3, "target": 8},
 }
-SLOW = ("2048", "2048-duel", "coding", "coding-smollm2", "email-smollm2", "judge-smollm2", "tic-tac-toe")
+SLOW = ("2048", "2048-duel", "coding", "coding-smollm2", "email-smollm2", "judge-smollm2")
 
 
 @pytest.mark.parametrize(
