@@ -45,8 +45,6 @@ Texts = Annotated[
 AdvantageEstimator = Literal[
     "group",
     "leave_one_out",
-    "reinforce_plus_plus",
-    "reinforce_plus_plus_baseline",
     "reward_to_go",
     "gigpo",
     "gae",
@@ -195,8 +193,7 @@ class GRPOConfig:
     """Lower bound of that weight; ``None``: none."""
     advantage_estimator: AdvantageEstimator = "group"
     """``"group"``: one advantage an attempt, its summed reward against the group's mean (GRPO).
-    ``"leave_one_out"``: against the mean of the others (RLOO). ``"reinforce_plus_plus"``: against the mean of
-    the batch, divided by the batch's standard deviation; with ``"_baseline"`` against the group's first.
+    ``"leave_one_out"``: against the mean of the others (RLOO).
     ``"reward_to_go"``: one a turn, what came after it against the group's mean at that turn; for tasks with
     a reward at every turn, where one number an attempt says little about 500 moves.
     ``"gigpo"``: the attempt's, plus what came after the turn against the other turns that met the same
@@ -332,8 +329,6 @@ class GRPOConfig:
 
 DISCOUNTED = ("reward_to_go", "gigpo", "gae")
 """Estimators that use when a reward came."""
-NORMALISED = ("reinforce_plus_plus", "reinforce_plus_plus_baseline")
-"""Estimators that divide by the batch's standard deviation themselves."""
 _USED_BY = {
     "gamma": DISCOUNTED,
     "step_advantage_weight": ("gigpo",),
@@ -400,11 +395,6 @@ def _check_estimator(config: GRPOConfig) -> None:
             f"advantage_estimator to {' or '.join(map(repr, users))}, or {field.name} to {field.default}",
         )
     _refuse(
-        scale != "none" and estimator in NORMALISED,
-        f"scale_rewards is {scale!r}, but advantage_estimator {estimator!r} divides by the batch's standard "
-        "deviation already: set scale_rewards to 'none'",
-    )
-    _refuse(
         scale == "batch" and estimator == "gigpo",
         "scale_rewards is 'batch', but 'gigpo' compares within groups: set 'none', or 'group' to divide by "
         "each group's standard deviation",
@@ -438,9 +428,9 @@ def _check_groups(config: GRPOConfig) -> None:
         f"({config.groups_per_step}): an optimizer step needs at least one group",
     )
     _refuse(
-        config.dynamic_sampling and config.advantage_estimator in ("gae", "reinforce_plus_plus"),
+        config.dynamic_sampling and config.has_critic,
         f"dynamic_sampling is on, but with advantage_estimator {config.advantage_estimator!r} a group of "
-        "equal rewards teaches too: switch it off, or set the estimator to 'reinforce_plus_plus_baseline'",
+        "equal rewards teaches too: switch it off",
     )
 
 

@@ -4,7 +4,7 @@ Each training is one ``art-trainer train`` of its own. The methods are compared 
 seed, on the same held-out episodes.
 
     python benchmarks/compare_methods.py credit       # advantage estimators, on three environments
-    python benchmarks/compare_methods.py tasks        # which training tasks come next, on a mix of levels
+    python benchmarks/compare_methods.py tasks        # which training tasks come next, on mixed levels
     python benchmarks/compare_methods.py branching    # attempts that begin in the middle of others
     python benchmarks/compare_methods.py credit --keep FOLDER    # goes on there, after Ctrl-C too
     python benchmarks/compare_methods.py credit --check    # exits 1 if a method beats the first one for sure
@@ -12,13 +12,11 @@ seed, on the same held-out episodes.
 
 from __future__ import annotations
 
-import itertools
 import resource
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import harness
@@ -29,29 +27,45 @@ from art_trainer.tracking.run_dir import AFTER, BEFORE, RunFolder
 from art_trainer.types import Interval
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """Methods to compare: each mapping is from a name to words for ``art-trainer train``."""
-
-    tasks: Mapping[str, str]
-    methods: Mapping[str, str]
-    """The first is the one that the others are compared with."""
-    seeds: int
+def settings(first: str, methods: Mapping[str, str]) -> dict[str, str]:
+    """For each method words for ``art-trainer train``, from settings between blanks."""
+    return {
+        name: " ".join([first, *(f"--set {one}" for one in given.split())]) for name, given in methods.items()
+    }
 
 
-EXPERIMENTS = {
-    "credit": Experiment(
-        {"email": "--recipe email --env-args difficulty=2", "coding": "--recipe coding"},
-        {
-            "group": "--set advantage_estimator=group",
-            "leave_one_out": "--set advantage_estimator=leave_one_out",
-            "gigpo": "--set advantage_estimator=gigpo --set gamma=0.95",
-            "reward_to_go": "--set advantage_estimator=reward_to_go",
-            "gae": "--set advantage_estimator=gae",
-        },
-        seeds=3,
-    ),
+CREDIT = {
+    "group": "advantage_estimator=group",
+    "leave_one_out": "advantage_estimator=leave_one_out",
+    "gigpo": "advantage_estimator=gigpo gamma=0.95",
+    "reward_to_go": "advantage_estimator=reward_to_go",
+    "gae": "advantage_estimator=gae",
 }
+# The recipe's discount and scaling, where an estimator takes them. Leaving one out would multiply by 8/7.
+CREDIT_2048 = {
+    "reward_to_go": "advantage_estimator=reward_to_go",
+    "group": "advantage_estimator=group gamma=1.0",
+    "gigpo": "advantage_estimator=gigpo scale_rewards=group",
+    "gae": "advantage_estimator=gae",
+}
+MAIL, GAME = "--recipe email --env-args difficulty=2", "--recipe 2048 --eval-episodes 96"
+MIXED = "--recipe email --env-args difficulty=[1,2,3] --max-steps 40 --eval-episodes 512"
+EXPERIMENTS = {
+    "credit": {
+        "email": settings(MAIL, CREDIT),
+        "coding": settings("--recipe coding", CREDIT),
+        "2048": settings(GAME, CREDIT_2048),
+    },
+    "tasks": {
+        "mixed": settings(MIXED, {"uniform": "", "thompson": "task_sampling=thompson"}),
+    },
+    # A branch samples a part of its attempt: more steps for as many tokens.
+    "branching": {
+        "short": settings(f"{MAIL} --max-steps 20", {"plain": "", "branching": "num_branches=4"}),
+        "2048": settings(GAME, {"reward_to_go": "", "branching": "num_branches=4 max_steps=21"}),
+    },
+}
+"""By name, for each task the methods as words for ``art-trainer train``; the first is compared with."""
 _T = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 """By the number of seeds the 97.5% point of Student's distribution."""
 
@@ -126,30 +140,30 @@ def main() -> int:
     """Command line."""
     parser = harness.parser(__doc__, quick="one seed and two steps: shows that it runs")
     parser.add_argument("experiment", choices=EXPERIMENTS)
-    parser.add_argument("--seeds", type=int, help="how many seeds to train")
+    parser.add_argument("--seeds", type=int, default=3, help="how many seeds to train, up to 5")
     parser.add_argument("--at-once", type=int, default=1, help="trainings at the same time, a core each")
     parser.add_argument("--keep", type=Path, help="keep the run folders here")
     arguments = parser.parse_args()
     experiment = EXPERIMENTS[arguments.experiment]
-    seeds = range(1 if arguments.quick else arguments.seeds or experiment.seeds)
+    seeds = range(1 if arguments.quick else arguments.seeds)
     small = "--max-steps 2 --eval-episodes 8 --set warm_start_episodes=10" if arguments.quick else ""
     threads = 1 if arguments.at_once > 1 else None
     with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(arguments.at_once) as pool:
         root = arguments.keep or Path(temporary)
         root.mkdir(parents=True, exist_ok=True)
         # Seeds first, so that an interrupted comparison has all methods of some seeds.
-        plan = list(itertools.product(seeds, experiment.tasks, experiment.methods))
+        plan = [(seed, task, method) for seed in seeds for task in experiment for method in experiment[task]]
 
         def one(job: tuple[int, str, str]) -> RunFolder:
             seed, task, method = job
-            words = f"{experiment.tasks[task]} {experiment.methods[method]} --set baselines=[] {small}"
+            words = f"{experiment[task][method]} --set baselines=[] {small}"
             return train([*words.split(), "--seed", str(seed)], root / f"{task}-{method}-{seed}", threads)
 
         runs = dict(zip(plan, pool.map(one, plan), strict=True))
         figures: dict[str, object] = {"experiment": arguments.experiment}
         beaten: list[str] = []
-        for task in experiment.tasks:
-            by_method = {name: [runs[seed, task, name] for seed in seeds] for name in experiment.methods}
+        for task, methods in experiment.items():
+            by_method = {name: [runs[seed, task, name] for seed in seeds] for name in methods}
             figures[task], found = report(task, by_method)
             beaten += found
     used = resource.getrusage(resource.RUSAGE_CHILDREN)

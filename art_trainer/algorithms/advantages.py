@@ -278,7 +278,7 @@ def estimate(groups: Sequence[Group], config: GRPOConfig, values: Advantages | N
     batch's (arXiv:2508.08221). Standard deviations have Bessel's correction, as in TRL. Those of
     ``"reward_to_go"`` are of the advantages, since rewards-to-go fall towards an attempt's end whatever was
     played. Those of ``"gae"``, which compares with a value function and not with a group, are also centred on
-    the batch's mean, as PPO's usually are. REINFORCE++ divides by the batch's standard deviation itself.
+    the batch's mean, as PPO's usually are.
 
     Args:
         groups: The groups.
@@ -323,34 +323,13 @@ def estimate(groups: Sequence[Group], config: GRPOConfig, values: Advantages | N
         found = [turn_advantages(group, gamma) for group in rewards]
         return _scaled(found, found, scaling)
     totals = [np.array([float(sum(turns)) for turns in group]) for group in rewards]
-    if name in ("group", "leave_one_out"):
-        by_group = group_advantages if name == "group" else leave_one_out_advantages
-        # Scaled by the spread of the rewards, as TRL does.
-        scaled = _scaled([[by_group(group)] for group in totals], [[group] for group in totals], scaling)
-        numbers = [values_G for (values_G,) in scaled]
-    else:
-        numbers = reinforce_plus_plus(totals, baseline=name == "reinforce_plus_plus_baseline")
+    by_group = group_advantages if name == "group" else leave_one_out_advantages
+    # Scaled by the spread of the rewards, as TRL does.
+    scaled = _scaled([[by_group(group)] for group in totals], [[group] for group in totals], scaling)
     return [
         [np.full(len(turns), value) for value, turns in zip(values_G, group, strict=True)]
-        for values_G, group in zip(numbers, rewards, strict=True)
+        for (values_G,), group in zip(scaled, rewards, strict=True)
     ]
-
-
-def reinforce_plus_plus(totals: Sequence[Sequence[float] | Array], *, baseline: bool) -> list[Array]:
-    r"""Return each attempt's advantage, normalised over the whole batch.
-
-    .. math:: A_i = \frac{a_i - \operatorname{mean}_{batch} a}{\operatorname{std}_{batch} a},\quad
-        a_i = r_i \ \text{or, with a baseline,}\ r_i - \bar r_{group}
-
-    REINFORCE++ and REINFORCE++-baseline (arXiv:2501.03262, section 3). Every attempt counts once, however
-    long it is; the divergence to a reference is part of the loss here, not of the reward.
-    """
-    raw = [group_advantages(group) if baseline else np.asarray(group, dtype=np.float64) for group in totals]
-    flat = _flat([raw])
-    if not flat.size or np.ptp(flat) == 0:
-        return [np.zeros_like(values) for values in raw]
-    mean, spread = (0.0 if baseline else float(flat.mean())), deviation(flat)
-    return [(values - mean) / spread for values in raw]
 
 
 def _flat(advantages: Advantages) -> Array:

@@ -44,7 +44,7 @@ UPDATES: dict[str, dict[str, Any]] = {
         "groups": 4,
         "config": {
             "loss_type": "dr_grpo", "steps_per_generation": 2, "top_p": 0.9, "weight_decay": 0.1,
-            "advantage_estimator": "reinforce_plus_plus",
+            "advantage_estimator": "leave_one_out",
         },
     },
     "lora": {"lora": True, "config": {"beta": 0.1, "loss_type": "cispo", "epsilon_high": 5.0}},
