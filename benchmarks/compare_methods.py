@@ -18,13 +18,12 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import harness
 import numpy as np
 
-from art_trainer.rollout.evaluate import Evaluation, compare
 from art_trainer.tracking.run_dir import AFTER, BEFORE, RunFolder
-from art_trainer.types import Interval
 
 
 def settings(first: str, methods: Mapping[str, str]) -> dict[str, str]:
@@ -61,8 +60,8 @@ EXPERIMENTS = {
     },
     # A branch samples a part of its attempt: more steps for as many tokens.
     "branching": {
-        "short": settings(f"{MAIL} --max-steps 20", {"plain": "", "branching": "num_branches=4"}),
-        "2048": settings(GAME, {"reward_to_go": "", "branching": "num_branches=4 max_steps=21"}),
+        "email": settings(f"{MAIL} --max-steps 20", {"plain": "", "branching": "num_branches=4"}),
+        "2048": settings(GAME, {"reward_to_go": "", "branching": "num_branches=7 max_steps=28"}),
     },
 }
 """By name, for each task the methods as words for ``art-trainer train``; the first is compared with."""
@@ -76,60 +75,44 @@ def train(words: Sequence[str], folder: Path, threads: int | None) -> RunFolder:
     if run.evaluation(AFTER) is None:
         log = folder.with_name(f"{folder.name}.log")
         harness.art_trainer(["train", *words, "--output-dir", str(folder)], log, threads=threads)
-    print(f"{folder.name}: {_measured(_evaluation(run, AFTER)).value:.3f}", flush=True)
+    print(f"{folder.name}: {_measured(run, AFTER):.3f}", flush=True)
     return run
 
 
-def _evaluation(run: RunFolder, name: str) -> Evaluation:
-    found = run.evaluation(name)
-    assert found is not None
-    return found
-
-
-def _measured(evaluation: Evaluation) -> Interval:
-    """The success, or the reward of games that are played for points."""
+def _measured(run: RunFolder, name: str) -> float:
+    """The success of an evaluation, or the reward of games that are played for points."""
+    evaluation = run.evaluation(name)
+    assert evaluation is not None
     found = evaluation.reward if "2048" in evaluation.env_id else evaluation.success
     assert found is not None
-    return found
+    return found.value
 
 
-def difference(first: Sequence[RunFolder], second: Sequence[RunFolder]) -> Interval:
-    """How much better the second is after training: the mean over the seeds, with Student's 95% interval.
+def difference(first: Sequence[float], second: Sequence[float]) -> tuple[float, float, float]:
+    """How much better the second is: the mean over seeds on equal episodes, and Student's 95% interval.
 
-    Each seed's difference is on equal episodes; the interval is over seeds, so the luck of training is in it.
+    The interval is over seeds, so the luck of training is in it.
     """
-    found = []
-    for one, other in zip(first, second, strict=True):
-        comparison = compare(_evaluation(one, AFTER), _evaluation(other, AFTER))
-        pair = comparison.reward if "2048" in _evaluation(one, AFTER).env_id else comparison.success
-        assert pair is not None
-        found.append(pair.value)
-    spread = float(np.std(found, ddof=1)) if len(found) > 1 else np.inf
-    half = _T.get(len(found), np.inf) * spread / len(found) ** 0.5
-    mean = float(np.mean(found))
-    return Interval(mean, mean - half, mean + half, len(found))
+    found = np.subtract(second, first)
+    spread = float(found.std(ddof=1)) if len(found) > 1 else np.inf
+    mean, half = float(found.mean()), _T.get(len(found), np.inf) * spread / len(found) ** 0.5
+    return mean, mean - half, mean + half
 
 
-def report(task: str, runs: Mapping[str, Sequence[RunFolder]]) -> tuple[dict[str, object], list[str]]:
+def report(task: str, runs: Mapping[str, Sequence[RunFolder]]) -> tuple[dict[str, Any], list[str]]:
     """Print a task's table; return its figures, and the methods that are better than the first for sure."""
-    first = next(iter(runs))
-    points = "2048" in _evaluation(runs[first][0], AFTER).env_id
-    shown = "{:,.0f}".format if points else "{:.1%}".format
-    rows, figures, beaten = [], dict[str, object](), list[str]()
+    first, rows, figures, beaten = next(iter(runs)), [], dict[str, Any](), list[str]()
     for method, of_seeds in runs.items():
-        before, after = (
-            [_measured(_evaluation(run, when)).value for run in of_seeds] for when in (BEFORE, AFTER)
-        )
-        against = difference(runs[first], of_seeds)
-        versus = f"{shown(against.value)} [{shown(against.low)}, {shown(against.high)}]"
-        tokens = np.mean(
-            [sum(row.get("num_tokens", 0.0) for row in run.metrics().records) for run in of_seeds]
-        )
+        before, after = ([_measured(run, when) for run in of_seeds] for when in (BEFORE, AFTER))
+        shown = "{:,.0f}".format if max(after) > 1 else "{:.1%}".format
+        figures[method] = {"before": before, "after": after}
+        mean, low, high = difference(figures[first]["after"], after)
+        tokens = [sum(row.get("num_tokens", 0.0) for row in run.metrics().records) for run in of_seeds]
+        figures[method] |= {"difference": [mean, low, high], "tokens": float(np.mean(tokens))}
+        versus = f"{shown(mean)} [{shown(low)}, {shown(high)}]"
         cells = [" ".join(map(shown, before)), " ".join(map(shown, after)), shown(float(np.mean(after)))]
-        rows.append([method, *cells, "" if method == first else versus, f"{tokens:,.0f}"])
-        interval = [against.value, against.low, against.high]
-        figures[method] = {"before": before, "after": after, "difference": interval, "tokens": float(tokens)}
-        if method != first and against.low > 0:
+        rows.append([method, *cells, "" if method == first else versus, f"{np.mean(tokens):,.0f}"])
+        if method != first and low > 0:
             beaten.append(f"{task}: {method} is better than {first}, by {versus}")
     headings = ("method", "before, by seed", "after, by seed", "mean", f"against {first} [95%]", "tokens")
     harness.show(task, headings, rows)
@@ -157,10 +140,14 @@ def main() -> int:
         def one(job: tuple[int, str, str]) -> RunFolder:
             seed, task, method = job
             words = f"{experiment[task][method]} --set baselines=[] {small}"
-            return train([*words.split(), "--seed", str(seed)], root / f"{task}-{method}-{seed}", threads)
+            return train(
+                [*words.split(), "--seed", str(seed)],
+                root / f"{arguments.experiment}-{task}-{method}-{seed}",
+                threads,
+            )
 
         runs = dict(zip(plan, pool.map(one, plan), strict=True))
-        figures: dict[str, object] = {"experiment": arguments.experiment}
+        figures: dict[str, Any] = {"experiment": arguments.experiment}
         beaten: list[str] = []
         for task, methods in experiment.items():
             by_method = {name: [runs[seed, task, name] for seed in seeds] for name in methods}
