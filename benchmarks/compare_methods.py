@@ -41,11 +41,12 @@ CREDIT = {
     "gae": "advantage_estimator=gae",
 }
 # The recipe's discount and scaling, where an estimator takes them. Leaving one out would multiply by 8/7.
+TO_GO = "advantage_estimator=reward_to_go scale_rewards=batch"
 CREDIT_2048 = {
-    "reward_to_go": "advantage_estimator=reward_to_go",
-    "group": "advantage_estimator=group gamma=1.0",
     "gigpo": "advantage_estimator=gigpo scale_rewards=group",
-    "gae": "advantage_estimator=gae",
+    "reward_to_go": TO_GO,
+    "group": "advantage_estimator=group gamma=1.0 scale_rewards=batch",
+    "gae": "advantage_estimator=gae scale_rewards=batch",
 }
 MAIL, GAME = "--recipe email --env-args difficulty=2", "--recipe 2048 --eval-episodes 96"
 MIXED = "--recipe email --env-args difficulty=[1,2,3] --max-steps 40 --eval-episodes 512"
@@ -61,7 +62,7 @@ EXPERIMENTS = {
     # A branch samples a part of its attempt: more steps for as many tokens.
     "branching": {
         "email": settings(f"{MAIL} --max-steps 20", {"plain": "", "branching": "num_branches=4"}),
-        "2048": settings(GAME, {"reward_to_go": "", "branching": "num_branches=7 max_steps=28"}),
+        "2048": settings(GAME, {"reward_to_go": TO_GO, "branching": f"{TO_GO} num_branches=7 max_steps=28"}),
     },
 }
 """By name, for each task the methods as words for ``art-trainer train``; the first is compared with."""

@@ -26,11 +26,12 @@ _TURN_FIELDS = tuple(field.name for field in dataclasses.fields(Turn))
 def episode_to_json(episode: Episode) -> dict[str, Any]:
     """Return an episode as what ``json.dumps`` takes, if its facts, metrics and calls are JSON-able."""
     # Not dataclasses.asdict: it copies every token id and takes ten times as long.
-    data = {name: getattr(episode, name) for name in _FIELDS}
+    data = {name: getattr(episode, name) for name in _FIELDS if name != "branch"}
     data["turns"] = [{name: getattr(turn, name) for name in _TURN_FIELDS} for turn in episode.turns]
     data["histories"] = [[_span_to_json(span) for span in history.spans] for history in episode.histories]
     data["judgements"] = {name: dataclasses.asdict(one) for name, one in episode.judgements.items()}
-    data["branch"] = None if episode.branch is None else dataclasses.asdict(episode.branch)
+    if episode.branch is not None:
+        data["branch"] = dataclasses.asdict(episode.branch)
     return data
 
 
