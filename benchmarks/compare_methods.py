@@ -124,7 +124,7 @@ def main() -> int:
     """Command line."""
     parser = harness.parser(__doc__, quick="one seed and two steps: shows that it runs")
     parser.add_argument("experiment", choices=EXPERIMENTS)
-    parser.add_argument("--seeds", type=int, default=3, help="how many seeds to train, up to 5")
+    parser.add_argument("--seeds", type=int, default=3, choices=range(2, 6), help="how many seeds to train")
     parser.add_argument("--at-once", type=int, default=1, help="trainings at the same time, a core each")
     parser.add_argument("--keep", type=Path, help="keep the run folders here")
     arguments = parser.parse_args()

@@ -18,7 +18,7 @@ from typing import Unpack
 
 from art_trainer.inference.policy import Policy
 from art_trainer.rollout.envs import EnvPool
-from art_trainer.rollout.episodes import RolloutOptions, rollout_episodes, rollout_groups
+from art_trainer.rollout.episodes import RolloutOptions, group_of, rollout_episodes, rollout_groups
 from art_trainer.types import Branch, Episode, EpisodeSpec, Group, GroupSpec
 
 
@@ -53,7 +53,7 @@ def rollout_branching_groups(
     groups = []
     for place, group in enumerate(roots):
         more = grown[place * branches : (place + 1) * branches]
-        groups.append(Group((*group.episodes, *more)))
+        groups.append(group_of([*group.episodes, *more]))
         if on_group is not None:
             on_group(place, groups[-1])
     return groups

@@ -203,7 +203,7 @@ class GroupCollector:
         place = self.episodes[index].group
         self._ended[place][index] = episode
         if len(self._ended[place]) == self._specs[place].size:
-            self._finished[place] = _group([one for _, one in sorted(self._ended[place].items())])
+            self._finished[place] = group_of([one for _, one in sorted(self._ended[place].items())])
             if self._on_group is not None:
                 self._on_group(place, self._finished[place])
 
@@ -212,7 +212,7 @@ class GroupCollector:
         return [self._finished[place] for place in range(len(self._specs))]
 
 
-def _group(episodes: Sequence[Episode]) -> Group:
+def group_of(episodes: Sequence[Episode]) -> Group:
     """Return the group of some episodes; one whose reset raised takes its task's name from the others."""
     task_id = next((e.task_id for e in episodes if e.observation), episodes[0].task_id)
     return Group(tuple(e if e.observation else dataclasses.replace(e, task_id=task_id) for e in episodes))
@@ -302,12 +302,12 @@ class _EpisodeRunner:
             options = None if spec.options is None else dict(spec.options)
             observation, info = env.reset(seed=spec.seed, options=options)
             live.observation = _text(observation)
+            live.task_id = str(info.get("task_id", live.task_id))
             followed = _follow(live, spec)
         except Exception:  # an environment is its author's code; what it raises is this episode's outcome
             live.fail(Ending.ENV_ERROR, last_line())
             self._end(live)
             return
-        live.task_id = str(info.get("task_id", live.task_id))
         rng = np.random.default_rng(spec.rng_seed)
         messages = first_messages(observation, info.get("system") or "") + followed
         live.tools = tuple(info.get("tools") or ())

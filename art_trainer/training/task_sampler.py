@@ -16,7 +16,7 @@ import numpy as np
 
 from art_gym.tasks import Task
 from art_trainer.errors import ConfigError
-from art_trainer.types import Group
+from art_trainer.types import Ending, Group
 
 MEMORY = 0.93
 """What an attempt counts one training step later: the policy changes, and half of it is left after ten."""
@@ -63,18 +63,21 @@ class TaskSampler:
         self._successes *= MEMORY
         self._failures *= MEMORY
         for episode in (episode for group in groups for episode in group.episodes if not episode.failed):
-            if episode.success is None and episode.ending == "terminated":
+            if episode.success is None and episode.ending is Ending.TERMINATED:
                 raise ConfigError(
                     f"task_sampling 'thompson' goes by success, which {episode.env_id} does not report at "
                     "the end of an episode: set 'uniform'"
                 )
-            counts = self._successes if episode.success else self._failures
-            counts[self._places[episode.task_id]] += 1
+            if (place := self._places.get(episode.task_id)) is not None:
+                (self._successes if episode.success else self._failures)[place] += 1
 
     def state(self) -> dict[str, Any]:
-        """What :meth:`restore` takes, JSON-able."""
-        return {"successes": self._successes.tolist(), "failures": self._failures.tolist()}
+        """What :meth:`restore` takes, JSON-able: successes and failures by task."""
+        counts = zip(self._ids, self._successes.tolist(), self._failures.tolist(), strict=True)
+        return {task_id: [won, lost] for task_id, won, lost in counts if won or lost}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from :meth:`state`, of the same tasks."""
-        self._successes, self._failures = np.array(state["successes"]), np.array(state["failures"])
+        """Continue from :meth:`state`."""
+        for task_id, counts in state.items():
+            place = self._places[task_id]
+            self._successes[place], self._failures[place] = counts

@@ -308,7 +308,7 @@ class GRPOTrainer:
             "policy_version": self.policy.version,
             "watch": self._health.state(),
             "best": self._best.state(),
-            "tasks": None if self._sampler is None else self._sampler.state(),
+            "tasks": {} if self._sampler is None else self._sampler.state(),
             "config": self.config.to_mapping(),
         }
         return write_checkpoint(Path(path), self.learner, self.policy.tokenizer, state)

@@ -12,6 +12,7 @@ from art_trainer.errors import ConfigError
 from art_trainer.inference.policy import Policy
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.inference.transformers_policy import TransformersPolicy
+from art_trainer.rollout.backend import RolloutBackend, SelfContainedBackend
 from art_trainer.rollout.branching import branch_points, rollout_branching_groups
 from art_trainer.rollout.envs import EnvPool
 from art_trainer.rollout.episodes import group_specs
@@ -90,13 +91,16 @@ def paid_by_place(episode: Any, place: int) -> Any:
 
 
 class Forgetful(EchoEnv):
-    """Answers otherwise each time it is reset."""
+    """Answers otherwise each time it is reset, which fails at last; it names its task."""
 
     resets = 0
 
     def reset(self, **options: Any) -> Any:
         Forgetful.resets += 1
-        return super().reset(**options)
+        if Forgetful.resets == 17:
+            raise OSError("gone")
+        observation, info = super().reset(**options)
+        return observation, {**info, "task_id": f"task {options['seed']}"}
 
     def step(self, reply: str) -> Any:
         observation, *rest = super().step(reply)
@@ -104,8 +108,11 @@ class Forgetful(EchoEnv):
 
 
 def test_an_environment_that_does_not_repeat_itself_is_found_out() -> None:
-    errors = {e.error for g in play(policy(), branches=3, make_env=Forgetful) for e in g.episodes}
+    groups = play(policy(), branches=3, make_env=Forgetful)
+    assert [group.task_id for group in groups] == ["task 1", "task 2", "task 3"]
+    errors = {episode.error for group in groups for episode in group.episodes}
     assert any(error and "branches need a deterministic one" in error for error in errors)
+    assert "OSError: gone" in errors
 
 
 def test_training_with_branches_is_deterministic_and_samples_fewer_tokens(tmp_path: Any) -> None:
@@ -131,3 +138,11 @@ def test_training_with_branches_is_deterministic_and_samples_fewer_tokens(tmp_pa
 def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         GRPOConfig(**settings)
+
+
+def test_branches_are_played_in_this_process_alone(tmp_path: Any) -> None:
+    config = GRPOConfig(output_dir=str(tmp_path), num_branches=2)
+    with pytest.raises(ConfigError, match="num_branches needs attempts that are played in this process"):
+        GRPOTrainer(policy(), EchoEnv, config, backend=RolloutBackend())
+    with pytest.raises(ConfigError, match="num_branches is about an environment"):
+        GRPOTrainer(policy(), None, config, backend=SelfContainedBackend())
