@@ -16,7 +16,7 @@ ROOMS = {
         "training serving distributed trl cli"
     ).split(),
     "art_gym": (
-        "errors cache terminal spaces parameters tasks tools parsing random_calls base baselines env "
+        "errors closing cache terminal spaces parameters tasks tools parsing random_calls base baselines env "
         "registration arguments lookup catalog testing games wrappers envs servers cli"
     ).split(),
     "art_gym.wrappers": (

@@ -22,6 +22,7 @@ from pathlib import Path
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from art_gym.closing import CloseOnExit
 from art_trainer.errors import EngineError, EngineRequestError
 from art_trainer.inference.engines.clients import Completion, CompletionRequest, ServedModel, VLLMEngine
 from art_trainer.inference.engines.comparison import EngineComparison
@@ -38,7 +39,7 @@ from art_trainer.types import TokenHistory
 _SEED_LIMIT = 2**31
 
 
-class EnginePolicy(TrainablePolicy):
+class EnginePolicy(TrainablePolicy, CloseOnExit):
     """Samples replies from an inference engine.
 
     An engine rounds otherwise than the learner: train with ``importance_sampling_correction=True``, which
@@ -166,12 +167,6 @@ class EnginePolicy(TrainablePolicy):
     def close(self) -> None:
         """Cancel requests in flight and close the connections."""
         self._finalizer()
-
-    def __enter__(self) -> EnginePolicy:
-        return self
-
-    def __exit__(self, *fault: object) -> None:
-        self.close()
 
     def _set_sampling(self, value: SamplingParams) -> None:
         super()._set_sampling(value)

@@ -13,6 +13,7 @@ from typing import Any
 
 import openai
 
+from art_gym.closing import CloseOnExit
 from art_gym.parsing.formats import write_call
 from art_trainer.inference.policy import Conversation, Reply
 from art_trainer.models.chat_template import apply_history_window
@@ -22,7 +23,7 @@ from art_trainer.types import TokenHistory
 _SEED_LIMIT = 2**31
 
 
-class OpenAIPolicy:
+class OpenAIPolicy(CloseOnExit):
     """Requests replies from a chat API; a :class:`~art_trainer.inference.policy.Policy` without tokens.
 
     A request that fails for good ends its own episode as a policy error.
@@ -121,12 +122,6 @@ class OpenAIPolicy:
         """Close threads and connections without waiting for requests in flight."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._client.close()
-
-    def __enter__(self) -> OpenAIPolicy:
-        return self
-
-    def __exit__(self, *fault: object) -> None:
-        self.close()
 
     def _request(self, request: dict[str, Any]) -> Reply:
         try:

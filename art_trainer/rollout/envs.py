@@ -14,6 +14,7 @@ from typing import Any
 import gymnasium as gym
 
 from art_gym import catalog, lookup
+from art_gym.closing import CloseOnExit
 from art_gym.errors import EnvArgumentError, EnvLookupError
 from art_gym.lookup import FoundEnv
 from art_gym.wrappers import TextAdapter
@@ -24,7 +25,7 @@ TextEnvironment = gym.Env[str, str]
 MakeEnv = Callable[[], TextEnvironment]
 
 
-class EnvPool:
+class EnvPool(CloseOnExit):
     """A pool of environments that are made once and reused.
 
     Args:
@@ -47,12 +48,6 @@ class EnvPool:
         """Close the free environments."""
         while self._free:
             self._free.pop().close()
-
-    def __enter__(self) -> EnvPool:
-        return self
-
-    def __exit__(self, *fault: object) -> None:
-        self.close()
 
 
 # Choosing a split.

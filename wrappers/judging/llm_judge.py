@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from art_gym.base import without_tool_list
+from art_gym.closing import CloseOnExit
 from art_gym.errors import did_you_mean
 from art_gym.wrappers.judging.base import (
     Attempt,
@@ -57,7 +58,7 @@ _REPAIR_TOKENS = 1_000  # room for a wrong answer and what was wrong with it
 _QUOTED_CHARACTERS = 2_000  # of a wrong answer
 
 
-class LLMJudge:
+class LLMJudge(CloseOnExit):
     """Has a model compare the attempts of a group; implements :class:`.Judge`.
 
     One question holds the whole group: the task, the tools and the steps that all attempts share once, then
@@ -186,12 +187,6 @@ class LLMJudge:
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
-
-    def __enter__(self) -> LLMJudge:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def _judge(self, digest: GroupDigest, rubric: Rubric) -> dict[int, Score]:
         """Score the digest's attempts, by place; with less material at a time until the server takes it."""

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 
+from art_gym.closing import CloseOnExit
 from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.serving.agents.sessions import Reward, Session
 from art_trainer.serving.dialects.batch_scheduler import BatchScheduler
@@ -53,7 +54,7 @@ _DIALECTS: dict[str, tuple[type[ConversationRequest], type[ResponseWriter]]] = {
 }
 
 
-class AgentServer:
+class AgentServer(CloseOnExit):
     """Answers OpenAI's and Anthropic's APIs, with a URL and a token for each episode; a context manager.
 
     Args:
@@ -136,12 +137,6 @@ class AgentServer:
             self.forget(session)
         self.scheduler.close()
         self._thread.stop()
-
-    def __enter__(self) -> AgentServer:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
 
 async def _find_session(episode: str, request: Request) -> Session:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from art_gym.closing import CloseOnExit
 from art_gym.errors import did_you_mean
 from art_trainer.inference.sampling import SamplingParams, StopStrings
 from art_trainer.inference.transformers_policy import TransformersPolicy
@@ -58,7 +59,7 @@ def copy_weights(source: nn.Module, target: nn.Module) -> None:
             weight.copy_(theirs[name])
 
 
-class ServedPolicy:
+class ServedPolicy(CloseOnExit):
     """A copy of a policy's model with a scheduler that all clients share; a context manager.
 
     The copy takes as much memory as the trained weights; frozen weights, as below a LoRA adapter, are shared.
@@ -198,12 +199,6 @@ class ServedPolicy:
         """Cancel all requests and end the schedulers' threads."""
         for one in self._schedulers:
             one.close()
-
-    def __enter__(self) -> ServedPolicy:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     def _find(self, version: int) -> BatchScheduler | None:
         with self._lock:

@@ -7,9 +7,9 @@ import os
 import signal
 import time
 from dataclasses import replace
-from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol
 
+from art_gym.closing import CloseOnExit
 from art_gym.envs.coding.sandbox.child.channel import SEED
 from art_gym.envs.coding.sandbox.child.runner import OUT_OF_MEMORY, READY
 from art_gym.envs.coding.sandbox.run import Limits, Outcome, Run
@@ -53,7 +53,7 @@ class Handle(Protocol):
         """Release what this holds; end the process by any means if it has not ended."""
 
 
-class Process:
+class Process(CloseOnExit):
     """A program in the sandbox, running or ended; made by ``Sandbox.start``.
 
     A conversation goes by frames: ``send``, ``receive``. ``wait`` and ``close`` release
@@ -122,14 +122,6 @@ class Process:
         if self._run is None:
             self._stop(Outcome.KILLED, "closed while it was running")
         return self.wait()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _turn(self, until: float) -> None:
         """Wait for the next event and handle it."""

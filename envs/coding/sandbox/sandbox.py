@@ -6,9 +6,8 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
-from typing import Self
 
+from art_gym.closing import CloseOnExit
 from art_gym.envs.coding.sandbox.backends import Backend, BackendName, open_backend, start
 from art_gym.envs.coding.sandbox.process import Process
 from art_gym.envs.coding.sandbox.run import Limits, Outcome, Request, Run, SandboxUnavailableError
@@ -67,7 +66,7 @@ class Standby:
             process.close()
 
 
-class Sandbox:
+class Sandbox(CloseOnExit):
     """Runs untrusted programs, one process each, so that they reach nothing but their pipes.
 
     The code that a run begins with is a *driver*: a text of ours, given here by name, that ends with a
@@ -195,14 +194,6 @@ class Sandbox:
         if self._owner == os.getpid():
             self._drop_backend()
         self._open = _closed
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _living_backend(self) -> Backend:
         with self._lock:
