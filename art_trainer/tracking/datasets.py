@@ -24,7 +24,6 @@ from art_trainer.tracking.episode_store import iter_steps, require_observations
 from art_trainer.tracking.run_dir import require_writable
 from art_trainer.types import Episode
 
-Message = dict[str, Any]
 Row = dict[str, Any]
 
 
@@ -69,9 +68,12 @@ def sft_rows(episode: Episode, system: str = "") -> Iterator[Row]:
         system: The instructions that its first observation may begin with; they become the system message, as
             they were for the policy.
     """
-    for turn in range(len(episode.turns)):
-        *prompt, reply = _conversation(episode, system, turn)
-        yield {"prompt": prompt, "completion": [reply], **_tools(episode)}
+    messages = first_messages(episode.observation, system)
+    tools = {"tools": json.dumps(episode.tools)} if episode.tools else {}
+    for turn in episode.turns:
+        reply = {"role": "assistant", "content": turn.reply}
+        yield {"prompt": list(messages), "completion": [reply], **tools}
+        messages += [reply, {"role": "user", "content": turn.observation}]
 
 
 def export_data(
@@ -101,34 +103,13 @@ def export_data(
         raise ConfigError(f"unknown file type {target}: use .jsonl")
     require_writable(target)
     require_observations(run)
-
-    def rows() -> Iterator[Row]:
-        for episode in selected_episodes(run, **selection):
-            yield from sft_rows(episode, system)
-
-    return _write(rows(), target)
+    rows = (row for episode in selected_episodes(run, **selection) for row in sft_rows(episode, system))
+    return _write(rows, target)
 
 
 def _text_digest(episode: Episode) -> bytes:
     texts = [episode.env_id, episode.observation, *(turn.reply for turn in episode.turns)]
     return hashlib.blake2b(json.dumps(texts).encode(), digest_size=16).digest()
-
-
-def _conversation(episode: Episode, system: str, last: int) -> list[Message]:
-    """Return the messages up to and with the reply of turn ``last``."""
-    messages = first_messages(episode.observation, system)
-    for number in range(last):
-        answer = {"role": "user", "content": episode.turns[number].observation}
-        messages += [_assistant(episode, number), answer]
-    return [*messages, _assistant(episode, last)]
-
-
-def _assistant(episode: Episode, turn: int) -> Message:
-    return {"role": "assistant", "content": episode.turns[turn].reply}
-
-
-def _tools(episode: Episode) -> dict[str, str]:
-    return {"tools": json.dumps(episode.tools)} if episode.tools else {}
 
 
 def _write(rows: Iterable[Row], target: Path) -> int:
