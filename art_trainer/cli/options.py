@@ -12,13 +12,13 @@ import logging
 import re
 import types
 from collections.abc import Callable, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import typer
 from rich.console import Console
 
+from art_gym.cli.common import Version
 from art_gym.terminal import visible
 from art_trainer.cli.run_config import (
     gather_settings,
@@ -60,19 +60,8 @@ def show_logs(level: int = logging.INFO) -> None:
             logger.addHandler(ConsoleHandler())
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"art-gym {metadata.version('art-gym')}")
-        raise typer.Exit
-
-
-Version = typer.Option(
-    "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
-)
-
-
 @app.callback()
-def _begin(version: Annotated[bool, Version] = False) -> None:
+def _begin(version: Version = False) -> None:
     show_logs()
 
 
