@@ -265,7 +265,7 @@ def read_lines(file: Path) -> Lines:
     return Lines(records, len(found) - len(records))
 
 
-def parse_line(line: str) -> dict[str, Any] | None:
+def parse_line(line: str | bytes) -> dict[str, Any] | None:
     """One line of a JSONL file; ``None`` if it is not an object."""
     try:
         record = json.loads(line)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import secrets
 from array import array
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pydantic_core import from_json
+
+from art_trainer.tracking.run_dir import parse_line
 
 _TAIL = 256
 """Bytes before the read position that must be unchanged; otherwise the file was written anew."""
@@ -71,10 +72,7 @@ def _record(line: bytes) -> dict[str, Any] | None:
     try:
         record = from_json(line, cache_strings=True)  # four times as fast, but it takes no lone surrogates
     except ValueError:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            return None
+        return parse_line(line)
     return record if isinstance(record, dict) else None
 
 
