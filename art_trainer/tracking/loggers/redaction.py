@@ -32,7 +32,7 @@ def redact(message: object) -> str:
     """Return ``str(message)`` with every secret in it replaced by ``***``."""
     text = str(message)
     # A secret may be part of a longer one: the longest go first.
-    for secret in sorted(set(_from_environment(os.environ)), key=len, reverse=True):
+    for secret in sorted(set(_secrets(os.environ)), key=len, reverse=True):
         text = text.replace(secret, MASK)
     for shape in _SHAPES:
         text = shape.sub(lambda found: f"{found['keep']}{MASK}", text)
@@ -53,13 +53,8 @@ def without_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _from_environment(environ: Mapping[str, str]) -> Iterator[str]:
+def _secrets(environ: Mapping[str, str]) -> Iterator[str]:
+    """Each secret as it is, as a URL writes it and as JSON does; none that is too short to be one."""
     for name, value in environ.items():
-        if is_secret_name(name):
-            yield from _forms(value)
-
-
-def _forms(secret: str) -> Iterator[str]:
-    """A secret as it is, as a URL writes it and as JSON does; nothing if it is too short to be one."""
-    if len(secret.strip()) >= _SHORTEST:
-        yield from {secret.strip(), quote(secret.strip(), safe=""), json.dumps(secret.strip())[1:-1]}
+        if is_secret_name(name) and len(secret := value.strip()) >= _SHORTEST:
+            yield from (secret, quote(secret, safe=""), json.dumps(secret)[1:-1])
