@@ -213,17 +213,13 @@ class RunRecords:
 
     def curves(self) -> list[Curve]:
         """All curves, logged ones first."""
-        names = [*dict.fromkeys(self._names()), _SCRIPT_SHARE]
+        names = [*self.names(), _SCRIPT_SHARE]
         return [curve for name in names if name not in _HIDDEN and (curve := self.curve(name)) is not None]
 
-    def term_names(self) -> list[str]:
-        """Names of the reward terms, logged or recorded."""
-        return list(dict.fromkeys(self._names(TERM)))
-
-    def _names(self, prefix: str = "") -> Iterator[str]:
-        for timeline in (self.metrics, self.windows):
-            for _, sums in timeline.ranges():
-                yield from sums.names(prefix)
+    def names(self, prefix: str = "") -> list[str]:
+        """Names of the quantities with a prefix, such as ``TERM``, without it; logged ones first."""
+        sums = [sums for timeline in (self.metrics, self.windows) for _, sums in timeline.ranges()]
+        return list(dict.fromkeys(name for one in sums for name in one.names(prefix)))
 
 
 def read_run(run: Path) -> RunRecords:

@@ -167,7 +167,7 @@ def term_gains(records: RunRecords) -> tuple[TermGain, ...]:
             penalty=key != REWARD and _never_pays(records, key),
         )
 
-    keys = {name: TERM + name for name in records.term_names()}
+    keys = {name: TERM + name for name in records.names(TERM)}
     parts = [gain(name, key, *ends) for name, key in keys.items() if (ends := _ends(records, key))]
     return (gain(REWARD, REWARD, *reward), *sorted(parts, key=lambda part: -part.change))
 
