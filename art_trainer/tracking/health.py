@@ -116,7 +116,10 @@ class HealthMonitor:
             ]
             found += [warning for warning in beyond if warning.name not in self._beyond]
             self._beyond = {warning.name for warning in beyond}
-            self._remember(metrics)
+            if len(self._entropies) < FIRST_STEPS:
+                self._entropies.append(metrics.get("entropy", 0.0))
+            if metrics.get("grad_norm"):
+                self._norms = [*self._norms, metrics["grad_norm"]][-WINDOW:]
         return found
 
     @property
@@ -131,7 +134,9 @@ class HealthMonitor:
         self, step: int, metrics: Mapping[str, float], groups: Sequence[Group]
     ) -> list[RunWarning]:
         self._stalls.add(step, metrics)
-        stall = self._stalls.find(invalid_replies(groups))
+        turns = (turn for group in groups for episode in group.episodes for turn in episode.turns)
+        invalid = (turn.reply for turn in turns if turn.error is not None)
+        stall = self._stalls.find(list(itertools.islice(invalid, 3)))
         if stall is None or stall.name in self._reported:
             return []
         self._reported.add(stall.name)
@@ -172,12 +177,6 @@ class HealthMonitor:
             factor = config.grad_norm_warning
             yield "grad_norm", norm, factor, factor * statistics.median(self._norms)
 
-    def _remember(self, metrics: Mapping[str, float]) -> None:
-        if len(self._entropies) < FIRST_STEPS:
-            self._entropies.append(metrics.get("entropy", 0.0))
-        if metrics.get("grad_norm"):
-            self._norms = [*self._norms, metrics["grad_norm"]][-WINDOW:]
-
     def state(self) -> dict[str, Any]:
         """Return what a resumed run needs to give the same warnings; JSON-able."""
         return {
@@ -195,12 +194,6 @@ class HealthMonitor:
         self._beyond = set(state["above"])
         self._stalls.restore(state["stalls"])
         self._reported = set(state["reported"])
-
-
-def invalid_replies(groups: Sequence[Group]) -> list[str]:
-    """The first three replies without a valid call."""
-    turns = (turn for group in groups for episode in group.episodes for turn in episode.turns)
-    return [turn.reply for turn in itertools.islice((turn for turn in turns if turn.error is not None), 3)]
 
 
 def _all_failed(step: int, groups: Sequence[Group]) -> Iterator[RunWarning]:
