@@ -173,7 +173,7 @@ class EmailEnv(TextEnv):
         self._ranks = {hit.row: rank for rank, hit in enumerate(hits)}
         self._scores = {hit.row: hit.score for hit in hits}
         self._results = [(hit.row, hit.matched) for hit in hits]
-        self._newest_first()
+        self._results.sort(key=lambda result: -_seconds(self.store.header(result[0]).date))  # newest first
         self._progress.searches += 1
         return Outcome(self._listing(), self._progress_terms())
 
@@ -348,9 +348,6 @@ class EmailEnv(TextEnv):
     def _need_results(self) -> None:
         if not self._results:
             raise ToolError("there are no results yet: search first")
-
-    def _newest_first(self) -> None:
-        self._results.sort(key=lambda result: -_seconds(self.store.header(result[0]).date))
 
     def _listing(self) -> str:
         if not self._results:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from art_gym.envs.mail.importers.mbox import CHUNK, MAX_MESSAGE
-from art_gym.envs.mail.importers.parse import NotMailError, Parsed, parse_json, parse_message
+from art_gym.envs.mail.importers.parse import NotMailError, parse_json, parse_message
 from art_gym.envs.mail.importers.sources import FORMATS, Raw, read_source
 from art_gym.envs.mail.store.writer import MailStoreWriter
 
@@ -150,7 +150,10 @@ def _import_one(raw: Raw, writer: MailStoreWriter, report: ImportReport) -> None
         report.skip(raw.where, raw.reason)
         return
     try:
-        message, notes = _parse(raw)
+        if raw.format == "jsonl":
+            message, notes = parse_json(raw.data, raw.mailbox)
+        else:
+            message, notes = parse_message(raw.data, raw.folder, raw.mailbox)
     except NotMailError as error:
         report.skip(raw.where, str(error))
         return
@@ -161,9 +164,3 @@ def _import_one(raw: Raw, writer: MailStoreWriter, report: ImportReport) -> None
             report.notes[f"only the first {MAX_MESSAGE / 1e6:.0f} MB read"] += 1
     else:
         report.duplicates += 1
-
-
-def _parse(raw: Raw) -> Parsed:
-    if raw.format == "jsonl":
-        return parse_json(raw.data, raw.mailbox)
-    return parse_message(raw.data, raw.folder, raw.mailbox)

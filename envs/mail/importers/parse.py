@@ -195,7 +195,8 @@ class _Reader:
         if depth > _MAX_DEPTH or self._parts > _MAX_PARTS:
             return "[parts nested too deeply or too many, left out]" if self._parts <= _MAX_PARTS + 1 else ""
         kind = part.kind
-        name = _file_name(part)
+        name = part.parameter("content-disposition", "filename") or part.parameter("content-type", "name")
+        name = decode_header(name)[:200]
         is_attached = part.headers.get("content-disposition", "").strip().lower().startswith("attachment")
         if kind.startswith("multipart/"):
             boundary = part.parameter("content-type", "boundary")
@@ -243,11 +244,6 @@ def _text_of(part: Part, kind: str) -> str:
         charset = named[1].decode("ascii", "replace")
     text = decode(data, charset)
     return html_to_text(text) if kind == "text/html" else text
-
-
-def _file_name(part: Part) -> str:
-    name = part.parameter("content-disposition", "filename") or part.parameter("content-type", "name")
-    return decode_header(name)[:200]
 
 
 def _split_multipart(content: bytes, boundary: str) -> Iterator[Part]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
@@ -138,7 +138,8 @@ def _find_keywords(
         if hits and hits[0].row == row and (len(hits) == 1 or hits[1].matched < hits[0].matched == 3):
             return ("sab" if by_sender else "abc"), roles, False
         if by_sender and hits and hits[0].matched == 3 and message.date is not None:
-            first, last = _month_of(message.date)
+            first = message.date.date().replace(day=1)
+            last = (first + timedelta(days=31)).replace(day=1) - timedelta(days=1)
             dated = store.search(
                 query, sender=names[-1], after=first, before=last, mailbox=mailbox, until=asked_on, limit=2
             )
@@ -176,8 +177,3 @@ def _sender_words(message: Message) -> list[str]:
     return [
         word for word in query_words(name) if word.isalpha() and len(word) > (2 if _has_case(word) else 1)
     ]
-
-
-def _month_of(moment: datetime) -> tuple[date, date]:
-    first = moment.date().replace(day=1)
-    return first, (first + timedelta(days=31)).replace(day=1) - timedelta(days=1)
