@@ -19,7 +19,7 @@ from typing import Unpack
 from art_trainer.inference.policy import Policy
 from art_trainer.rollout.envs import EnvPool
 from art_trainer.rollout.episodes import RolloutOptions, group_of, rollout_episodes, rollout_groups
-from art_trainer.types import Branch, Episode, EpisodeSpec, Group, GroupSpec
+from art_trainer.types import Branch, Episode, Group, GroupSpec
 
 
 def rollout_branching_groups(
@@ -44,11 +44,11 @@ def rollout_branching_groups(
     if not branches:
         return rollout_groups(policy, pool, tasks, on_group=on_group, **options)
     roots = rollout_groups(policy, pool, [replace(t, size=t.size - branches) for t in tasks], **options)
-    specs = [
-        _branched(task.episode(len(group.episodes) + number, place), group, branch)
-        for place, (task, group) in enumerate(zip(tasks, roots, strict=True))
-        for number, branch in enumerate(branch_points(group, branches))
-    ]
+    specs = []
+    for place, (task, group) in enumerate(zip(tasks, roots, strict=True)):
+        for number, branch in enumerate(branch_points(group, branches), len(group.episodes)):
+            parent = None if branch is None else group.episodes[branch.attempt]
+            specs.append(replace(task.episode(number, place), branch=branch, parent=parent))
     grown = rollout_episodes(policy, pool, specs, **options)
     groups = []
     for place, group in enumerate(roots):
@@ -84,7 +84,3 @@ def _surprises(episode: Episode) -> dict[int, float]:
         for span in history.spans
         if span.turn is not None and span.turn < len(episode.turns)
     }
-
-
-def _branched(start: EpisodeSpec, group: Group, branch: Branch | None) -> EpisodeSpec:
-    return start if branch is None else replace(start, branch=branch, parent=group.episodes[branch.attempt])

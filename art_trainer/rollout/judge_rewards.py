@@ -95,7 +95,9 @@ def with_scores(group: Group, scores: Mapping[str, Sequence[Score]], mix: Reward
         given = {name: scores[name][index] for name in mix.judges}
         turns = [_scaled(turn, mix.weights.get(ENV)) for turn in episode.turns]
         if turns:
-            turns[-1] = _with_terms(turns[-1], {n: mix.weights[n] * s.value for n, s in given.items()})
+            last, terms = turns[-1], {name: mix.weights[name] * s.value for name, s in given.items()}
+            paid = last.reward + sum(terms.values())
+            turns[-1] = replace(last, reward=paid, score_terms={**last.score_terms, **terms})
         judgements = {name: Judgement(s.value, s.explanation, dict(s.parts)) for name, s in given.items()}
         members.append(
             replace(episode, turns=tuple(turns), judgements=judgements, independent_reward=episode.reward)
@@ -109,11 +111,6 @@ def _scaled(turn: Turn, weight: float | None) -> Turn:
         return replace(turn, reward=0.0, score_terms={})
     terms = {name: weight * value for name, value in turn.score_terms.items()}
     return replace(turn, reward=weight * turn.reward, score_terms=terms)
-
-
-def _with_terms(turn: Turn, terms: Mapping[str, float]) -> Turn:
-    """Add these terms to a turn's reward."""
-    return replace(turn, reward=turn.reward + sum(terms.values()), score_terms={**turn.score_terms, **terms})
 
 
 def without_scores(group: Group, reason: str, message: str) -> Group:

@@ -68,11 +68,12 @@ def batch_metrics(groups: Sequence[Group]) -> dict[str, float]:
     rewards = [group.rewards for group in whole]
     spreads = [float(np.std(values, ddof=1)) for values in rewards if len(values) > 1]
     flat = [len(set(values)) == 1 for values in rewards]
+    unjudged = Counter(reason for group in groups if (reason := group.episodes[0].unjudged) is not None)
     return episode_metrics([episode for group in groups for episode in group.episodes]) | {
         "reward_std": _mean(spreads),
         "frac_reward_zero_std": _mean(flat),
         "failed_groups": float(len(groups) - len(whole)),
-        **{f"unjudged_groups/{reason}": float(count) for reason, count in _unjudged(groups).items()},
+        **{f"unjudged_groups/{reason}": float(count) for reason, count in unjudged.items()},
     }
 
 
@@ -84,10 +85,6 @@ def staleness(groups: Sequence[Group], version: int) -> float:
             ages += (version - span.policy_version) * len(span.token_ids)
             tokens += len(span.token_ids)
     return ages / tokens if tokens else 0.0
-
-
-def _unjudged(groups: Sequence[Group]) -> Counter[str]:
-    return Counter(reason for group in groups if (reason := group.episodes[0].unjudged) is not None)
 
 
 def correction_metrics(
