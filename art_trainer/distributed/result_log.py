@@ -13,7 +13,7 @@ import sqlite3
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -225,8 +225,7 @@ def discard(folder: Path) -> None:
     """
     if not folder.is_dir():
         return
-    with suppress(_UnreadableError), closing(_open(folder)):
-        pass
+    require_unused(folder)
     try:
         for file in folder.glob(f"{FILE}*"):
             file.unlink()

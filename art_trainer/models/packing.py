@@ -148,7 +148,8 @@ def pack(rows: Sequence[TokenRow], max_tokens: int, *, share: bool, device: torc
     rows = [row for row in rows if row.targets.size]
     if share:
         for members, tree in _shared_batches(rows, max_tokens):
-            yield _to_tree_batch(members, tree, device)
+            predicting = [at[row.targets - 1] for row, at in zip(members, tree.places, strict=True)]
+            yield _batch(members, tree.token_ids[None], predicting, device, tree)
     else:
         for padded in _padded_batches(sorted(rows, key=_length), max_tokens):
             yield _to_padded_batch(padded, device)
@@ -202,11 +203,6 @@ def _padded_batches(rows: Sequence[TokenRow], max_tokens: int) -> Iterator[list[
         tokens += _length(row)
     if batch:
         yield batch
-
-
-def _to_tree_batch(rows: Sequence[TokenRow], tree: TokenTree, device: torch.device) -> Batch:
-    predicting = [places[row.targets - 1] for row, places in zip(rows, tree.places, strict=True)]
-    return _batch(rows, tree.token_ids[None], predicting, device, tree)
 
 
 def _to_padded_batch(rows: Sequence[TokenRow], device: torch.device) -> Batch:
