@@ -288,7 +288,10 @@ def build_tokenizer(texts: Iterable[str], *, vocabulary_size: int) -> PreTrained
         ValueError: Where ``vocabulary_size`` does not even hold the letters.
     """
     counts: Counter[str] = Counter()
-    splitter, normalizer = _splitter(), _normalizer()
+    splitter = pre_tokenizers.Split(Regex(_PIECES), behavior="removed", invert=True)
+    normalizer = normalizers.Sequence(
+        [normalizers.NFD(), normalizers.StripAccents(), normalizers.Lowercase()]
+    )
     for text in texts:
         counts.update(piece for piece, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)))
     symbols = list(string.ascii_lowercase + string.digits + string.punctuation + "\n")
@@ -317,14 +320,6 @@ def build_tokenizer(texts: Iterable[str], *, vocabulary_size: int) -> PreTrained
         chat_template=SMALL_MODEL_TEMPLATE, clean_up_tokenization_spaces=False,
         omit_system=True,  # instructions are beyond a model of this size; it knows the tools by heart
     )  # fmt: skip
-
-
-def _normalizer() -> normalizers.Normalizer:
-    return normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents(), normalizers.Lowercase()])
-
-
-def _splitter() -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.Split(Regex(_PIECES), behavior="removed", invert=True)
 
 
 def main() -> None:
