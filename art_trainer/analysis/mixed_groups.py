@@ -13,15 +13,12 @@ import numpy as np
 from art_gym.baselines import noisy
 from art_trainer.errors import ConfigError
 from art_trainer.inference.policy import Conversation, Policy
-from art_trainer.inference.scripted_policy import ScriptedPolicy, make_player
+from art_trainer.inference.scripted_policy import RANDOM, ScriptedPolicy, make_player
 from art_trainer.rollout.envs import EnvPool, MakeEnv
 from art_trainer.rollout.episodes import rollout_episodes
 from art_trainer.rollout.evaluate import evaluation_starts
 from art_trainer.tracking.episode_store import FILE, iter_steps, require_observations
 from art_trainer.types import Episode, EpisodeSpec, Group
-
-RANDOM = "random"
-"""The baseline whose replies replace those of a noisy player."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,8 +179,8 @@ def _served(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _players(env: str, make_env: MakeEnv, names: Sequence[str], noise: float) -> list[Policy]:
     """Who plays: each player as it is, then each scripted one but the random one with noise."""
-    from art_trainer.analysis.mixed_groups import RANDOM, NoisyScriptedPolicy
-    from art_trainer.inference.scripted_policy import ScriptedPolicy
+    from art_trainer.analysis.mixed_groups import NoisyScriptedPolicy
+    from art_trainer.inference.scripted_policy import RANDOM, ScriptedPolicy
     from art_trainer.rollout.envs import player_names
 
     known = player_names(make_env)

@@ -18,7 +18,7 @@ from art_trainer.cli.training_run import run_trainer
 from art_trainer.errors import ConfigError
 from art_trainer.formatting import number, percent
 from art_trainer.inference.policy import Policy
-from art_trainer.inference.scripted_policy import ScriptedPolicy
+from art_trainer.inference.scripted_policy import RANDOM, ScriptedPolicy
 from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.rollout.evaluate import Evaluation, compare
 from art_trainer.tracking.run_dir import AFTER, BEFORE
@@ -32,7 +32,7 @@ from art_trainer.training.self_play import (
     play_matches,
     seat_env_maker,
 )
-from art_trainer.training.sft import RANDOM, imitate_players, opponents_of_player
+from art_trainer.training.sft import imitate_players, opponents_of_player
 from art_trainer.training.trainer import EVALUATION_SEED
 
 _log = logging.getLogger(__name__)
@@ -45,6 +45,8 @@ class SelfPlayRun:
         run = settings.run
         if run.warm_start is not None and run.warm_start_noise:
             raise ConfigError(f"warm_start_noise is {run.warm_start_noise}: self-play has none, set 0")
+        if run.warm_start is not None and run.warm_start_rounds > 1:
+            raise ConfigError(f"warm_start_rounds is {run.warm_start_rounds}: self-play has one, set 1")
         if run.warm_start is not None and run.warm_start_keep != "all":
             raise ConfigError(f"warm_start_keep is {run.warm_start_keep}: self-play imitates all, set all")
         if run.engine is not None or run.backend != LOCAL:

@@ -197,6 +197,9 @@ class TrainingRun:
         _check_players("baselines", self._baselines, baselines)
         if run.warm_start not in (None, AUTO):
             _check_players("warm_start", [run.warm_start], player_names(self._make_env))
+            if run.warm_start_rounds > 1 and run.warm_start_keep != "all":
+                kept = f"warm_start_rounds is {run.warm_start_rounds}, warm_start_keep {run.warm_start_keep}"
+                raise ConfigError(f"{kept}: from the second round on all is imitated; set all, or 1 round")
         self._checkpoint = find_checkpoint(settings)
         self.policy = prepare_policy(
             settings, lambda: env_texts(settings, self._make_env), checkpoint=self._checkpoint

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from art_gym.baselines import Act, players
 from art_gym.errors import did_you_mean
 from art_trainer.inference.policy import Conversation, Reply
 from art_trainer.types import TokenHistory
 
-Player = Callable[[str], str]
-"""From the environment's observation to the reply."""
+RANDOM = "random"
+"""The scripted policy of every environment."""
 
 
 class ScriptedPolicy:
@@ -45,7 +44,7 @@ class ScriptedPolicy:
         return ()
 
     def _reply(self, conversation: Conversation) -> Reply:
-        act: Player = conversation.state
+        act: Act = conversation.state
         try:
             text = act(full_observation(conversation))
         except Exception as fault:  # a baseline is its author's code; what it raises is the outcome
@@ -54,18 +53,17 @@ class ScriptedPolicy:
         return Reply(text)
 
 
-def make_player(conversation: Conversation, name: str) -> Player:
+def make_player(conversation: Conversation, name: str) -> Act:
     """Return a scripted player for the conversation's episode.
 
     Raises:
         KeyError: If the environment has neither a baseline nor a teacher of that name.
     """
     env = conversation.env.unwrapped
-    players = {**getattr(env, "baselines", {}), **getattr(env, "teachers", {})}
-    if name not in players:
-        raise KeyError(f"{type(env).__name__} has no baseline `{name}`{did_you_mean(name, players)}")
-    player: Player = players[name](env, conversation.rng)
-    return player
+    known = players(env)
+    if name not in known:
+        raise KeyError(f"{type(env).__name__} has no baseline `{name}`{did_you_mean(name, known)}")
+    return known[name](env, conversation.rng)
 
 
 def full_observation(conversation: Conversation) -> str:

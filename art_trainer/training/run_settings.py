@@ -75,9 +75,12 @@ class RunSettings:
     ``None``: no imitation."""
     warm_start_episodes: Count = 200
     """Episodes of that policy."""
+    warm_start_rounds: Count = 1
+    """Rounds of so many episodes. From the second on the model plays, and imitates what that policy would
+    have replied (DAgger): it learns what to do in the states that it gets into itself."""
     warm_start_noise: Fraction = 0.0
-    """Largest share of the policy's replies that are replaced by random ones, so that the model also learns
-    what to do in states that the policy avoids."""
+    """Largest share of the policy's replies that are replaced by random ones in the first round, so that the
+    model also learns what to do in states that the policy avoids."""
     warm_start_keep: Literal["all", "successes"] = "all"
     """Which of that policy's episodes are imitated: all, or those that succeeded (rejection sampling)."""
     warm_start_epochs: Count = 1

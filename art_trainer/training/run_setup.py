@@ -290,23 +290,18 @@ def warm_up(
             *(100 * done.valid, done.imitated, done.played, " and ".join(names)),
         )
         return
-    shown, losses = warm_start(
+    warm_start(
         policy,
         make_env,
         run.warm_start,
         episodes=run.warm_start_episodes,
+        rounds=run.warm_start_rounds,
         noise=run.warm_start_noise,
         keep=KEEP[run.warm_start_keep],
         split=split,
         seed=config.seed,
         config=imitation_config(settings),
         on_step=on_step,
-    )
-    replies = sum(len(episode.turns) for episode in shown)
-    mean = sum(episode.reward for episode in shown) / len(shown)
-    _log.info(
-        "warm start: %d replies in %d episodes of %s (mean reward %.4g), loss %.3f to %.3f",
-        *(replies, len(shown), run.warm_start, mean, losses[0], losses[-1]),
     )
 
 

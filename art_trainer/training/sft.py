@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import functools
 import itertools
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from art_gym.baselines import Act
 from art_gym.errors import did_you_mean
 from art_gym.games.seats import players_of
 from art_trainer.errors import ConfigError
-from art_trainer.inference.policy import Conversation, Reply, TrainablePolicy
-from art_trainer.inference.scripted_policy import Player, ScriptedPolicy, full_observation, make_player
+from art_trainer.inference.policy import Conversation, Policy, Reply, TrainablePolicy
+from art_trainer.inference.scripted_policy import RANDOM, full_observation, make_player
 from art_trainer.models.chat_template import ChatFormat
 from art_trainer.models.logprobs import Scorer
 from art_trainer.models.memory import MicroBatchLimit, release_memory, trim_memory
@@ -27,10 +29,10 @@ from art_trainer.training.env_samples import play_within
 from art_trainer.training.self_play import opponents_of, seat_env_maker
 from art_trainer.types import Episode, EpisodeSpec, Span, TokenHistory
 
+_log = logging.getLogger(__name__)
+
 MAX_SKIPPED = 10
 """Steps in a row that may be skipped for a loss or gradient that is not finite."""
-RANDOM = "random"
-"""The scripted policy of every environment."""
 OnStep = Callable[[dict[str, float]], None]
 Keep = Callable[[Episode], bool]
 KEEP: Mapping[str, Keep] = {
@@ -162,22 +164,25 @@ def collect_demonstrations(
     starts: Sequence[EpisodeSpec],
     *,
     noise: float = 0.0,
+    on_policy: bool = False,
     keep: Keep = KEEP["all"],
 ) -> list[Episode]:
-    """Let a scripted player play, and write its replies in the policy's tokens.
+    """Write down, in the policy's tokens, what a scripted player replies.
 
     A policy that only ever saw its teacher's situations does not know what to do in its own. With ``noise``
-    some of the replies are still written down as the player gave them, but a random one is played in their
-    place (DART, Laskey et al., 2017, arXiv:1703.09327). The player must then decide by what it sees, as
-    players of a board do, and not by what it said before.
+    a random reply is played in the place of some (DART, Laskey et al., 2017, arXiv:1703.09327). With
+    ``on_policy`` the policy plays, and the player says at each turn what it would have replied (DAgger, Ross
+    et al., 2011, arXiv:1011.0686). The player must then decide by what it sees, as players of a board do, and
+    not by what it said before.
 
     Args:
-        policy: Whose chat format the replies are encoded with.
+        policy: Whose chat format the replies are encoded with; plays with ``on_policy``.
         make_env: Makes one environment; its ``baselines`` or ``teachers`` have the player.
         player: The player's name.
         starts: Where to start.
-        noise: The largest share of replies that are replaced, in [0, 1]; each episode draws its own share
-            below it.
+        noise: The largest share of the player's replies that are replaced, in [0, 1]; each episode draws its
+            own share below it.
+        on_policy: Whether the policy plays, as its sampling says, and not the player.
         keep: Which episodes to keep, such as those of :data:`KEEP`.
 
     Returns:
@@ -188,73 +193,99 @@ def collect_demonstrations(
     """
     if not 0 <= noise <= 1:
         raise ValueError(f"noise is a share from 0 to 1, got {noise}")
-    episodes = rollout_episodes(_Demonstrator(player, policy.format, noise), make_env, starts)
-    return [episode for episode in episodes if keep(episode)]
+    demonstrator = _Demonstrator(player, policy.format, noise, policy if on_policy else None)
+    episodes = [episode for episode in rollout_episodes(demonstrator, make_env, starts) if keep(episode)]
+    if not on_policy:
+        return episodes
+    # Where the policy's reply was refused, the player's is still worth imitating.
+    return [replace(one, turns=tuple(replace(turn, error=None) for turn in one.turns)) for one in episodes]
 
 
 @dataclass(slots=True)
 class _Demonstration:
     """One episode of a demonstrator."""
 
-    player: Player
-    stray: Player | None
+    player: Act
+    stray: Act | None
     share: float
     """How often the stray player's reply is played."""
     histories: list[list[Span]] = field(default_factory=list)
     turn: int = 0
+    reply: str = ""
+    """What the player said last."""
     strayed: bool = False
-    """Whether the last reply played was not the one written down."""
+    """Whether the last reply played was another one."""
 
 
-class _Demonstrator(ScriptedPolicy):
-    """A scripted player that also writes down the tokens of its replies in a model's chat format."""
+class _Demonstrator:
+    """Writes down a scripted player's replies in a model's chat format; it or another policy plays.
 
-    def __init__(self, player: str, chat: ChatFormat, noise: float) -> None:
-        super().__init__(player)
-        self._chat = chat
-        self._noise = noise
+    Args:
+        player: The player's name.
+        chat: The format.
+        noise: The largest share of random replies in its play.
+        actor: Plays in the player's place.
+    """
+
+    def __init__(self, player: str, chat: ChatFormat, noise: float, actor: Policy | None) -> None:
+        self.name, self.version = player, 0
+        self._chat, self._noise, self._actor = chat, noise, actor
+        self._shown: dict[Conversation, _Demonstration] = {}
+        self._ready: list[tuple[Conversation, Reply]] = []
 
     def submit(self, conversation: Conversation) -> None:
-        """Write down the observation; a KeyError if the environment has no such player."""
-        if conversation.state is None:
-            conversation.state = _Demonstration(
-                make_player(conversation, self.baseline),
+        """Write down the observation and the reply; a KeyError if the environment has no such player."""
+        shown = self._shown.get(conversation)
+        if shown is None:
+            shown = self._shown[conversation] = _Demonstration(
+                make_player(conversation, self.name),
                 make_player(conversation, RANDOM) if self._noise else None,
                 conversation.rng.uniform(0, self._noise),
             )
-        shown: _Demonstration = conversation.state
         messages, tools = conversation.messages, conversation.tools
-        # After a stray reply the context is not what was written down, so it is written anew.
+        # After another reply the context is not what was written down, so it is written anew.
         goes_on = shown.histories and not shown.strayed
         separator = self._chat.continuation(messages, tools) if goes_on else None
         if separator is None:
             shown.histories.append([Span(tuple(self._chat.prompt(messages, tools)))])
         else:
             shown.histories[-1].append(Span(tuple(separator)))
-        super().submit(conversation)
-
-    def release(self, conversation: Conversation) -> tuple[TokenHistory, ...]:
-        """Return what was written down."""
-        shown: _Demonstration | None = conversation.state
-        super().release(conversation)
-        histories = [] if shown is None else shown.histories
-        return tuple(TokenHistory(tuple(spans)) for spans in histories if len(spans) > 1)
-
-    def _reply(self, conversation: Conversation) -> Reply:
-        shown: _Demonstration = conversation.state
         observation = full_observation(conversation)
         try:
-            text = played = shown.player(observation)
+            shown.reply = played = shown.player(observation)
             shown.strayed = shown.stray is not None and conversation.rng.random() < shown.share
             if shown.stray is not None and shown.strayed:
                 played = shown.stray(observation)
         except Exception as fault:  # a player is its author's code; what it raises is the outcome
-            return Reply("", error=f"{type(fault).__name__}: {fault}")
-        tokens = tuple(self._chat.reply(text))
+            self._ready.append((conversation, Reply("", error=f"{type(fault).__name__}: {fault}")))
+            return
+        tokens = tuple(self._chat.reply(shown.reply))
         shown.histories[-1].append(Span(tokens, shown.turn, (0.0,) * len(tokens)))
         shown.turn += 1
-        conversation.messages.append({"role": "assistant", "content": played})
-        return Reply(played)
+        if self._actor is not None:
+            self._actor.submit(conversation)
+            return
+        messages.append({"role": "assistant", "content": played})
+        self._ready.append((conversation, Reply(played)))
+
+    def collect(self) -> list[tuple[Conversation, Reply]]:
+        """Return the replies that are played."""
+        ready, self._ready = self._ready, []
+        if self._actor is not None and not ready:
+            ready = self._actor.collect()
+            for conversation, reply in ready:
+                shown = self._shown[conversation]
+                shown.strayed = reply.text != shown.reply
+        return ready
+
+    def release(self, conversation: Conversation) -> tuple[TokenHistory, ...]:
+        """Return what was written down."""
+        if self._actor is not None:
+            self._actor.release(conversation)
+        self._ready = [(other, reply) for other, reply in self._ready if other is not conversation]
+        shown = self._shown.pop(conversation, None)
+        histories = [] if shown is None else shown.histories
+        return tuple(TokenHistory(tuple(spans)) for spans in histories if len(spans) > 1)
 
 
 # Warm starts: supervised learning from a scripted player before reinforcement. A policy that never does the
@@ -268,42 +299,61 @@ def warm_start(
     *,
     episodes: int,
     seed: int,
+    rounds: int = 1,
     noise: float = 0.0,
     keep: Keep = KEEP["all"],
     split: str | None = None,
     config: ImitationConfig | None = None,
     on_step: OnStep | None = None,
-) -> tuple[list[Episode], list[float]]:
+) -> list[float]:
     """Train a policy to reply as a scripted player does.
 
     Args:
         policy: Trained in place.
         make_env: Makes one environment.
         player: The player's name.
-        episodes: How many it plays.
+        episodes: How many are played in a round.
         seed: Draws the episodes' starts, and shuffles.
-        noise: See :func:`collect_demonstrations`.
+        rounds: In the first the player plays, later the policy does (``on_policy`` of
+            :func:`collect_demonstrations`). Each round learns from its own episodes.
+        noise: Of the first round, see :func:`collect_demonstrations`.
         keep: See :func:`collect_demonstrations`.
         split: Whose tasks are played; ``None`` leaves it to the environment.
-        config: The settings of :func:`imitate`.
+        config: The settings of :func:`imitate`; the learning rate falls over all rounds.
         on_step: As in :func:`imitate`.
 
     Returns:
-        The episodes that were imitated, and the losses of :func:`imitate`.
+        The losses of :func:`imitate`, of all rounds.
 
     Raises:
-        ConfigError: If none is kept.
+        ConfigError: If no episode of a round is kept.
     """
     options = None if split is None else {"split": split}
-    seeds = np.random.SeedSequence(seed).generate_state(episodes)
-    starts = [EpisodeSpec(int(start), options, rng_seed=(seed, i)) for i, start in enumerate(seeds)]
-    shown = collect_demonstrations(policy, make_env, player, starts, noise=noise, keep=keep)
-    if not shown:
-        raise ConfigError(
-            f"warm_start: none of {episodes} episodes of `{player}` is kept to be imitated; play more, keep "
-            "others, or imitate another policy"
+    config = config or ImitationConfig()
+    losses: list[float] = []
+    rates = [1 - (1 - config.lr_final_ratio) * number / rounds for number in range(rounds + 1)]
+    for number, (rate, next_rate) in enumerate(itertools.pairwise(rates)):
+        key = (seed, number) if number else (seed,)
+        drawn = np.random.SeedSequence(key).generate_state(episodes)
+        starts = [EpisodeSpec(int(start), options, rng_seed=(*key, i)) for i, start in enumerate(drawn)]
+        how = {"on_policy": True} if number else {"noise": noise}
+        shown = collect_demonstrations(policy, make_env, player, starts, **how, keep=keep)
+        if not shown:
+            raise ConfigError(
+                f"warm_start: none of {episodes} episodes of `{player}` is kept to be imitated; play more, "
+                "keep others, or imitate another policy"
+            )
+        part = replace(config, learning_rate=config.learning_rate * rate, lr_final_ratio=next_rate / rate)
+        found = imitate(policy, shown, part, rng=np.random.default_rng(key), on_step=on_step)
+        losses += found
+        replies, mean = sum(len(one.turns) for one in shown), sum(one.reward for one in shown) / len(shown)
+        _log.info(
+            "warm start, round %d of %d: %d replies of %s in %d episodes that %s played (mean reward %.4g), "
+            "loss %.3f to %.3f",
+            *(number + 1, rounds, replies, player, len(shown), "the model" if number else "it", mean),
+            *(found[0], found[-1]),
         )
-    return shown, imitate(policy, shown, config, rng=np.random.default_rng(seed), on_step=on_step)
+    return losses
 
 
 @dataclass(frozen=True, slots=True)

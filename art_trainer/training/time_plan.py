@@ -63,8 +63,9 @@ def run_tokens(settings: Settings, plan: TrainingPlan, shape: EpisodeShape, *, l
     )
     # How many of a noisy player's episodes succeed is not known before.
     if run.warm_start not in (None, AUTO) and (longest or run.warm_start_keep == "all"):
-        shown = played(run.warm_start_episodes, run.warm_start_episodes).sum()
-        found[2] += shown * run.warm_start_epochs
+        shown = played(run.warm_start_episodes, run.warm_start_episodes)
+        found += shown * (run.warm_start_rounds - 1)
+        found[2] += shown.sum() * run.warm_start_epochs * run.warm_start_rounds
     return found
 
 

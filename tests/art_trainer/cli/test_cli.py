@@ -105,6 +105,7 @@ def test_later_layers_override_earlier_ones_and_sources_are_kept():
         ({"env_args": [1]}, "set a value of type dict"),
         ({"dtype": "float16"}, "set one of 'auto', 'bfloat16', 'float32'"),
         ({"warm_start_noise": 1.5}, r"warm_start_noise is 1\.5: set a number from 0 to 1"),
+        ({"warm_start_rounds": 0}, "warm_start_rounds is 0: set at least 1"),
         ({"warm_start_learning_rate": 0.0}, "set a finite number above 0"),
         ({"scratch": {"layer": 2}}, "scratch: no `layer`; did you mean `layers`"),
         ({"history_window": 0}, "history_window is 0: set at least 1"),
@@ -184,7 +185,7 @@ def test_a_model_made_from_scratch_is_warmed_up_trained_and_resumed(invoke, tmp_
     small = ["--set", "scratch={layers: 1, hidden_size: 16, heads: 2, vocabulary_size: 400}"]
     small += ["--warm-start", "scripted", "--set", "warm_start_episodes=6", "--history-window", "1"]
     result = invoke(*TRAIN, *QUICK, *small, "--train-env-args", "words=1")
-    assert "warm start: 6 replies in 6 episodes of scripted" in result.output
+    assert "6 replies of scripted in 6 episodes that it played" in result.output
     run = tmp_path / "runs" / "Echo-v0-scratch-1"
     assert RunFolder(run).settings()["train_env_args"] == {"words": 1}
     assert RunFolder(run).settings()["max_completion_length"] < 24
@@ -198,7 +199,7 @@ def test_a_model_made_from_scratch_is_warmed_up_trained_and_resumed(invoke, tmp_
 def test_lora_trains_an_adapter_only_and_is_evaluated_before_it_imitates(invoke, tmp_path, model):
     warm = "--warm-start scripted --set warm_start_episodes=4 --set warm_start_keep=successes".split()
     result = invoke(*TRAIN, "--model", model, *QUICK, "--lora", "2", *warm, "--output-dir", "out")
-    assert "warm start: 4 replies in 4 episodes of scripted" in result.output
+    assert "4 replies of scripted in 4 episodes that it played" in result.output
     assert RunFolder(tmp_path / "out").evaluation("untrained").invalid_rate == 1
     assert list((tmp_path / "out" / "checkpoints").glob("*/model/adapter_model.safetensors"))
 

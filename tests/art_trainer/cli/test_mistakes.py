@@ -42,6 +42,7 @@ JUDGE = f"judge eval {ENV}"
         (f"{SELF_PLAY} --seat first_0", "--seat needs an opponent that does not learn; self does"),
         (f"{SELF_PLAY} --set warm_start=anny", "first_0 has no player `anny`; did you mean `any`"),
         (f"{SELF_PLAY} --set warm_start_noise=0.2 --set warm_start=any", "self-play has none, set 0"),
+        (f"{SELF_PLAY} --set warm_start_rounds=2 --set warm_start=any", "self-play has one, set 1"),
         (f"{SELF_PLAY} --set warm_start_keep=successes --set warm_start=any", "self-play imitates all"),
         (f"{SELF_PLAY} --set engine=openai:a@http://127.0.0.1:1/v1", "leave engine and backend out"),
         (f"{SELF_PLAY} --set backend=ray", "leave engine and backend out"),

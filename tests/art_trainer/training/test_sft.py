@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -38,10 +39,10 @@ def test_demonstrations_are_what_the_policy_would_have_read_and_sampled() -> Non
         assert sampled == [(n, policy.format.reply(turn.reply)) for n, turn in enumerate(episode.turns)]
 
 
-def test_a_disturbed_player_is_still_written_down() -> None:
-    policy = guess_policy(history_window=1)
-    episodes = collect_demonstrations(policy, GuessEnv, "oracle", starts(40), noise=1.0)
-    replies = strayed = 0
+def test_where_the_model_plays_the_players_replies_are_written_down() -> None:
+    policy = guess_policy(history_window=1, max_new_tokens=1)
+    episodes = collect_demonstrations(policy, GuessEnv, "oracle", starts(40), on_policy=True)
+    refused = strayed = 0
     for episode in episodes:
         hidden = episode.task_id.removeprefix("number-")
         assert len(episode.histories) == len(episode.turns)
@@ -49,15 +50,30 @@ def test_a_disturbed_player_is_still_written_down() -> None:
             prompt, reply = history.spans
             assert list(reply.token_ids) == policy.format.reply(hidden)
             assert prompt.turn is None
+            assert turn.error is None
+            strayed += turn.reply != hidden
+            refused += turn.observation == "BAD"
+    # The replies that were refused are the model's; what is imitated in their place is the player's.
+    assert strayed > refused > 0
+    policy.version += 1  # nothing is left of the conversations
+
+
+def test_a_disturbed_player_is_still_written_down() -> None:
+    policy = guess_policy(history_window=1)
+    replies = strayed = 0
+    for episode in collect_demonstrations(policy, GuessEnv, "oracle", starts(40), noise=1.0):
+        hidden = episode.task_id.removeprefix("number-")
+        for turn, history in zip(episode.turns, episode.histories, strict=True):
+            assert list(history.spans[1].token_ids) == policy.format.reply(hidden)
             replies += 1
             strayed += turn.reply != hidden
     # Each episode draws its share of random replies from 0 to 1; one in 16 random guesses is right.
     assert 0.3 < strayed / replies < 0.8
 
 
-def test_after_a_stray_reply_the_context_shows_what_was_played() -> None:
-    policy = guess_policy()
-    episodes = collect_demonstrations(policy, GuessEnv, "oracle", starts(40), noise=1.0)
+def test_where_the_model_plays_the_context_shows_what_it_replied() -> None:
+    policy = guess_policy(max_new_tokens=1)
+    episodes = collect_demonstrations(policy, GuessEnv, "oracle", starts(40), on_policy=True)
     longest = max(episodes, key=lambda episode: len(episode.turns))
     assert len(longest.turns) == len(longest.histories) > 1
     for turn, history in enumerate(longest.histories):
@@ -70,6 +86,7 @@ def test_only_the_episodes_asked_for_are_kept() -> None:
 
     assert 0 < found(lambda episode: len(episode.turns) <= 2) < 20
     assert collect_demonstrations(guess_policy(), GuessEnv, "broken", starts(3)) == []
+    assert collect_demonstrations(guess_policy(), GuessEnv, "broken", starts(3), on_policy=True) == []
     with pytest.raises(ValueError, match="noise"):
         collect_demonstrations(guess_policy(), GuessEnv, "bisect", starts(1), noise=1.5)
 
@@ -104,20 +121,43 @@ TEACHING = ImitationConfig(epochs=20, batch_size=24, learning_rate=1e-2)
 
 def test_a_warm_start_teaches_what_the_player_does() -> None:
     policy = guess_policy(hidden=32)
-    shown, losses = warm_start(policy, GuessEnv, "bisect", episodes=48, seed=0, config=TEACHING)
-    assert len(shown) == 48
-    assert 0.5 < np.mean([episode.reward for episode in shown]) < 1
+    losses = warm_start(policy, GuessEnv, "bisect", episodes=48, seed=0, config=TEACHING)
     assert losses[-1] < losses[0] / 4
     policy.sampling = SamplingParams(temperature=0.0, max_new_tokens=2)
     result = evaluate(policy, GuessEnv, episodes=32, seed=1)
     assert result.success.value >= 0.6
 
 
-def test_a_warm_start_may_imitate_successes_alone() -> None:
+def test_a_warm_start_goes_on_with_what_the_model_plays(caplog: pytest.LogCaptureFixture) -> None:
+    policy = guess_policy(hidden=32)
+    rates: list[float] = []
+    with caplog.at_level("INFO"):
+        warm_start(
+            policy,
+            GuessEnv,
+            "oracle",
+            episodes=24,
+            rounds=3,
+            seed=0,
+            config=ImitationConfig(epochs=2, batch_size=8, learning_rate=1e-2),
+            on_step=lambda step: rates.append(step["learning_rate"]),
+        )
+    assert policy.version == 3
+    assert rates == sorted(rates, reverse=True)
+    assert rates[0] == 1e-2
+    assert rates[-1] < 3e-3
+    first, second, third = caplog.messages
+    assert re.search(r"round 1 of 3: \d+ replies of oracle in 24 episodes that it played", first)
+    assert "that the model played" in second
+    assert "round 3 of 3" in third
+
+
+def test_a_warm_start_may_imitate_successes_alone(caplog: pytest.LogCaptureFixture) -> None:
     keep = KEEP["successes"]
-    shown, _ = warm_start(guess_policy(hidden=16), GuessEnv, "random", episodes=24, seed=0, keep=keep)
-    assert 0 < len(shown) < 24
-    assert all(episode.success for episode in shown)
+    with caplog.at_level("INFO"):
+        warm_start(guess_policy(hidden=16), GuessEnv, "random", episodes=24, seed=0, keep=keep)
+    (found,) = re.findall(r"in (\d+) episodes", caplog.text)
+    assert 0 < int(found) < 24
     with pytest.raises(ConfigError, match="none of 3 episodes of `broken` is kept"):
         warm_start(guess_policy(hidden=16), GuessEnv, "broken", episodes=3, seed=0)
 
@@ -126,7 +166,7 @@ def test_the_same_seed_gives_the_same_weights() -> None:
     weights = []
     for _ in range(2):
         policy = guess_policy(hidden=16)
-        warm_start(policy, GuessEnv, "oracle", episodes=6, noise=0.5, seed=5, config=TEACHING)
+        warm_start(policy, GuessEnv, "oracle", episodes=6, rounds=2, noise=0.5, seed=5, config=TEACHING)
         weights.append(weights_of(policy.model))
     assert torch.equal(*weights)
 
