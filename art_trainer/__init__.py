@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from art_trainer.rollout.judge_rewards import RewardMix as RewardMix
     from art_trainer.tracking.callbacks import TrainerCallback as TrainerCallback
     from art_trainer.tracking.run_dir import RunFolder as RunFolder
+    from art_trainer.training.demonstrations import collect_demonstrations as collect_demonstrations
     from art_trainer.training.export import export_model as export_model
     from art_trainer.training.learner import Learner as Learner
     from art_trainer.training.self_play import SelfPlayTrainer as SelfPlayTrainer
-    from art_trainer.training.sft import collect_demonstrations as collect_demonstrations
     from art_trainer.training.sft import imitate as imitate
     from art_trainer.training.trainer import GRPOTrainer as GRPOTrainer
     from art_trainer.types import Ending as Ending
@@ -69,7 +69,8 @@ _MODULES = {
     "training.export": ["export_model"],
     "training.learner": ["Learner"],
     "training.self_play": ["SelfPlayTrainer"],
-    "training.sft": ["collect_demonstrations", "imitate"],
+    "training.demonstrations": ["collect_demonstrations"],
+    "training.sft": ["imitate"],
     "training.trainer": ["GRPOTrainer"],
     "types": [
         *("Ending", "Episode", "EpisodeSpec", "Group", "GroupSpec", "Interval", "Judgement", "Span"),

@@ -74,9 +74,10 @@ def measure(order: dict[str, Any]) -> dict[str, Any]:
     from art_trainer.models.chat_template import ChatFormat
     from art_trainer.models.loading import ModelOptions
     from art_trainer.rollout.evaluate import evaluate
+    from art_trainer.training.demonstrations import collect_demonstrations
     from art_trainer.training.learner import Learner
     from art_trainer.training.memory_plan import empty_model, episode_shape, plan_training
-    from art_trainer.training.sft import ImitationConfig, collect_demonstrations, imitate
+    from art_trainer.training.sft import ImitationConfig, imitate
     from art_trainer.types import EpisodeSpec, Group
 
     torch.set_num_threads(1)

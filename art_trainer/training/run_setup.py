@@ -54,6 +54,7 @@ from art_trainer.tracking.loggers.base import LoggerCallback, RunInfo, make_logg
 from art_trainer.tracking.loggers.redaction import without_secrets
 from art_trainer.tracking.run_dir import RunFolder, private_folder
 from art_trainer.training.checkpoint import checkpoint_to_resume, result_checkpoint, verify_checkpoint
+from art_trainer.training.demonstrations import KEEP
 from art_trainer.training.env_samples import episode_texts, repeats_state, sample_episodes
 from art_trainer.training.memory_plan import (
     EpisodeShape,
@@ -64,7 +65,7 @@ from art_trainer.training.memory_plan import (
 )
 from art_trainer.training.run_settings import AUTO, DEFAULT, SCRATCH, RunSettings, Settings, saved_settings
 from art_trainer.training.scratch_model import ScratchSize, scratch_model, scratch_tokenizer
-from art_trainer.training.sft import KEEP, ImitationConfig, OnStep, imitate_until_valid, warm_start
+from art_trainer.training.sft import ImitationConfig, OnStep, imitate_until_valid, warm_start
 from art_trainer.types import Episode
 
 RUBRIC, RULER = "rubric", "ruler"

@@ -5,41 +5,33 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from art_gym.baselines import Act
 from art_gym.errors import did_you_mean
 from art_gym.games.seats import players_of
 from art_trainer.errors import ConfigError
-from art_trainer.inference.policy import Conversation, Policy, Reply, TrainablePolicy
-from art_trainer.inference.scripted_policy import RANDOM, full_observation, make_player
-from art_trainer.models.chat_template import ChatFormat
+from art_trainer.inference.policy import TrainablePolicy
 from art_trainer.models.logprobs import Scorer
 from art_trainer.models.memory import MicroBatchLimit, release_memory, trim_memory
 from art_trainer.models.optim import UpdateGuard, make_optimizer, schedule_factor
 from art_trainer.models.packing import TokenRow, pack
-from art_trainer.rollout.envs import EnvPool, MakeEnv
+from art_trainer.rollout.envs import MakeEnv
 from art_trainer.rollout.episodes import rollout_episodes
 from art_trainer.rollout.games import MakeGame
+from art_trainer.training.demonstrations import KEEP, Keep, collect_demonstrations
 from art_trainer.training.env_samples import play_within
 from art_trainer.training.self_play import opponents_of, seat_env_maker
-from art_trainer.types import Episode, EpisodeSpec, Span, TokenHistory
+from art_trainer.types import Episode, EpisodeSpec
 
 _log = logging.getLogger(__name__)
 
 MAX_SKIPPED = 10
 """Steps in a row that may be skipped for a loss or gradient that is not finite."""
 OnStep = Callable[[dict[str, float]], None]
-Keep = Callable[[Episode], bool]
-KEEP: Mapping[str, Keep] = {
-    "all": lambda episode: not episode.failed,
-    "successes": lambda episode: bool(episode.success),
-}
-"""Which demonstrations are imitated, by the names of the setting ``warm_start_keep``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,137 +149,6 @@ def _backward(scorer: Scorer, guard: UpdateGuard, rows: Sequence[TokenRow], limi
     return limit.run(compute, max(len(row.token_ids) for row in rows))
 
 
-def collect_demonstrations(
-    policy: TrainablePolicy,
-    make_env: MakeEnv | EnvPool,
-    player: str,
-    starts: Sequence[EpisodeSpec],
-    *,
-    noise: float = 0.0,
-    on_policy: bool = False,
-    keep: Keep = KEEP["all"],
-) -> list[Episode]:
-    """Write down, in the policy's tokens, what a scripted player replies.
-
-    A policy that only ever saw its teacher's situations does not know what to do in its own. With ``noise``
-    a random reply is played in the place of some (DART, Laskey et al., 2017, arXiv:1703.09327). With
-    ``on_policy`` the policy plays, and the player says at each turn what it would have replied (DAgger, Ross
-    et al., 2011, arXiv:1011.0686). The player must then decide by what it sees, as players of a board do, and
-    not by what it said before.
-
-    Args:
-        policy: Whose chat format the replies are encoded with; plays with ``on_policy``.
-        make_env: Makes one environment; its ``baselines`` or ``teachers`` have the player.
-        player: The player's name.
-        starts: Where to start.
-        noise: The largest share of the player's replies that are replaced, in [0, 1]; each episode draws its
-            own share below it.
-        on_policy: Whether the policy plays, as its sampling says, and not the player.
-        keep: Which episodes to keep, such as those of :data:`KEEP`.
-
-    Returns:
-        Episodes whose histories have the player's replies as sampled tokens, with log-probs of 0.
-
-    Raises:
-        ValueError: If ``noise`` is no share.
-    """
-    if not 0 <= noise <= 1:
-        raise ValueError(f"noise is a share from 0 to 1, got {noise}")
-    demonstrator = _Demonstrator(player, policy.format, noise, policy if on_policy else None)
-    episodes = [episode for episode in rollout_episodes(demonstrator, make_env, starts) if keep(episode)]
-    if not on_policy:
-        return episodes
-    # Where the policy's reply was refused, the player's is still worth imitating.
-    return [replace(one, turns=tuple(replace(turn, error=None) for turn in one.turns)) for one in episodes]
-
-
-@dataclass(slots=True)
-class _Demonstration:
-    """One episode of a demonstrator."""
-
-    player: Act
-    stray: Act | None
-    share: float
-    """How often the stray player's reply is played."""
-    histories: list[list[Span]] = field(default_factory=list)
-    turn: int = 0
-    reply: str = ""
-    """What the player said last."""
-    strayed: bool = False
-    """Whether the last reply played was another one."""
-
-
-class _Demonstrator:
-    """Writes down a scripted player's replies in a model's chat format; it or another policy plays.
-
-    Args:
-        player: The player's name.
-        chat: The format.
-        noise: The largest share of random replies in its play.
-        actor: Plays in the player's place.
-    """
-
-    def __init__(self, player: str, chat: ChatFormat, noise: float, actor: Policy | None) -> None:
-        self.name, self.version = player, 0
-        self._chat, self._noise, self._actor = chat, noise, actor
-        self._shown: dict[Conversation, _Demonstration] = {}
-        self._ready: list[tuple[Conversation, Reply]] = []
-
-    def submit(self, conversation: Conversation) -> None:
-        """Write down the observation and the reply; a KeyError if the environment has no such player."""
-        shown = self._shown.get(conversation)
-        if shown is None:
-            shown = self._shown[conversation] = _Demonstration(
-                make_player(conversation, self.name),
-                make_player(conversation, RANDOM) if self._noise else None,
-                conversation.rng.uniform(0, self._noise),
-            )
-        messages, tools = conversation.messages, conversation.tools
-        # After another reply the context is not what was written down, so it is written anew.
-        goes_on = shown.histories and not shown.strayed
-        separator = self._chat.continuation(messages, tools) if goes_on else None
-        if separator is None:
-            shown.histories.append([Span(tuple(self._chat.prompt(messages, tools)))])
-        else:
-            shown.histories[-1].append(Span(tuple(separator)))
-        observation = full_observation(conversation)
-        try:
-            shown.reply = played = shown.player(observation)
-            shown.strayed = shown.stray is not None and conversation.rng.random() < shown.share
-            if shown.stray is not None and shown.strayed:
-                played = shown.stray(observation)
-        except Exception as fault:  # a player is its author's code; what it raises is the outcome
-            self._ready.append((conversation, Reply("", error=f"{type(fault).__name__}: {fault}")))
-            return
-        tokens = tuple(self._chat.reply(shown.reply))
-        shown.histories[-1].append(Span(tokens, shown.turn, (0.0,) * len(tokens)))
-        shown.turn += 1
-        if self._actor is not None:
-            self._actor.submit(conversation)
-            return
-        messages.append({"role": "assistant", "content": played})
-        self._ready.append((conversation, Reply(played)))
-
-    def collect(self) -> list[tuple[Conversation, Reply]]:
-        """Return the replies that are played."""
-        ready, self._ready = self._ready, []
-        if self._actor is not None and not ready:
-            ready = self._actor.collect()
-            for conversation, reply in ready:
-                shown = self._shown[conversation]
-                shown.strayed = reply.text != shown.reply
-        return ready
-
-    def release(self, conversation: Conversation) -> tuple[TokenHistory, ...]:
-        """Return what was written down."""
-        if self._actor is not None:
-            self._actor.release(conversation)
-        self._ready = [(other, reply) for other, reply in self._ready if other is not conversation]
-        shown = self._shown.pop(conversation, None)
-        histories = [] if shown is None else shown.histories
-        return tuple(TokenHistory(tuple(spans)) for spans in histories if len(spans) > 1)
-
-
 # Warm starts: supervised learning from a scripted player before reinforcement. A policy that never does the
 # right thing, or never makes a valid move, by chance learns nothing from rewards.
 
@@ -336,8 +197,10 @@ def warm_start(
         key = (seed, number) if number else (seed,)
         drawn = np.random.SeedSequence(key).generate_state(episodes)
         starts = [EpisodeSpec(int(start), options, rng_seed=(*key, i)) for i, start in enumerate(drawn)]
-        how = {"on_policy": True} if number else {"noise": noise}
-        shown = collect_demonstrations(policy, make_env, player, starts, **how, keep=keep)
+        disturbed = 0.0 if number else noise
+        shown = collect_demonstrations(
+            policy, make_env, player, starts, noise=disturbed, on_policy=number > 0, keep=keep
+        )
         if not shown:
             raise ConfigError(
                 f"warm_start: none of {episodes} episodes of `{player}` is kept to be imitated; play more, "

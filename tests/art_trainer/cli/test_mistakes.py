@@ -31,6 +31,10 @@ JUDGE = f"judge eval {ENV}"
         (f"train {ENV} --set lerning_rate=1", "--set: no setting `lerning_rate`; did you"),
         (f"train {ENV} --num-generations 1", "num_generations from flag"),
         (f"train {ENV} --set opponent=copy", "settings of art-trainer self-play"),
+        (
+            f"train {ENV} --warm-start scripted --set warm_start_rounds=2 --set warm_start_keep=successes",
+            "from the second round on all is imitated",
+        ),
         (f"train {ENV} --warm-start scritped", "no player `scritped`; did you mean"),
         ("train --config missing.yaml", "--config: no such file: missing.yaml"),
         ("train --recipe emial", "no recipe `emial`; did you mean `email`?"),

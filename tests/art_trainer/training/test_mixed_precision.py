@@ -16,10 +16,11 @@ from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.models import loading, optim
 from art_trainer.models.optim import UpdateGuard, make_optimizer, master_weights, optimizer_bytes
 from art_trainer.training.checkpoint import read_checkpoint, write_checkpoint
+from art_trainer.training.demonstrations import collect_demonstrations
 from art_trainer.training.learner import Learner
 from art_trainer.training.run_settings import Layer, merge_settings
 from art_trainer.training.run_setup import prepare_policy
-from art_trainer.training.sft import ImitationConfig, collect_demonstrations, imitate
+from art_trainer.training.sft import ImitationConfig, imitate
 from art_trainer.types import EpisodeSpec
 from tests.art_trainer.guess import GuessEnv, guess_policy, seeds
 from tests.art_trainer.made_episodes import made_groups

@@ -10,7 +10,8 @@ from art_trainer.errors import ConfigError, DivergedError
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.rollout.evaluate import evaluate
 from art_trainer.training import sft
-from art_trainer.training.sft import KEEP, ImitationConfig, collect_demonstrations, imitate, warm_start
+from art_trainer.training.demonstrations import KEEP, collect_demonstrations
+from art_trainer.training.sft import ImitationConfig, imitate, warm_start
 from art_trainer.types import Episode, EpisodeSpec
 from tests.art_trainer.guess import GuessEnv, guess_policy, seeds
 from tests.art_trainer.updates import weights_of
@@ -89,6 +90,8 @@ def test_only_the_episodes_asked_for_are_kept() -> None:
     assert collect_demonstrations(guess_policy(), GuessEnv, "broken", starts(3), on_policy=True) == []
     with pytest.raises(ValueError, match="noise"):
         collect_demonstrations(guess_policy(), GuessEnv, "bisect", starts(1), noise=1.5)
+    with pytest.raises(ValueError, match="the policy plays"):
+        collect_demonstrations(guess_policy(), GuessEnv, "oracle", starts(1), noise=0.5, on_policy=True)
 
 
 def test_imitation_reports_its_steps() -> None:

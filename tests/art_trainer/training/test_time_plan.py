@@ -55,6 +55,8 @@ def test_what_a_setting_adds_is_counted() -> None:
     assert more(True, dynamic_sampling=True, max_resampled_groups=1) == [960, 2000, 0]
     assert more(False, dynamic_sampling=True) == [0, 0, 0]
     assert more(False, warm_start="a", warm_start_epochs=2) == [0, 0, 2 * 200 * 53]
+    rounds = more(False, warm_start="a", warm_start_rounds=3)  # the model plays all but the first
+    assert rounds == [2 * 200 * 8, 2 * 200 * 45, 3 * 200 * 53]
     assert more(False, **kept, model="m") == [48, 270, 0]
     assert more(True, **kept) == [0, 0, 200 * 104]
     assert more(True, share_prefixes=False) == [0, 0, 10 * 6 * 40]
