@@ -106,7 +106,7 @@ class _Demonstrator:
             shown = self._shown[conversation] = _Demonstration(
                 make_player(conversation, self.name),
                 make_player(conversation, RANDOM) if self._noise else None,
-                conversation.rng.uniform(0, self._noise),
+                0.0 if self._actor else conversation.rng.uniform(0, self._noise),
             )
         messages, tools = conversation.messages, conversation.tools
         # After another reply the context is not what was written down, so it is written anew.
