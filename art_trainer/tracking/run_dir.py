@@ -9,6 +9,7 @@
     episodes.jsonl.zst               every training episode with its tokens, see ``episode_store``
     evaluations/before.json          the evaluation before training; also after, baseline-NAME, step-000010
     evaluations/before.episodes.jsonl    its transcripts, without tokens
+    warm-start/model/                the model after imitation, or its last whole round
     checkpoints/step-000010/         model, optimizer and trainer state
     wandb/, tensorboard/             what these loggers write
     report.html                      a summary to read
@@ -77,6 +78,8 @@ class RunFolder:
         """One JSON object each time that the run was started or resumed, and ended."""
         self.evaluations = self.path / "evaluations"
         """The folder of the evaluations."""
+        self.warm_start = self.path / "warm-start"
+        """The folder of the weights after a warm start."""
         self.checkpoints = self.path / "checkpoints"
         """The folder of the checkpoints."""
         self.report_file = self.path / "report.html"

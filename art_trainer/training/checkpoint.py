@@ -22,6 +22,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +81,7 @@ def _write(
     optimizer: torch.optim.Optimizer,
     state: Mapping[str, Any],
 ) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = hidden_path(path, _PARTIAL)
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        partial.mkdir()
+    with _replacing(path) as partial:
         _write_model(learner.model, tokenizer, partial / "model")
         save_file(optimizer_tensors(learner.model, optimizer), partial / _OPTIMIZER)
         if learner.reference is not None:
@@ -92,6 +89,33 @@ def _write(
         if learner.critic is not None:
             save_file(learner.critic.tensors(), partial / _CRITIC)
         (partial / "state.json").write_text(json.dumps({"format": FORMAT, **state}), encoding="utf-8")
+
+
+def write_warm_start(path: Path, model: Any, tokenizer: Any, rounds: int) -> None:
+    """Write the weights after so many rounds of a warm start, as a checkpoint is written."""
+    with _replacing(path) as partial:
+        _write_model(model, tokenizer, partial / "model")
+        (partial / "state.json").write_text(json.dumps({"rounds": rounds}), encoding="utf-8")
+
+
+def read_warm_start(path: Path, model: torch.nn.Module) -> int:
+    """Load the weights of a warm start that was stopped; return its rounds, 0 if there are none."""
+    if not path.exists():
+        return 0
+    verify_checkpoint(path)
+    load_model_weights(model, path)
+    return int(json.loads((path / "state.json").read_text(encoding="utf-8"))["rounds"])
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """Give a folder to write into, which gets its manifest and the name ``path`` at the end."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = hidden_path(path, _PARTIAL)
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        partial.mkdir()
+        yield partial
         manifest = {str(file.relative_to(partial)): _fingerprint(file) for file in _files(partial)}
         (partial / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
         _flush(partial)

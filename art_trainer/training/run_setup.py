@@ -53,7 +53,13 @@ from art_trainer.tracking.env_vars import env_var, load_env_vars
 from art_trainer.tracking.loggers.base import LoggerCallback, RunInfo, make_logger
 from art_trainer.tracking.loggers.redaction import without_secrets
 from art_trainer.tracking.run_dir import RunFolder, private_folder
-from art_trainer.training.checkpoint import checkpoint_to_resume, result_checkpoint, verify_checkpoint
+from art_trainer.training.checkpoint import (
+    checkpoint_to_resume,
+    read_warm_start,
+    result_checkpoint,
+    verify_checkpoint,
+    write_warm_start,
+)
 from art_trainer.training.demonstrations import KEEP
 from art_trainer.training.env_samples import episode_texts, repeats_state, sample_episodes
 from art_trainer.training.memory_plan import (
@@ -268,16 +274,26 @@ def imitation_config(settings: Settings) -> ImitationConfig:
 def warm_up(
     policy: TransformersPolicy, settings: Settings, make_env: MakeEnv, on_step: OnStep | None = None
 ) -> None:
-    """Imitate the scripted policy that the settings name, or until replies are valid."""
-    run, config = settings.run, settings.config
+    """Imitate the scripted policy that the settings name, or until replies are valid.
+
+    The weights are kept after each round, and a resumed run continues from there.
+    """
+    run, config, kept = settings.run, settings.config, settings.folder.warm_start
     assert run.warm_start is not None
     split = train_split(make_env, config.train_split)
+    policy.version = done = read_warm_start(kept, policy.model)
+
+    def keep_weights(rounds: int) -> None:
+        write_warm_start(kept, policy.model, policy.tokenizer, rounds)
+
     if run.warm_start == AUTO:
+        if done:
+            return
         names = demonstrators(run, make_env)
         if not names:
             _log.info("no warm start: the environment has no scripted policy to imitate")
             return
-        done = imitate_until_valid(
+        found = imitate_until_valid(
             policy,
             make_env,
             names,
@@ -288,8 +304,9 @@ def warm_up(
         )
         _log.info(
             "warm start: %.0f%% of the replies are valid calls, after the best %d of %d episodes of %s",
-            *(100 * done.valid, done.imitated, done.played, " and ".join(names)),
+            *(100 * found.valid, found.imitated, found.played, " and ".join(names)),
         )
+        keep_weights(1)
         return
     warm_start(
         policy,
@@ -303,6 +320,8 @@ def warm_up(
         seed=config.seed,
         config=imitation_config(settings),
         on_step=on_step,
+        done=done,
+        on_round=keep_weights,
     )
 
 

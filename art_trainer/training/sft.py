@@ -166,6 +166,8 @@ def warm_start(
     split: str | None = None,
     config: ImitationConfig | None = None,
     on_step: OnStep | None = None,
+    done: int = 0,
+    on_round: Callable[[int], None] | None = None,
 ) -> list[float]:
     """Train a policy to reply as a scripted player does.
 
@@ -182,9 +184,11 @@ def warm_start(
         split: Whose tasks are played; ``None`` leaves it to the environment.
         config: The settings of :func:`imitate`; the learning rate falls over all rounds.
         on_step: As in :func:`imitate`.
+        done: How many rounds the policy has behind it.
+        on_round: Called after each round with how many are done.
 
     Returns:
-        The losses of :func:`imitate`, of all rounds.
+        The losses of :func:`imitate`, of all rounds but those behind it.
 
     Raises:
         ConfigError: If no episode of a round is kept.
@@ -193,7 +197,7 @@ def warm_start(
     config = config or ImitationConfig()
     losses: list[float] = []
     rates = [1 - (1 - config.lr_final_ratio) * number / rounds for number in range(rounds + 1)]
-    for number, (rate, next_rate) in enumerate(itertools.pairwise(rates)):
+    for number, (rate, next_rate) in list(enumerate(itertools.pairwise(rates)))[done:]:
         key = (seed, number) if number else (seed,)
         drawn = np.random.SeedSequence(key).generate_state(episodes)
         starts = [EpisodeSpec(int(start), options, rng_seed=(*key, i)) for i, start in enumerate(drawn)]
@@ -216,6 +220,8 @@ def warm_start(
             *(number + 1, rounds, replies, player, len(shown), "the model" if number else "it", mean),
             *(found[0], found[-1]),
         )
+        if on_round is not None:
+            on_round(number + 1)
     return losses
 
 

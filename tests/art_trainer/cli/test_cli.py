@@ -21,6 +21,8 @@ from art_trainer.formatting import duration
 from art_trainer.tracking.episode_schema import LEFT_OUT
 from art_trainer.tracking.episode_store import iter_episodes, iter_steps
 from art_trainer.tracking.run_dir import RunFolder
+from art_trainer.training import run_setup
+from art_trainer.training.checkpoint import write_warm_start
 from art_trainer.training.run_settings import DEFAULT, SETTINGS, Layer, merge_settings
 from tests.wrappers.judging.judge_server import JudgeServer, says
 
@@ -194,6 +196,24 @@ def test_a_model_made_from_scratch_is_warmed_up_trained_and_resumed(invoke, tmp_
     assert "warm start:" not in resumed
     assert "the resumed run" not in resumed
     assert invoke(*EVAL, run, "--episodes", "2").exit_code == 0
+
+
+def test_a_warm_start_that_was_stopped_continues_after_its_last_round(invoke, tmp_path, monkeypatch):
+    small = ["--set", "scratch={layers: 1, hidden_size: 16, heads: 2, vocabulary_size: 400}"]
+    small += ["--warm-start", "scripted", "--set", "warm_start_episodes=6", "--set", "warm_start_rounds=3"]
+    invoke(*TRAIN, *QUICK, *small, "--output-dir", "whole")
+
+    def write_and_stop(*arguments):
+        write_warm_start(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_setup, "write_warm_start", write_and_stop)
+        assert invoke(*TRAIN, *QUICK, *small, "--output-dir", "stopped").exit_code == 130
+    resumed = invoke("train", "--resume", "stopped").output
+    assert [f"round {number} of 3" in resumed for number in (1, 2, 3)] == [False, True, True]
+    one, other = (tmp_path / run / "checkpoints/step-000002/model" for run in ("whole", "stopped"))
+    assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
 
 
 def test_lora_trains_an_adapter_only_and_is_evaluated_before_it_imitates(invoke, tmp_path, model):
