@@ -72,7 +72,10 @@ class GroupEnv(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no type hin
         members = [_made(env, make_kwargs) for _ in range(size)]
         if len({id(member.unwrapped) for member in members}) < size:
             raise ValueError("the function gave the same environment twice: make a new one at each call")
-        _require_text(members[0])
+        one = members[0]
+        for kind, space in (("observations", one.observation_space), ("actions", one.action_space)):
+            if not isinstance(space, UnicodeText | spaces.Text):
+                raise TypeError(f"a group plays environments in text, but the {kind} of {one} are in {space}")
         self.possible_agents = [f"attempt_{number}" for number in range(size)]
         self.agents: list[str] = []
         self.envs: Mapping[str, gym.Env[str, str]] = dict(zip(self.possible_agents, members, strict=True))
@@ -185,9 +188,3 @@ def _made(
     if isinstance(env, str):
         env = find_env(env).id
     return gym.make(env, **make_kwargs) if isinstance(env, str | EnvSpec) else env(**make_kwargs)
-
-
-def _require_text(env: gym.Env[Any, Any]) -> None:
-    for kind, space in (("observations", env.observation_space), ("actions", env.action_space)):
-        if not isinstance(space, UnicodeText | spaces.Text):
-            raise TypeError(f"a group plays environments in text, but the {kind} of {env} are in {space}")

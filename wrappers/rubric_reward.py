@@ -77,7 +77,10 @@ class RubricReward(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         """Take a step, and judge the episode if it ends with it."""
         observation, own, terminated, truncated, info = self.env.step(action)
         own = float(own)
-        seconds = self._seconds_since()
+        seconds = None
+        if self._clock is not None:  # since the latest observation was handed out
+            now = self._clock()
+            seconds, self._since = now - self._since, now
         self._recorder.add(action, observation, own, terminated, truncated, info, seconds=seconds)
         result, value = {}, None
         if terminated or truncated:
@@ -88,11 +91,3 @@ class RubricReward(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         terms = self.mix.terms(own_terms(info, own), _TERM, value)
         info = {**info, "independent_reward": own, "score_terms": terms, **result}
         return observation, sum(terms.values(), 0.0), terminated, truncated, info
-
-    def _seconds_since(self) -> float | None:
-        """The time since the latest observation was handed out."""
-        if self._clock is None:
-            return None
-        now = self._clock()
-        passed, self._since = now - self._since, now
-        return passed

@@ -91,12 +91,6 @@ def action_values(chances: Mapping[int, Mapping[int, Sequence[tuple[Any, ...]]]]
     return values
 
 
-def best_action(values: NDArray[np.float64], rng: np.random.Generator) -> int:
-    """One of the best actions, given what each is worth; equal ones are equally likely."""
-    best = np.flatnonzero(values >= values.max() - 1e-9)
-    return int(best[rng.integers(len(best))])
-
-
 def at_goal(progress: EpisodeProgress) -> bool:
     """Whether the goal, which alone is rewarded, was reached."""
     return progress.env_return > 0
@@ -120,7 +114,9 @@ def optimal(env: FrozenLakeTextEnv, rng: np.random.Generator) -> Act:
     values = action_values(env.env.P)
 
     def act(observation: str) -> str:
-        return ACTIONS[best_action(values[env.env.s], rng)]
+        worth = values[env.env.s]
+        best = np.flatnonzero(worth >= worth.max() - 1e-9)  # equal ones are equally likely
+        return ACTIONS[best[rng.integers(len(best))]]
 
     return act
 

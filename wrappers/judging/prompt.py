@@ -145,7 +145,7 @@ def digest_group(group: Sequence[Attempt]) -> GroupDigest:
     ids: dict[tuple[Section, ...], list[str]] = {}
     for attempt in group:
         ids.setdefault(attempt_sections(attempt), []).append(attempt.id)
-    different = sorted(ids, key=_content_hash)
+    different = sorted(ids, key=lambda read: _hash(canonical_json([[one.title, one.text] for one in read])))
     count = _common_steps(different)
     tools = sorted({canonical_json(tool) for attempt in group for tool in attempt.tools})
     return GroupDigest(
@@ -164,10 +164,6 @@ def _common_steps(different: Sequence[tuple[Section, ...]]) -> int:
     places = zip(*different, strict=False)
     count = next((n for n, sections in enumerate(places) if len(set(sections)) > 1), min(map(len, different)))
     return count - count % 2
-
-
-def _content_hash(sections: tuple[Section, ...]) -> str:
-    return _hash(canonical_json([[section.title, section.text] for section in sections]))
 
 
 PROMPT_VERSION = 2
@@ -380,11 +376,6 @@ def read_answer(text: str, labels: Sequence[str], criteria: Sequence[str] = ()) 
     )
 
 
-def _after_thought(text: str) -> str:
-    """Drop what a model thought before it answered, even if one end of the thinking is missing."""
-    return text.rpartition("</think>")[2].partition("<think>")[0]
-
-
 class _NotJson:
     """Stands in a decoded value for what JSON does not allow: NaN, or a key twice."""
 
@@ -394,7 +385,7 @@ class _NotJson:
 
 def json_values(text: str) -> Iterator[Any]:
     """Every outermost JSON object or array in what a model wrote after it thought."""
-    text = _after_thought(text)
+    text = text.rpartition("</think>")[2].partition("<think>")[0]  # one end of the thinking may be missing
     decoder = json.JSONDecoder(parse_constant=_NotJson, object_pairs_hook=_without_repetition)
     place = 0
     for _ in range(_MOST_STARTS):
