@@ -90,7 +90,6 @@ class Company:
     name: str
     domain: str
     staff: tuple[Person, ...]
-    outsiders: tuple[Person, ...]
     projects: tuple[Project, ...]
     places: tuple[str, ...]
     things: tuple[str, ...]
@@ -191,7 +190,6 @@ def make_company(rng: FastRng) -> Company:
         name=name,
         domain=f"{name.lower()}.example",
         staff=staff,
-        outsiders=outsiders,
         projects=projects,
         places=tuple(rng.sample(VOCABULARY["places"], 14)),
         things=tuple(rng.sample(VOCABULARY["details"], THINGS)),
