@@ -120,7 +120,7 @@ def _count(usage: Any, name: str) -> int | None:
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """Seconds that a server asks to wait, ``None`` if it does not say.
+    """Seconds that a server asks to wait, 0 for a time that is over; ``None`` if it does not say.
 
     Args:
         headers: Of its answer: ``Retry-After`` in seconds or as a date (RFC 9110, 10.2.3), or the usual
@@ -133,8 +133,8 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
             seconds = float(value) / divisor
         except ValueError:
             seconds = _seconds_until(value, now)
-        if seconds > 0 and math.isfinite(seconds):
-            return seconds
+        if math.isfinite(seconds):
+            return max(0.0, seconds)
     return None
 
 
@@ -142,7 +142,7 @@ def _seconds_until(date: str, now: float) -> float:
     try:
         moment = parsedate_to_datetime(date)
     except ValueError:
-        return 0.0
+        return math.nan
     return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp() - now
 
 
@@ -295,7 +295,7 @@ class ChatClient:
             return RequestRejectedError(message)
         if status in _BUSY or status >= 500:
             reason = "rate_limited" if status == 429 else "server_error"
-            return RetryableError(reason, message, retry_after(error.response.headers, time.time()))
+            return RetryableError(reason, message, retry_after(error.response.headers, time.time()) or None)
         return JudgeFailedError("refused", message + _ADVICE.get(status, ""))
 
 

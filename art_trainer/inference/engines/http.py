@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import email.utils
 import threading
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import httpx2
 
+from art_gym.wrappers.judging.http_client import retry_after
 from art_trainer.errors import ConfigError, EngineRequestError
 
 _MAX_PAUSE = 60.0
@@ -129,7 +129,7 @@ async def _request_once(
     if response.is_success:
         return response
     message = f"{url} answered {response.status_code}: {_error_message(response)}"
-    raise EngineRequestError(message, response.status_code, _retry_after(response.headers.get("Retry-After")))
+    raise EngineRequestError(message, response.status_code, retry_after(response.headers, time.time()))
 
 
 def _is_retryable(status: int | None) -> bool:
@@ -159,21 +159,6 @@ def _error_message(response: httpx2.Response) -> str:
         if isinstance(found, dict) and isinstance(found.get(key), str):
             return str(found[key])[:_SHOWN]
     return response.text[:_SHOWN]
-
-
-def _retry_after(header: str | None) -> float | None:
-    """Return the seconds to wait: the header is a number of them, or a date (RFC 9110, section 10.2.3)."""
-    if header is None:
-        return None
-    try:
-        return max(float(header), 0.0)
-    except ValueError:
-        pass
-    try:
-        when = email.utils.parsedate_to_datetime(header)
-    except ValueError:
-        return None
-    return max((when - datetime.now(UTC)).total_seconds(), 0.0)
 
 
 class BackgroundLoop:
