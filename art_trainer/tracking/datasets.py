@@ -50,7 +50,8 @@ def selected_episodes(
     seen: set[bytes] = set()
     for group in (group for step in iter_steps(run, steps) for group in (*step.groups, *step.replaced)):
         for episode in group.episodes:
-            digest = _text_digest(episode)
+            texts = [episode.env_id, episode.observation, *(turn.reply for turn in episode.turns)]
+            digest = hashlib.blake2b(json.dumps(texts).encode(), digest_size=16).digest()
             good = min_reward is None or episode.reward >= min_reward
             if good and episode.turns and not episode.failed and (duplicates or digest not in seen):
                 seen.add(digest)
@@ -105,11 +106,6 @@ def export_data(
     require_observations(run)
     rows = (row for episode in selected_episodes(run, **selection) for row in sft_rows(episode, system))
     return _write(rows, target)
-
-
-def _text_digest(episode: Episode) -> bytes:
-    texts = [episode.env_id, episode.observation, *(turn.reply for turn in episode.turns)]
-    return hashlib.blake2b(json.dumps(texts).encode(), digest_size=16).digest()
 
 
 def _write(rows: Iterable[Row], target: Path) -> int:

@@ -64,10 +64,11 @@ def repeats_state(episodes: Sequence[Episode]) -> bool:
     far fewer in the observations of other episodes, which share the environment's phrases. Words are compared
     in their order (a map has few kinds of cells) and in any order (cards change places).
     """
-    starts = _without_common_start([episode.observation for episode in episodes])
+    letters = zip(*(one.observation for one in episodes), strict=False)
+    common = sum(1 for _ in itertools.takewhile(lambda each: len(set(each)) == 1, letters))
     shown = [
-        [_words(text) for text in (start, *(turn.observation for turn in episode.turns[:-1]))]
-        for start, episode in zip(starts, episodes, strict=True)
+        [_words(text) for text in (one.observation[common:], *(turn.observation for turn in one.turns[:-1]))]
+        for one in episodes
     ]
     return any(_is_repeated(shown, lost) for lost in (_lost_in_order, _lost))
 
@@ -92,13 +93,6 @@ def _is_repeated(shown: Sequence[Sequence[list[str]]], lost: Callable[[list[str]
     lost_elsewhere = float(np.mean(elsewhere))
     has_own_words = lost_elsewhere * length >= 1  # one at least that is not of the phrases
     return has_own_words and float(np.mean(own)) <= min(_MOST_LOST, lost_elsewhere / 2)
-
-
-def _without_common_start(texts: Sequence[str]) -> list[str]:
-    """What the texts do not begin with in common: nothing of texts that are all the same."""
-    same = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*texts, strict=False))
-    common = sum(1 for _ in same)
-    return [text[common:] for text in texts]
 
 
 def _words(text: str) -> list[str]:

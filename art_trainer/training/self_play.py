@@ -205,6 +205,8 @@ def play_matches(
     The k-th game of every match of a seat begins alike, so they can be compared pair by pair. A game that
     offers no scripted players gives no matches.
     """
+    with closing(make_game()) as game:
+        name = str(getattr(game, "unwrapped", game))
     found = []
     for seat, policy in policies.items():
         for opponent in opponents_of(make_game, seat):
@@ -220,7 +222,7 @@ def play_matches(
                 on_episode=on_episode,
                 transcripts=transcripts,
             )
-            named = dataclasses.replace(evaluation, env_id=f"{_name_of(make_game)}:{seat}")
+            named = dataclasses.replace(evaluation, env_id=f"{name}:{seat}")
             found.append(Match(seat, opponent, named, tuple(transcripts)))
     return found
 
@@ -278,11 +280,6 @@ def opponents_of(make_game: MakeGame, seat: str) -> tuple[str, ...]:
     with closing(make_game()) as game:
         others = [players_of(game, name) for name in game.possible_agents if name != seat]
     return tuple(name for name in others[0] if all(name in players for players in others)) if others else ()
-
-
-def _name_of(make_game: MakeGame) -> str:
-    with closing(make_game()) as game:
-        return str(getattr(game, "unwrapped", game))
 
 
 def _nobody(game: Any, rng: np.random.Generator) -> Callable[[str], str]:

@@ -194,7 +194,8 @@ class LeaseExecutor:
             kept: The leases that still belong to this worker.
             version: The newest weights.
         """
-        self._inference.invalidate()
+        # The server may have restarted, with other weights under the same version: they are checked again.
+        self._inference.version = None
         self.newest = version
         lost = [lease for lease in self.leases if lease not in kept]
         for lease in lost:

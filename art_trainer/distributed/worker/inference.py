@@ -96,10 +96,6 @@ class Inference:
     def prefetch_version(self, version: int) -> None:
         """Start to fetch weights in the background, if there is something to fetch."""
 
-    def invalidate(self) -> None:
-        """The server may have restarted, with other weights under the same version: check them again."""
-        self.version = None
-
     def stop(self) -> None:
         """Cancel requests to other machines."""
 
