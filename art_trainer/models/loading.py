@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import os
 import warnings
@@ -24,6 +23,7 @@ from transformers import (
 )
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
+from art_gym.errors import did_you_mean
 from art_trainer.errors import ConfigError
 from art_trainer.models.gradient_checkpointing import enable_gradient_checkpointing
 from art_trainer.models.lora import use_fast_layers
@@ -50,12 +50,12 @@ class ModelOptions:
     """The model's device; ``None``: the first GPU, else the CPU."""
 
     def __post_init__(self) -> None:
-        names = (AUTO, *DTYPES)
-        if self.dtype not in names:
-            close = difflib.get_close_matches(self.dtype, names, n=1)
-            hint = f" (did you mean {close[0]!r}?)" if close else ""
-            raise ConfigError(f"dtype is {self.dtype!r}: set one of {', '.join(names)}{hint}")
-        self._check_device()
+        if self.dtype not in (AUTO, *DTYPES):
+            raise ConfigError(f"dtype is {self.dtype!r}{did_you_mean(self.dtype, (AUTO, *DTYPES))}")
+        try:
+            torch.empty(0, device=self.torch_device)
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            raise ConfigError(f"device is {self.device!r}: {str(error).splitlines()[0]}") from error
         if self.load_in_4bit and self.lora is None:
             raise ConfigError(
                 "load_in_4bit is set, but 4-bit weights cannot be trained: set lora too, as in --lora 16"
@@ -70,12 +70,6 @@ class ModelOptions:
     def torch_device(self) -> torch.device:
         """The device that :attr:`device` means on this machine."""
         return torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-
-    def _check_device(self) -> None:
-        try:
-            torch.empty(0, device=self.torch_device)
-        except (RuntimeError, AssertionError, NotImplementedError) as error:
-            raise ConfigError(f"device is {self.device!r}: {str(error).splitlines()[0]}") from error
 
 
 def load_model(path: str, options: ModelOptions) -> nn.Module:
