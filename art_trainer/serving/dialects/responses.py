@@ -75,11 +75,10 @@ def _join_input(content: object) -> object:
     return join_parts(content, _PARTS)
 
 
-class _Item(StrictModel):
-    """An item of the input; ids and states are ignored."""
+# Items of the input; their ids and states are ignored.
 
 
-class _Message(_Item):
+class _Message(StrictModel):
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
     content: Annotated[str, BeforeValidator(_join_input)]
@@ -88,7 +87,7 @@ class _Message(_Item):
         return ChatMessage(role=self.role, content=self.content)  # type: ignore[arg-type]
 
 
-class _FunctionCall(_Item):
+class _FunctionCall(StrictModel):
     type: Literal["function_call"]
     call_id: str
     name: str
@@ -99,7 +98,7 @@ class _FunctionCall(_Item):
         return ChatMessage(role="assistant", tool_calls=[ToolCall(id=self.call_id, function=function)])
 
 
-class _FunctionOutput(_Item):
+class _FunctionOutput(StrictModel):
     type: Literal["function_call_output"]
     call_id: str
     output: Annotated[str, BeforeValidator(_join_input)]
