@@ -18,7 +18,6 @@ To write the loop yourself::
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import math
 import threading
@@ -33,6 +32,7 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 
 from art_trainer.errors import ConfigError
+from art_trainer.inference.engines.http import BackgroundLoop
 from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.rollout.backend import CollectCallbacks, SelfContainedBackend
 from art_trainer.rollout.episodes import GroupCollector
@@ -310,12 +310,12 @@ def _run_agent(
     session: Session,
     task: Any,
     done: Future[Reward | None],
-    loop: asyncio.AbstractEventLoop,
+    loop: BackgroundLoop,
 ) -> None:
     try:
         returned = agent(base_url, session.token, task)
         if inspect.isawaitable(returned):
-            returned = asyncio.run_coroutine_threadsafe(_result(returned), loop).result().result()
+            returned = loop.start(_result(returned)).result().result()
         reward = _read_reward(returned)
     except BaseException as error:  # sys.exit() too ends only the agent
         done.set_exception(error)
@@ -327,11 +327,9 @@ def _run_agent(
 
 
 @cache
-def _event_loop() -> asyncio.AbstractEventLoop:
+def _event_loop() -> BackgroundLoop:
     """The loop of all coroutine agents; one per attempt would close under the connections that they share."""
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="coroutine-agents", daemon=True).start()
-    return loop
+    return BackgroundLoop("coroutine-agents")
 
 
 async def _result(returned: Awaitable[Result]) -> Future[Result]:
