@@ -79,13 +79,8 @@ class RemoteClass(type):
         """Make an object on the other side."""
         return _peer(cls).request("call", cls, args, kwargs)
 
-    def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _peer(cls).request("get", cls, name)
-
-    def __setattr__(cls, name: str, value: Any) -> None:
-        _peer(cls).request("set", cls, name, value)
+    __getattr__ = Remote.__getattr__
+    __setattr__ = Remote.__setattr__
 
 
 def _peer(proxy: Any) -> Peer:

@@ -317,8 +317,10 @@ def _draw(grammar: Grammar, rng: np.random.Generator, splits: set[str]) -> Probl
     prompt = f"Return {expression.words(rng)}." if grammar.described else "Return what the examples show."
     template = f"def f({', '.join(names)}):\n    return {HOLE}{remark}\n"
     public, hidden = (_cases(chosen, inputs, target) for chosen in rows)
+    # Two tasks share an id only if they show the same.
+    digest = hashlib.sha256(repr((prompt, template, public)).encode())
     return Problem(
-        id=_identity(prompt, template, public),
+        id=f"expression-{digest.hexdigest()[:12]}",
         prompt=prompt,
         level=0,
         entry_point="f",
@@ -330,11 +332,6 @@ def _draw(grammar: Grammar, rng: np.random.Generator, splits: set[str]) -> Probl
         split=split,
         source=f"grammar, {grammar.operators} operator{'s' * (grammar.operators > 1)}",
     )
-
-
-def _identity(prompt: str, template: str, public: Sequence[Case]) -> str:
-    """An id that two tasks share only if they show the same."""
-    return "expression-" + hashlib.sha256(repr((prompt, template, public)).encode()).hexdigest()[:12]
 
 
 def _split(expression: Expression, names: Sequence[str]) -> str:

@@ -120,7 +120,8 @@ def open_zygote(drivers: Mapping[str, str], packages: Sequence[str]) -> Backend:
     Raises:
         SandboxUnavailableError: The kernel has too little.
     """
-    _need_linux()
+    if sys.platform != "linux":
+        raise SandboxUnavailableError("this needs Linux")
     reasons = []
     for interpreter in interpreters():
         place = (interpreter.path, os.geteuid())
@@ -146,11 +147,6 @@ def open_zygote(drivers: Mapping[str, str], packages: Sequence[str]) -> Backend:
             _KNOWN[place] = plan
             return backend
     raise SandboxUnavailableError("; ".join(dict.fromkeys(reasons)) or "no interpreter can be used")
-
-
-def _need_linux() -> None:
-    if sys.platform != "linux":
-        raise SandboxUnavailableError("this needs Linux")
 
 
 def _private(interpreter: Interpreter) -> str:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 OLDEST = (3, 11)
 ENVIRONMENT = {
@@ -80,7 +81,8 @@ class Interpreter:
     @property
     def public(self) -> bool:
         """Whether any user may reach the standard library; a private home does not let others through."""
-        return all(_open_to_all(directory) for directory in self.library)
+        places = {place for path in self.library for place in (Path(path), *Path(path).parents)}
+        return all(place.stat().st_mode & 0o001 for place in places)
 
 
 def interpreters() -> list[Interpreter]:
@@ -134,11 +136,3 @@ def _without(directory: str, hidden: Sequence[str]) -> list[str]:
         return [directory]
     children = [os.path.join(directory, name) for name in sorted(os.listdir(directory))]
     return [path for child in children for path in _without(child, hidden)]
-
-
-def _open_to_all(directory: str) -> bool:
-    while directory != "/":
-        if not os.stat(directory).st_mode & 0o001:
-            return False
-        directory = os.path.dirname(directory)
-    return True
