@@ -147,8 +147,10 @@ def run_trl(workload: Workload, steps: int, clock: Clock) -> None:
     tokenizer.response_template = RESPONSE_TEMPLATE
     _Tool.workload = workload
     seeds = range(steps * workload.groups)
-    prompts = [[{"role": "user", "content": work.first_prompt(workload, seed)}] for seed in seeds]
-    rows = Dataset.from_list([{"prompt": prompt, "seed": i} for i, prompt in enumerate(prompts)])
+    first = [work.WordsEnv(workload).reset(seed=seed)[0] for seed in seeds]
+    rows = Dataset.from_list(
+        [{"prompt": [{"role": "user", "content": said}], "seed": i} for i, said in enumerate(first)]
+    )
     at_once = workload.microbatch or workload.attempts
     config = GRPOConfig(
         output_dir=tempfile.mkdtemp(), per_device_train_batch_size=at_once, max_steps=steps,
@@ -204,7 +206,10 @@ def child(way: str, workload: Workload, steps: int, threads: int) -> dict[str, A
     torch.set_num_threads(threads)
     warnings.simplefilter("ignore")
     work.make_model(workload)
-    _import_all()
+    # What libraries weigh is in nobody's memory.
+    import peft  # noqa: F401
+    import trl  # noqa: F401
+
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     clock = Clock(workload.gpu)
     RUN[way](workload, steps, clock)
@@ -213,12 +218,6 @@ def child(way: str, workload: Workload, steps: int, threads: int) -> dict[str, A
         grown = torch.cuda.max_memory_allocated() / 2**20
     # The first step warms up caches, allocator and thread pools.
     return {"phases": {name: values[1:] for name, values in clock.phases.items()}, "memory_mb": grown}
-
-
-def _import_all() -> None:
-    """So that what libraries weigh is in nobody's memory."""
-    import peft  # noqa: F401
-    import trl  # noqa: F401
 
 
 def measure(workload: Workload, steps: int, threads: int, ways: Sequence[str], rounds: int) -> list[Result]:

@@ -173,8 +173,3 @@ def make_trainer(workload: Workload, steps: int) -> GRPOTrainer:
         scale_rewards="group", tokens_per_microbatch=workload.tokens, log_episodes=0,
     )  # fmt: skip
     return GRPOTrainer(policy, lambda: WordsEnv(workload), config)
-
-
-def first_prompt(workload: Workload, seed: int) -> str:
-    """What the environment says first."""
-    return WordsEnv(workload).reset(seed=seed)[0]
