@@ -59,7 +59,11 @@ def find_env(name: str) -> FoundEnv:
         return FoundEnv(env_id, name)
     file = Path(head) if head.endswith(".py") else _file_here(head)
     if file is None:
-        _import_module(name, head)
+        try:
+            importlib.import_module(head)
+        except ModuleNotFoundError as error:
+            missing = f"{name} needs a module that is neither in {Path.cwd()} nor installed: {error}"
+            raise EnvLookupError(missing) from error
         return FoundEnv(env_id, name)
     path = file.expanduser().resolve()
     known = _ids_of(path)
@@ -81,15 +85,6 @@ def make_env(name: str, arguments: Mapping[str, Any]) -> gym.Env[Any, Any]:
     if (spec := gym.registry.get(env_id)) is not None:  # otherwise Gymnasium says what is wrong
         check_arguments(env_id, spec.entry_point, arguments)
     return gym.make(env_id, **arguments)
-
-
-def _import_module(name: str, module: str) -> None:
-    try:
-        importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise EnvLookupError(
-            f"{name} needs a module that is neither in {Path.cwd()} nor installed: {error}"
-        ) from error
 
 
 def _file_here(module: str) -> Path | None:

@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -123,7 +124,9 @@ def _serve_http(
         on_end=on_end,
     )
 
-    serve_http(sessions, port=port, host=host, on_start=_print_url)
+    serve_http(
+        sessions, port=port, host=host, on_start=partial(print, "serving at", file=sys.stderr, flush=True)
+    )
 
 
 def _appender(path: Path | None) -> Callable[[dict[str, Any]], None] | None:
@@ -138,7 +141,3 @@ def _appender(path: Path | None) -> Callable[[dict[str, Any]], None] | None:
             file.write(json.dumps(result, ensure_ascii=False) + "\n")
 
     return append
-
-
-def _print_url(url: str) -> None:
-    print(f"serving at {url}", file=sys.stderr, flush=True)

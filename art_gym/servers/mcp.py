@@ -84,7 +84,13 @@ def episode_server(played: AsyncEpisode, *, show_result: bool = False) -> Server
     episode = played.episode
 
     async def list_tools(_: Any, __: Any) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[_tool(function) for function in episode.tools])
+        tools = [
+            types.Tool(
+                name=tool["name"], description=tool.get("description"), input_schema=dict(tool["parameters"])
+            )
+            for tool in episode.tools
+        ]
+        return types.ListToolsResult(tools=tools)
 
     async def call_tool(_: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         answer = await played.call(params.name, params.arguments)
@@ -165,14 +171,6 @@ def serve_stdio(
                 on_end(result)
 
     anyio.run(serve)
-
-
-def _tool(function: Mapping[str, Any]) -> types.Tool:
-    return types.Tool(
-        name=function["name"],
-        description=function.get("description"),
-        input_schema=dict(function["parameters"]),
-    )
 
 
 def _mime(uri: str) -> str:
