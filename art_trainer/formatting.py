@@ -68,6 +68,13 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+def in_bytes(size: int) -> str:
+    """A size in the largest binary unit that leaves at least one, as in ``1.25 GiB``."""
+    units = ("B", "KiB", "MiB", "GiB", "TiB")
+    power = min((max(size, 1).bit_length() - 1) // 10, len(units) - 1)
+    return f"{size} B" if power == 0 else f"{size / 1024**power:.3g} {units[power]}"
+
+
 def sparkline(values: Sequence[float], width: int = 24) -> str:
     """A curve in one line of text, means of neighbours where there are more values than columns.
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from art_trainer.cli.options import command
+from art_trainer.formatting import in_bytes
 
 _DISTRIBUTION = "art-gym"
 _NOT_FOR_USERS = ("test", "dev", "docs")
@@ -46,7 +47,7 @@ def _machine() -> Iterator[Row]:
     yield "PyTorch", torch.__version__, ""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     yield "CPU cores", str(usable), ""
-    yield "free memory", _gib(free_memory(torch.device("cpu"))), ""
+    yield "free memory", in_bytes(free_memory(torch.device("cpu"))), ""
     fast = "avx512_bf16" in _cpu_flags() or "amx_bf16" in _cpu_flags()
     yield "bfloat16 on the CPU", "fast" if fast else "slow", "" if fast else "--dtype float32 without a GPU"
     if not torch.cuda.is_available():
@@ -56,7 +57,8 @@ def _machine() -> Iterator[Row]:
     for index in range(torch.cuda.device_count()):
         device = torch.device("cuda", index)
         half = "" if torch.cuda.is_bf16_supported() else "too old for bfloat16: --dtype float32"
-        yield f"GPU {index}", f"{torch.cuda.get_device_name(index)}, {_gib(free_memory(device))} free", half
+        name, free = torch.cuda.get_device_name(index), in_bytes(free_memory(device))
+        yield f"GPU {index}", f"{name}, {free} free", half
 
 
 def _extras() -> Iterator[Row]:
@@ -85,7 +87,3 @@ def _cpu_flags() -> str:
             return next((line for line in described if line.startswith("flags")), "")
     except OSError:  # not on Linux
         return ""
-
-
-def _gib(size: int) -> str:
-    return f"{size / 2**30:.1f} GiB"

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from art_trainer.cli.console import make_table
-from art_trainer.formatting import duration, short
+from art_trainer.formatting import duration, in_bytes, short
 from art_trainer.models.chat_template import ChatFormat
 from art_trainer.models.loading import ModelOptions, default_threads
 from art_trainer.models.memory import usable_memory
@@ -150,10 +150,3 @@ def _not_measured(plan: TrainingPlan, options: ModelOptions) -> str:
     if options.load_in_4bit:
         return "as weights of 4 bits cannot be made without loading the model"
     return "" if plan.keeps_cache else "as the model's contexts are read again each turn"
-
-
-def in_bytes(size: int) -> str:
-    """A size in the largest binary unit that leaves at least one, as in ``1.25 GiB``."""
-    units = ("B", "KiB", "MiB", "GiB", "TiB")
-    power = min((max(size, 1).bit_length() - 1) // 10, len(units) - 1)
-    return f"{size} B" if power == 0 else f"{size / 1024**power:.3g} {units[power]}"
