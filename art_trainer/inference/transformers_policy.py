@@ -204,12 +204,10 @@ class TransformersPolicy(TrainablePolicy):
 
     def _set_sampling(self, value: SamplingParams) -> None:
         super()._set_sampling(value)
-        self._decoder = self._make_decoder()
-
-    def _make_decoder(self) -> Decoder:
         if SlotDecoder.serves(self.model):
-            return SlotDecoder(self.model, self._sampling, read_tokens=self._read_tokens)
-        return RecomputeDecoder(self.model, self._sampling, max_rows=self.max_batch)
+            self._decoder: Decoder = SlotDecoder(self.model, self._sampling, read_tokens=self._read_tokens)
+        else:
+            self._decoder = RecomputeDecoder(self.model, self._sampling, max_rows=self.max_batch)
 
     def _seat_waiting(self) -> None:
         while self._waiting and len(self._seated) < self.max_batch:

@@ -201,12 +201,10 @@ def create_app(policy: AccessPolicy, routes: str, **options: Any) -> FastAPI:
         return error_response(error, request.url.path)
 
     @app.exception_handler(NotRecordedError)
-    async def not_recorded(request: Request, error: NotRecordedError) -> Response:
-        return error_response(ApiError(str(error), "not_found"), request.url.path)
-
     @app.exception_handler(RecordError)
-    async def damaged(request: Request, error: RecordError) -> Response:
-        return error_response(ApiError(str(error), "damaged_record"), request.url.path)
+    async def no_record(request: Request, error: NotRecordedError | RecordError) -> Response:
+        code = "not_found" if isinstance(error, NotRecordedError) else "damaged_record"
+        return error_response(ApiError(str(error), code), request.url.path)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
