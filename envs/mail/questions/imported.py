@@ -124,7 +124,9 @@ def _find_keywords(
     names = _sender_words(message)
     most = max(30, len(store) // 60)
     words = [word for word in rng.shuffled(own) if _is_real(word) and word not in names][:24]
-    rare = [word for word in words if _fewest(word) <= store.document_frequency(word) <= most]
+    # What stands between spaces in Chinese is seldom said twice.
+    fewest = {word: _MIN_SHARED if _has_case(word) else 1 for word in words}
+    rare = [word for word in words if fewest[word] <= store.document_frequency(word) <= most]
     for _ in range(_TRIES if len(rare) >= 3 else 0):
         chosen = rng.sample(rare, 3)
         by_sender = bool(names) and rng.chance(30)
@@ -158,11 +160,6 @@ def _is_real(word: str) -> bool:
     if word.isascii():
         return _ENGLISH_WORD.fullmatch(word) is not None
     return word.isalpha() and (4 if _has_case(word) else 2) <= len(word) <= 14
-
-
-def _fewest(word: str) -> int:
-    """In how many mails a word must stand; what stands between spaces in Chinese is seldom said twice."""
-    return _MIN_SHARED if _has_case(word) else 1
 
 
 def length(words: list[str]) -> int:

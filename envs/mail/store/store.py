@@ -336,13 +336,10 @@ class MailStore:
             )
             rows = np.fromiter((row for (row,) in found), dtype=np.int64)
             if not len(rows):
-                raise ValueError(self._no_mailbox(mailbox))
+                near = did_you_mean(mailbox.lower(), (name for name, _ in self.mailboxes()))
+                raise ValueError(f"no mailbox {mailbox!r} in {self.path.name}{near}")
             self._homes[mailbox.lower()] = rows
         return rows
-
-    def _no_mailbox(self, mailbox: str) -> str:
-        names = (name for name, _ in self.mailboxes())
-        return f"no mailbox {mailbox!r} in {self.path.name}{did_you_mean(mailbox.lower(), names)}"
 
     def _rows_of_people(self, text: str, roles: tuple[str, ...]) -> _Rows:
         """Rows in which someone in one of the roles has each word of a text at the start of a word."""

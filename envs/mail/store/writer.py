@@ -47,7 +47,7 @@ CREATE VIRTUAL TABLE names USING fts5(
 );
 """
 _BATCH = 500  # messages handed to SQLite at once
-_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+_dump = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class MailStoreWriter:
@@ -257,7 +257,3 @@ def _seconds(moment: datetime) -> int:
 
 def _distinct(items: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(clean_text(item) for item in items if item))
-
-
-def _dump(value: object) -> str:
-    return _ENCODER.encode(value)
