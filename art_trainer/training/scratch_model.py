@@ -27,7 +27,6 @@ _PIECES = r" ?[^\W\d_]+| ?\d| ?[^\s\w]+|_|\n|\s"
 _NUMBERS = 100  # of the most frequent numbers, which are one token each
 _OFTEN = 4  # times a number must occur to be one token
 
-_REPEATED = 0.8  # share of an observation's words that a later one shows again, if it shows the state
 _LOOK_BACK = 5.0  # large enough for a head to look at its one token, small enough to be unlearned
 
 
