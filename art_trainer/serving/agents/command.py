@@ -28,6 +28,7 @@ from typing import Any
 from art_trainer.errors import ConfigError
 from art_trainer.serving.agents.rollouts import Result
 from art_trainer.serving.agents.sessions import Reward
+from art_trainer.serving.dialects.chat import json_text
 
 OUTPUT = "output.txt"
 """The file beside the working folder with what the program printed."""
@@ -102,7 +103,7 @@ class Program:
             if match[1] not in entries:
                 known = ", ".join(f"{{{name}}}" for name in entries)
                 raise ConfigError(f"the agent's command has {match[0]}, but a task has only {known}")
-            return _text(entries[match[1]])
+            return json_text(entries[match[1]])
 
         return [_PLACEHOLDER.sub(value, part) for part in self._arguments]
 
@@ -248,10 +249,6 @@ def _value(line: str, place: str) -> Any:
         if line.lstrip()[0] in '{["':
             raise ConfigError(f"tasks {place}: it begins like JSON, but is none: {error}") from None
         return line
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _kill(started: subprocess.Popen[bytes]) -> None:

@@ -192,9 +192,9 @@ def _call_as_text(message: Message) -> Message:
     return {"role": message["role"], "content": "\n".join([*text, *calls])}
 
 
-def json_text(arguments: object) -> str:
-    """A call's arguments as JSON; a text is taken as it is."""
-    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+def json_text(value: object) -> str:
+    """A value, such as a call's arguments, as JSON; a text is taken as it is."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _answers_as_user_messages(messages: Sequence[Message]) -> list[Message]:
