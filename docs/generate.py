@@ -17,8 +17,6 @@ import generate_environments
 import generate_recipes
 import generate_settings
 
-_MADE = ("environments", "reference")
-
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the generated pages, and complete the navigation."""
