@@ -40,8 +40,7 @@ class Array2048Env(TurnLimitSpec, SnapshotMixin, gym.Env[NDArray[np.uint8], Supp
     Two tiles, drawn as after a move.
 
     ## Rewards
-    ``"score"``, ``"moves"``, ``"shaped"`` or ``"target"``, as in ``art/2048-v0``, which also says how each
-    can be gamed.
+    ``"score"``, ``"shaped"`` or ``"target"``, as in ``art/2048-v0``, which also says how each can be gamed.
 
     ## Episode End
     Terminated when no move is legal and, with ``stop_at_target``, when the target is reached; truncated after
@@ -55,7 +54,7 @@ class Array2048Env(TurnLimitSpec, SnapshotMixin, gym.Env[NDArray[np.uint8], Supp
     ## Arguments
     * ``board_size``: cells on a side, 3 to 8.
     * ``observation``: ``"exponents"`` or ``"one_hot"``.
-    * ``reward``: ``"score"``, ``"moves"``, ``"shaped"`` or ``"target"``.
+    * ``reward``: ``"score"``, ``"shaped"`` or ``"target"``.
     * ``target``: the tile to reach, a power of two of at least 8; by default 2048, on a 3 x 3 board 1024, the
       largest that it can hold.
     * ``stop_at_target``: whether reaching the target ends the episode; by default with ``"target"`` alone.
@@ -205,8 +204,6 @@ class Array2048Env(TurnLimitSpec, SnapshotMixin, gym.Env[NDArray[np.uint8], Supp
         terms: dict[str, float] = {}
         if not legal:
             terms["illegal_move"] = -options.illegal_move_penalty
-        elif options.reward == "moves":
-            terms["moves"] = 1.0
         elif options.reward == "shaped":
             terms = shaped_terms(points, exponents, options.board_size)
         if options.reward == "target" and not self._running:

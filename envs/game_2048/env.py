@@ -56,10 +56,6 @@ class Game2048Env(TextEnv):
     cuts games short it pays for merging now rather than for building. An illegal move pays nothing, and costs
     the turn alone.
 
-    ``reward="moves"`` pays 1 for a legal move: the return is how long the game lasts. Every move
-    adds a 2 or a 4, so a game that lasts has built large tiles. Where ``max_turns`` cuts attempts short,
-    their points depend on which large merges happened to come in time; the moves only say which were lost.
-
     ``reward="shaped"`` pays for a legal move points / 100, 0.01 for each empty cell, 0.1 times log2 of the
     best tile, and 0.05 times the smoothness (minus the mean difference of neighbours' log2, empty cells
     left out); an illegal move costs 0.1. It can be gamed by lasting: the points are a tenth to a fifth of it,
@@ -86,7 +82,7 @@ class Game2048Env(TextEnv):
     * ``board_size``: cells on a side, 3 to 8.
     * ``target``: the tile to reach, a power of two of at least 8; by default 2048, on a board of size 3
       1024.
-    * ``reward``: ``"score"``, ``"moves"``, ``"shaped"`` or ``"target"``.
+    * ``reward``: ``"score"``, ``"shaped"`` or ``"target"``.
     * ``stop_at_target``: whether reaching the target ends the episode; by default with ``"target"`` alone.
     * ``illegal_move_penalty``: what an illegal move costs, instead of the reward's own figure.
     * ``shared_chance``: whether the n-th tile of a seed's game is drawn alike whatever was played before, so
@@ -211,8 +207,6 @@ class Game2048Env(TextEnv):
         terms: dict[str, float] = {}
         if self.options.reward == "score":
             terms = {"points": float(points)}
-        elif self.options.reward == "moves":
-            terms = {"moves": 1.0}
         elif self.options.reward == "shaped":
             terms = shaped_terms(points, exponents, rules.size)
         if True not in legal:

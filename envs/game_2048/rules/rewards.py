@@ -1,8 +1,6 @@
-"""The four rewards of 2048, each as named terms that sum to what a turn pays.
+"""The three rewards of 2048, each as named terms that sum to what a turn pays.
 
 ``"score"``: the points of the merges, the game's own score.
-
-``"moves"``: 1 for a legal move.
 
 ``"shaped"``, the classic recipe: a legal move pays ``points / 100``, 0.01 for each empty cell, 0.1 for each
 doubling of the best tile (0.1·log2 of it) and 0.05 of the smoothness of the board it leaves.
@@ -21,10 +19,10 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import log2
 
-REWARDS = ("score", "moves", "shaped", "target")
+REWARDS = ("score", "shaped", "target")
 """The rewards by the name that ``gym.make`` takes."""
 
-ILLEGAL_MOVE: Mapping[str, float] = {"score": 0.0, "moves": 0.0, "shaped": 0.1, "target": 1.0}
+ILLEGAL_MOVE: Mapping[str, float] = {"score": 0.0, "shaped": 0.1, "target": 1.0}
 """What an illegal move costs under each reward."""
 
 POINTS, EMPTY, BEST, SMOOTH = 0.01, 0.01, 0.1, 0.05

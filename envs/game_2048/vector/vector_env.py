@@ -350,9 +350,7 @@ def batch_rewards(
         for values in _shaped_terms(points, grids, options.board_size):
             paid += values  # in the order in which single games add them up, so that no bit differs
         return np.where(moved, paid, penalty)
-    paid = np.where(moved, float(options.reward == "moves"), penalty)
-    if options.reward == "moves":
-        return paid
+    paid = np.where(moved, 0.0, penalty)
     for game in ended.nonzero()[0].tolist():
         exponents = tuple(grids[game].tolist())
         reached = 1 << max(exponents) >= options.target

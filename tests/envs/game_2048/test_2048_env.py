@@ -136,12 +136,6 @@ def test_the_return_under_score_is_the_score() -> None:
     assert total == info["metrics"]["score"] > 100
 
 
-def test_the_return_under_moves_is_the_number_of_legal_moves() -> None:
-    total, info = game("moves", [*ACTIONS, "up"], illegal_move_penalty=0.0)
-    assert total == info["metrics"]["moves"] > 20
-    assert info["metrics"]["illegal_moves"] > 0
-
-
 def test_target_pays_at_the_end_alone() -> None:
     replies = ["left", "down", "right", "up"]
     total, info = game("target", replies, illegal_move_penalty=0.0)

@@ -27,7 +27,6 @@ def same(one: Any, other: Any) -> bool:
 _VARIANTS: list[dict[str, Any]] = [
     {},
     {"board_size": 3, "reward": "shaped"},
-    {"board_size": 3, "reward": "moves"},
     {"board_size": 3, "reward": "target", "target": 16},
     {"board_size": 6, "max_turns": 7, "illegal_move_penalty": 0.5},
     {"board_size": 5, "max_turns": 40, "shared_chance": False},
