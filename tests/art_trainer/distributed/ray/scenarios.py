@@ -132,7 +132,7 @@ def open_to_all() -> list[str]:
 
 
 def soon(true: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 150  # actors import PyTorch first, on a machine that may be busy
     while not true() and time.monotonic() < deadline:
         time.sleep(0.1)
     return true()
