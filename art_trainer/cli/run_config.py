@@ -173,10 +173,7 @@ def gather_settings(
         raise ConfigError("--verbose and --quiet are both set: leave one out")
     layers = [Layer("--set", overrides), Layer("flag", flags)]
     if config is not None:
-        try:
-            layers.insert(0, Layer(config.name, read_yaml(config)))
-        except (ConfigError, OSError) as error:
-            raise ConfigError(f"--config: {error}") from error
+        layers.insert(0, Layer(config.name, _read_config_file(config)))
     if resume is not None:
         saved = Layer(RESUMED, _saved_settings(resume))
         layers = [saved, *layers, Layer("--resume", {"output_dir": str(resume)})]
@@ -218,6 +215,13 @@ def gather_settings(
 
 def _values(layers: Iterable[Layer]) -> dict[str, Any]:
     return {name: value for layer in layers for name, value in layer.values.items()}
+
+
+def _read_config_file(file: Path) -> dict[str, Any]:
+    try:
+        return read_yaml(file)
+    except (ConfigError, OSError) as error:
+        raise ConfigError(f"--config: {error}") from error
 
 
 def _saved_settings(resume: Path) -> dict[str, Any]:
