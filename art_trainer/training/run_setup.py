@@ -282,6 +282,8 @@ def warm_up(
     assert run.warm_start is not None
     split = train_split(make_env, config.train_split)
     policy.version = done = read_warm_start(kept, policy.model)
+    if done:
+        _log.info("Resuming the warm start after round %d.", done)
 
     def keep_weights(rounds: int) -> None:
         write_warm_start(kept, policy.model, policy.tokenizer, rounds)

@@ -211,6 +211,7 @@ def test_a_warm_start_that_was_stopped_continues_after_its_last_round(invoke, tm
         patch.setattr(run_setup, "write_warm_start", write_and_stop)
         assert invoke(*TRAIN, *QUICK, *small, "--output-dir", "stopped").exit_code == 130
     resumed = invoke("train", "--resume", "stopped").output
+    assert "Resuming the warm start after round 1." in resumed
     assert [f"round {number} of 3" in resumed for number in (1, 2, 3)] == [False, True, True]
     one, other = (tmp_path / run / "checkpoints/step-000002/model" for run in ("whole", "stopped"))
     assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
