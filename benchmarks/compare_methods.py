@@ -49,16 +49,21 @@ CREDIT_2048 = {
     "gae": "advantage_estimator=gae scale_rewards=batch",
 }
 MAIL, GAME = "--recipe email --env-args difficulty=2", "--recipe 2048 --eval-episodes 96"
-MIXED = "--recipe email --env-args difficulty=[1,2,3] --max-steps 40 --eval-episodes 512"
+MIXED = "--recipe email --env-args difficulty=[1,2,3] --eval-episodes 512"
+# Dynamic sampling plays more groups in a step: fewer steps for as many tokens.
+TASKS = {
+    "uniform": "max_steps=40",
+    "thompson": "max_steps=40 task_sampling=thompson",
+    "dynamic": "max_steps=26 dynamic_sampling=true",
+    "both": "max_steps=26 dynamic_sampling=true task_sampling=thompson",
+}
 EXPERIMENTS = {
     "credit": {
         "email": settings(MAIL, CREDIT),
         "coding": settings("--recipe coding", CREDIT),
         "2048": settings(GAME, CREDIT_2048),
     },
-    "tasks": {
-        "mixed": settings(MIXED, {"uniform": "", "thompson": "task_sampling=thompson"}),
-    },
+    "tasks": {"mixed": settings(MIXED, TASKS)},
     # A branch samples a part of its attempt: more steps for as many tokens.
     "branching": {
         "email": settings(f"{MAIL} --max-steps 20", {"plain": "", "branching": "num_branches=4"}),
