@@ -149,7 +149,8 @@ def _seconds_a_token(
     vocabulary = int(text_config(model).vocab_size)
     group, trained = _made_up_group(sizes, config, shape, plan, vocabulary, rng)
     # An optimizer step, or some micro-batches of one: what a step costs once is shared by its tokens.
-    count = max(1, min(config.groups_per_step // config.steps_per_generation, 4 * plan.tokens // trained))
+    whole = config.groups_per_step * (turns if shape.windowed else 1) // config.steps_per_generation
+    count = max(1, min(whole, 4 * plan.tokens // trained))
     groups = [group] + [
         _made_up_group(sizes, config, shape, plan, vocabulary, rng)[0] for _ in range(count - 1)
     ]

@@ -1,6 +1,7 @@
 """The estimate of a run's time: what is counted, what is measured, and figures that are known."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,14 @@ def test_the_group_of_the_measured_update_has_the_tokens_that_are_counted() -> N
     contexts = [episode.histories[0].token_ids for episode in group.episodes]
     assert len({context[: SHAPE.prompt] for context in contexts}) == 1
     assert tokens == sum(map(len, contexts)) - 3 * SHAPE.prompt
+
+
+def test_the_measured_update_of_windows_has_one_for_each_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape, updated = replace(SHAPE, windowed=True), []
+    monkeypatch.setattr(time_plan.Learner, "update", lambda _, groups: updated.append(len(groups)))
+    settings, plan = planned(shape)
+    measured_seconds(empty_model(tiny_config("qwen2"), CPU), settings.config, CPU, shape, plan)
+    assert set(updated) == {2 * shape.fewest_turns, 2 * shape.turns}
 
 
 def test_layers_that_are_not_measured_are_extrapolated(monkeypatch: pytest.MonkeyPatch) -> None:
