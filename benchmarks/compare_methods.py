@@ -40,7 +40,14 @@ CREDIT = {
     "reward_to_go": "advantage_estimator=reward_to_go",
     "gae": "advantage_estimator=gae",
 }
-# The recipe's discount and scaling, where an estimator takes them. Leaving one out would multiply by 8/7.
+# Windows of 64 moves of games that snake began, after an imitation of snake's own games alone.
+GAME = (
+    "--recipe 2048 --eval-episodes 96 --set eval_temperature=0.3 --learning-rate 3e-4 --set gamma=0.97 "
+    "--train-env-args max_turns=64 --train-env-args opening_moves=500 --train-env-args opening_player=snake "
+    "--set groups_per_step=16 --set max_steps=16 --set warm_start_rounds=1 --set warm_start_episodes=130 "
+    "--set warm_start_noise=0.5 --set warm_start_batch_size=32"
+)
+# The same discount and scaling, where an estimator takes them. Leaving one out would multiply by 8/7.
 TO_GO = "advantage_estimator=reward_to_go scale_rewards=batch"
 CREDIT_2048 = {
     "gigpo": "advantage_estimator=gigpo scale_rewards=group",
@@ -48,7 +55,7 @@ CREDIT_2048 = {
     "group": "advantage_estimator=group gamma=1.0 scale_rewards=batch",
     "gae": "advantage_estimator=gae scale_rewards=batch",
 }
-MAIL, GAME = "--recipe email --env-args difficulty=2", "--recipe 2048 --eval-episodes 96"
+MAIL = "--recipe email --env-args difficulty=2"
 MIXED = "--recipe email --env-args difficulty=[1,2,3] --eval-episodes 512"
 # Dynamic sampling plays more groups in a step: fewer steps for as many tokens.
 TASKS = {
