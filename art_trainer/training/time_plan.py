@@ -149,6 +149,7 @@ def _seconds_a_token(
     vocabulary = int(text_config(model).vocab_size)
     group, trained = _made_up_group(sizes, config, shape, plan, vocabulary, rng)
     # An optimizer step, or some micro-batches of one: what a step costs once is shared by its tokens.
+    # With a history window a turn has a context of its own, and the made-up group has one turn.
     whole = config.groups_per_step * (turns if shape.windowed else 1) // config.steps_per_generation
     count = max(1, min(whole, 4 * plan.tokens // trained))
     groups = [group] + [
