@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -24,6 +25,8 @@ _BLOCK = 256
 """Number of 8-bit moments that share a float32 scale."""
 _SMALLEST_8BIT = 4096
 """Smaller tensors keep float32 moments, bitsandbytes' default."""
+_RUN = 2**26
+"""Most weights that are handed over or rounded in one call."""
 
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -97,19 +100,52 @@ def _master(weight: nn.Parameter) -> nn.Parameter:
 @torch.no_grad()
 def _hand_over(optimizer: torch.optim.Optimizer, *call: Any) -> None:
     """Give the copies their weights' gradients; weights that somebody else has changed become the copies."""
-    for weight, master in master_weights(optimizer).items():
-        if weight is not master:
+    for weights, masters in _runs(optimizer):
+        here = [_local(weight) for weight in weights]
+        changes = [torch.empty_like(weight) for weight in here]
+        torch._foreach_copy_(changes, [_local(master) for master in masters])
+        torch._foreach_sub_(changes, here)
+        changed = torch.stack(torch._foreach_norm(changes, 1)).tolist()
+        for weight, master, change in zip(weights, masters, changed, strict=True):
             master.grad = weight.grad
-            master.copy_(torch.where(master.to(weight.dtype) == weight, master, weight))
+            if change:
+                master.copy_(torch.where(master.to(weight.dtype) == weight, master, weight))
 
 
 @torch.no_grad()
 def _round(optimizer: torch.optim.Optimizer, *call: Any) -> None:
     """Set the weights to their copies, rounded to the nearest number of 16 bits."""
-    for weight, master in master_weights(optimizer).items():
-        if weight is not master:
-            weight.copy_(master)
+    for weights, masters in _runs(optimizer):
+        torch._foreach_copy_(list(map(_local, weights)), list(map(_local, masters)))
+        for master in masters:
             master.grad = None
+
+
+def _runs(optimizer: torch.optim.Optimizer) -> Iterator[tuple[list[nn.Parameter], list[nn.Parameter]]]:
+    """Yield the weights that have copies, with these, so many at a time as their temporaries may take.
+
+    An adapter has hundreds of small matrices: on a GPU a call for each would take longer than the step.
+    """
+    weights: list[nn.Parameter] = []
+    masters: list[nn.Parameter] = []
+    size = 0
+    for weight, master in master_weights(optimizer).items():
+        if weight is master:
+            continue
+        if weights and size + weight.numel() > _RUN:
+            yield weights, masters
+            weights, masters, size = [], [], 0
+        weights.append(weight)
+        masters.append(master)
+        size += weight.numel()
+    if weights:
+        yield weights, masters
+
+
+def _local(weight: Tensor) -> Tensor:
+    """Return this process's part of a sharded weight, or the weight."""
+    local: Tensor = weight.to_local() if isinstance(weight, DTensor) else weight
+    return local
 
 
 def optimizer_bytes(model: nn.Module, optim: Optim = "adamw") -> int:
