@@ -75,7 +75,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Level:
-    """Queries of all nodes that attend to the keys of their ancestors at one depth of the tree.
+    """Queries that attend in one call to the keys of nodes above them: one large node, or all of a depth.
 
     Attributes:
         queries: Their places.
@@ -83,9 +83,13 @@ class Level:
         runs: Which of the queries attend to which of the keys.
     """
 
-    queries: Tensor
-    keys: Tensor
+    queries: Tensor | slice
+    keys: Tensor | slice
     runs: Runs
+
+
+_LARGE = 4096
+"""A node that so many tokens descend from is a call of its own: its queries are read where they lie."""
 
 
 class TreePlan:
@@ -127,7 +131,8 @@ class TreePlan:
 
     @cached_property
     def levels(self) -> tuple[Level, ...]:
-        """The nodes above, by their depth."""
+        """The nodes above: the large ones, and the others by their depth."""
+        large: list[Node] = []
         deep: list[list[Node]] = []
         above: list[Node] = []
         for node in self._nodes:
@@ -136,9 +141,9 @@ class TreePlan:
             if node.end > node.last:
                 if len(above) == len(deep):
                     deep.append([])
-                deep[len(above)].append(node)
+                (large if node.end - node.last >= _LARGE else deep[len(above)]).append(node)
                 above.append(node)
-        return tuple(map(self._level, deep))
+        return (*map(self._own_level, large), *(self._level(nodes) for nodes in deep if nodes))
 
     def mask(self, dtype: torch.dtype) -> Tensor | None:
         """Return what is added to the scores [U, T] to hide keys; ``None`` for a plain causal row."""
@@ -152,6 +157,10 @@ class TreePlan:
             padded = torch.zeros(rows, -(-tokens // 8) * 8, dtype=dtype, device=self._device)
             self._mask = padded[:, :tokens].masked_fill_(~visible, -torch.inf)
         return self._mask
+
+    def _own_level(self, node: Node) -> Level:
+        queries, keys = slice(node.last, node.end), slice(node.first, node.last)
+        return Level(queries, keys, self._runs([0], [0], node.end - node.last, node.last - node.first))
 
     def _level(self, nodes: Sequence[Node]) -> Level:
         keys = np.concatenate([np.arange(node.first, node.last) for node in nodes])
@@ -246,7 +255,9 @@ class _FlashTreeAttention(torch.autograd.Function):
             mine = sums[:, queries]
             both = torch.logaddexp(mine, lse)
             kept, added = ((one - both).exp_().T[..., None] for one in (mine, lse))
-            total[queries] = total[queries].mul_(kept).addcmul_(partial, added)
+            merged = total[queries].mul_(kept).addcmul_(partial, added)
+            if isinstance(queries, Tensor):  # else it was done in place
+                total[queries] = merged
             sums[:, queries] = both
         out = total.to(query.dtype)
         ctx.save_for_backward(query, key, value, out, sums)
@@ -268,7 +279,9 @@ class _FlashTreeAttention(torch.autograd.Function):
                 level.runs, causal=False, scale=ctx.scale,
             )  # fmt: skip
             for total, share, where in zip(totals, shares, (queries, keys, keys), strict=True):
-                total.index_put_((where,), total[where] + share)
+                added = total[where].add_(share)
+                if isinstance(where, Tensor):
+                    total[where] = added
         return *(total.to(query.dtype) for total in totals), None, None, None
 
 
