@@ -51,7 +51,7 @@ def token_logprobs_and_entropies(
         \frac{\partial H}{\partial z_v} = -p_v (\log p_v + H)
 
     Args:
-        logits_UV: Logits, float32 or more.
+        logits_UV: Logits; those of 16 bits are computed with in float32.
         predictors_N: The position that predicts each token.
         targets_N: The tokens.
     """
@@ -62,7 +62,8 @@ def token_logprobs_and_entropies(
 class _TokenScores(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, predictors: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        logprobs = logits.log_softmax(-1)
+        ctx.kind = logits.dtype
+        logprobs = logits.log_softmax(-1, dtype=torch.float32 if logits.dtype in _HALF else None)
         picked = logprobs[predictors, targets]
         probabilities = logprobs.exp()
         entropies = -torch.linalg.vecdot(probabilities, logprobs)
@@ -84,7 +85,7 @@ class _TokenScores(torch.autograd.Function):
             gradient.addcmul_(torch.special.entr(probabilities), spread[:, None])
         if picked is not None:
             gradient.index_put_((predictors, targets), picked, accumulate=True)
-        return gradient, None, None
+        return gradient.to(ctx.kind), None, None
 
 
 def rounding_tolerance(logits: Tensor) -> float:
@@ -295,10 +296,8 @@ class Scorer:
         self, logits_UV: Tensor, predictors: Tensor, targets: Tensor, entropy_gradient: bool
     ) -> tuple[Tensor, Tensor]:
         """Return the log-prob of each target under its predictor's logits, and the entropy of those."""
-        if logits_UV.dtype in _HALF:
-            logits_UV = logits_UV.float()
         if self._temperature != 1:
-            logits_UV = logits_UV / self._temperature
+            logits_UV = (logits_UV.float() if logits_UV.dtype in _HALF else logits_UV) / self._temperature
         logprobs, spread = token_logprobs_and_entropies(logits_UV, predictors, targets)
         return logprobs, (spread if entropy_gradient else spread.detach())[predictors]
 
