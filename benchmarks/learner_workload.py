@@ -94,13 +94,14 @@ _SHAPES: dict[str, dict[str, int]] = {
     "7b": {"hidden": 3584, "layers": 28, "heads": 28, "key_heads": 4, "inner": 18_944},
 }
 """The sizes of Qwen2.5, embeddings tied."""
+_TOKENS = {"0.5b": 36_864, "1.5b": 36_864, "7b": 18_432}
 _FOUR = {"prompt": 1024, "groups": 4}
 GPU = [
     Workload(name, **_GPU, **sizes, **more)  # type: ignore[arg-type]
     for shape, sizes in _SHAPES.items()
     for name, more in {
-        f"{shape}-lora": {**_FOUR, "lora": 16, "tokens": 8192 if shape == "7b" else 16_384},
-        f"{shape}-full": {**_FOUR, "tokens": 16_384},
+        f"{shape}-lora": {**_FOUR, "lora": 16, "tokens": _TOKENS[shape]},
+        f"{shape}-full": {**_FOUR, "tokens": _TOKENS[shape]},
         f"{shape}-4k": {"prompt": 4096, "lora": 16, "microbatch": 1, "tokens": 8192},
     }.items()
 ]

@@ -36,7 +36,7 @@ class WorkSizes:
     @classmethod
     def of(cls, device: torch.device) -> WorkSizes:
         """Return a device's sizes."""
-        return cls(2**14, 2**27, 2**14) if device.type == "cuda" else cls(2**12, 2**24, 2**12)
+        return cls(2**14, 2**27, 2**15) if device.type == "cuda" else cls(2**12, 2**24, 2**12)
 
 
 SMALL_PROCESS = 2**31

@@ -22,6 +22,7 @@ from art_trainer.inference.policy import Conversation
 from art_trainer.inference.scripted_policy import ScriptedPolicy
 from art_trainer.models.cache_name import CACHE_NAME
 from art_trainer.models.chat_template import ChatFormat
+from art_trainer.models.fused_layers import use_fused_layers
 from art_trainer.models.loading import DTYPES, ModelOptions, add_lora_adapter
 from art_trainer.models.memory import WorkSizes
 from art_trainer.models.optim import needs_master, optimizer_bytes, trained_parameters
@@ -165,7 +166,10 @@ def empty_model(config: PreTrainedConfig, options: ModelOptions) -> nn.Module:
     model = _from_config(config, DTYPES.get(options.dtype, saved))
     if options.load_in_4bit:
         model.requires_grad_(False)
-    return model if options.lora is None else add_lora_adapter(model, options.lora)
+    model = model if options.lora is None else add_lora_adapter(model, options.lora)
+    if options.torch_device.type == "cuda":
+        use_fused_layers(model)
+    return model
 
 
 def plan_training(
@@ -223,9 +227,10 @@ def plan_training(
         positions = -(-context // _ROUNDING) * _ROUNDING
         size = rows * positions * cache_bytes_per_token(model)
         parts.append(MemoryPart("KV cache", size, f"{rows} rows of {positions:,} tokens", False, "rollout"))
-    layer = activation_bytes_per_token(model) / int(text.num_hidden_layers)
+    kernels = options.torch_device.type == "cuda"
+    layer = activation_bytes_per_token(model, kernels=kernels) / int(text.num_hidden_layers)
     read = min(sizes.read_tokens, rows * context)
-    kept = activation_bytes_per_token(model, recompute=options.gradient_checkpointing)
+    kept = activation_bytes_per_token(model, recompute=options.gradient_checkpointing, kernels=kernels)
     logits = 12 * predicted * int(text.vocab_size)
     parts += [
         MemoryPart("sampling", 16 * rows * int(text.vocab_size), f"{rows} rows", False, "rollout"),
@@ -267,12 +272,18 @@ def cache_bytes_per_token(model: nn.Module) -> int:
     return _count(states for layer in layers for states in (layer.keys, layer.values)) * _itemsize(model)
 
 
-def activation_bytes_per_token(model: nn.Module, *, recompute: bool = False) -> float:
+def activation_bytes_per_token(model: nn.Module, *, recompute: bool = False, kernels: bool = False) -> float:
     """Return what autograd keeps of one token of an empty model between forward and backward, in bytes.
 
     Counted, not derived: the tensors that a pass over a few tokens saves for its backward, each once, without
     the weights. Matrices of tokens by tokens are left out, as attention kernels do not keep them (on a CPU
     they are kept if keys and values differ in size, as in DeepSeek-V3). The head is not part of it.
+
+    Args:
+        model: From :func:`empty_model`.
+        recompute: Whether all but a layer's input is computed again.
+        kernels: Whether norms and attention are a GPU's kernels, which keep what they are given and no
+            float32 copies of it.
     """
     probe = _probe_model(model)
     weights = {tensor.untyped_storage()._cdata for tensor in _tensors(probe)}
@@ -286,8 +297,9 @@ def activation_bytes_per_token(model: nn.Module, *, recompute: bool = False) -> 
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         _read(probe, _PROBE_TOKENS)
-    scale = _itemsize(model) / _itemsize(probe)
-    total = scale * sum(tensor.untyped_storage().nbytes() for tensor in saved.values()) / _PROBE_TOKENS
+    most = _itemsize(probe) if kernels else max(tensor.itemsize for tensor in saved.values())
+    kept = sum(x.untyped_storage().nbytes() * min(x.itemsize, most) // x.itemsize for x in saved.values())
+    total = _itemsize(model) / _itemsize(probe) * kept / _PROBE_TOKENS
     if not recompute:
         return total
     text = text_config(model)

@@ -14,7 +14,8 @@ from art_trainer.config import GRPOConfig
 from art_trainer.inference import slot_decoder
 from art_trainer.inference.cache_attention import FlashRows
 from art_trainer.inference.transformers_policy import BATCH_LIMITS, TransformersPolicy
-from art_trainer.models.fused_norms import use_fused_norms
+from art_trainer.models import tree_attention
+from art_trainer.models.fused_layers import use_fused_layers
 from art_trainer.models.loading import add_lora_adapter
 from art_trainer.models.logprobs import Scorer
 from art_trainer.models.packing import pack
@@ -49,7 +50,11 @@ def gradients(model: Any, rows: Any, *, share: bool) -> tuple[torch.Tensor, torc
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
-def test_a_tree_gives_the_gradients_of_one_row_an_attempt(family: str) -> None:
+@pytest.mark.parametrize("large", [8, 4096])
+def test_a_tree_gives_the_gradients_of_one_row_an_attempt(
+    family: str, large: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree_attention, "_LARGE", large)
     rows = random_rows(np.random.default_rng(1), groups=4, size=9)
     exact = gradients(on_gpu(family, torch.float64), rows, share=False)
     errors = {}
@@ -87,10 +92,11 @@ def test_the_sampler_and_the_learner_agree(
 @pytest.mark.parametrize(("dtype", "tolerance"), [(F32, 1e-6), (BF16, 0.01)])
 def test_fused_norms_differ_by_their_rounding(dtype: torch.dtype, tolerance: float) -> None:
     hidden = torch.randn(64, 896, device="cuda", dtype=dtype, requires_grad=True)
+    direction = torch.randn(64, 896, device="cuda")
     plain, fused = (LlamaRMSNorm(896).to("cuda", dtype) for _ in range(2))
-    use_fused_norms(fused)
+    use_fused_layers(fused)
     results = [norm(hidden).float() for norm in (plain, fused)]
-    slopes = [torch.autograd.grad(result.square().sum(), hidden)[0].float() for result in results]
+    slopes = [torch.autograd.grad((result * direction).sum(), hidden)[0].float() for result in results]
     for mine, theirs in (results, slopes):
         assert (mine - theirs).norm() < tolerance * theirs.norm()
 

@@ -1,0 +1,91 @@
+"""Fused layers compute what the model's own compute, and keep less for it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from art_trainer.models import fused_layers
+from art_trainer.models.fused_layers import use_fused_layers
+from art_trainer.models.loading import add_lora_adapter
+from art_trainer.training.memory_plan import ModelOptions, activation_bytes_per_token, empty_model
+from tests.art_trainer.tiny_models import tiny_model
+
+
+@pytest.fixture
+def fused_on_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_layers, "_UNFUSED", set())
+
+
+def make(family: str, rank: int) -> Any:
+    torch.manual_seed(0)
+    model = tiny_model(family).double()
+    if not rank:
+        return model
+    model = add_lora_adapter(model, rank).double()
+    for name, weights in model.named_parameters():
+        if "lora_B" in name:
+            weights.data.normal_(std=0.1)
+    return model
+
+
+def numbers(model: nn.Module) -> torch.Tensor:
+    """Logits and gradients; the model's own norms are float32 for other types too."""
+    model.zero_grad()
+    logits = model(input_ids=torch.arange(12).view(2, 6)).logits
+    logits.square().mean().backward()
+    gradients = (p.grad.flatten() for p in model.parameters() if p.grad is not None)
+    return torch.cat([logits.flatten(), *gradients]).detach()
+
+
+def fused(model: nn.Module) -> list[str]:
+    return sorted({type(m).__name__ for m in model.modules() if type(m).__name__.startswith("Fused")})
+
+
+@pytest.mark.parametrize("rank", [0, 4])
+@pytest.mark.parametrize("family", ["qwen2", "llama", "qwen3"])
+def test_logits_and_gradients_are_the_models(family: str, rank: int, fused_on_cpus: None) -> None:
+    plain = make(family, rank)
+    model = copy.deepcopy(plain)
+    use_fused_layers(model)
+    names = {"qwen2": "Qwen2", "llama": "Llama", "qwen3": "Qwen3"}
+    assert fused(model) == [f"Fused{names[family]}MLP", f"Fused{names[family]}RMSNorm"]
+    wanted = numbers(plain)
+    assert (numbers(model) - wanted).norm() < 1e-6 * wanted.norm()
+
+
+def test_what_is_not_plain_is_left_to_the_model(fused_on_cpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: Any, **named: Any) -> None:
+        raise AssertionError("fused")
+
+    monkeypatch.setattr(fused_layers, "fused_linear", refuse)
+    hooked, gelu, other = make("qwen2", 0), make("qwen2", 0), make("qwen2", 0)
+    for layer in hooked.model.layers:
+        layer.mlp.down_proj.register_forward_hook(lambda module, given, made: made)
+    for layer in gelu.model.layers:
+        layer.mlp.act_fn = nn.GELU()
+    for layer in other.model.layers:
+        layer.mlp.down_proj.forward = layer.mlp.down_proj.forward
+    for model in (hooked, gelu, other):
+        wanted = numbers(model)
+        use_fused_layers(model)
+        assert (numbers(model) - wanted).norm() < 1e-6 * wanted.norm()
+    plain = make("qwen2", 0)
+    use_fused_layers(plain)
+    with pytest.raises(AssertionError, match="fused"):
+        numbers(plain)
+
+
+def test_a_feed_forward_layer_keeps_its_two_halves() -> None:
+    """Not what the activation makes of one, nor their product: two tensors of four."""
+    config = tiny_model("qwen2").config
+    config.intermediate_size = 100 * config.hidden_size
+    options = ModelOptions(dtype="bfloat16", lora=4, device="cpu")
+    plain, less = empty_model(config, options), empty_model(config, options)
+    use_fused_layers(less)
+    ratio = activation_bytes_per_token(less) / activation_bytes_per_token(plain)
+    assert 0.5 < ratio < 0.55
