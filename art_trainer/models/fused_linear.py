@@ -2,9 +2,9 @@
 
 Autograd keeps the input of each product: of a gated feed-forward layer the gate, what the activation made of
 it, the other half and their product, four tensors of the largest size in the model. Here only the two halves
-are kept, and the product is computed again where the backward pass needs it: of Qwen2.5-7B with an adapter
-an update then keeps little more than half as much. An adapter's part is added to the output, and in backward
-to the gradient of the input, within the matrix product that computes it.
+are kept, and the product is computed again where the backward pass needs it: an update of Qwen2.5-7B with an
+adapter then keeps a third less. An adapter's part is added to the output, and in backward to the gradient of
+the input, within the matrix product that computes it.
 
 Shape letters: T rows, I inputs, O outputs, R the adapter's rank.
 """

@@ -215,10 +215,10 @@ GPUS = {
 NVIDIA's data sheets of the H100 (SXM), H200 (SXM), A100 (80 GB, SXM), L40S and L4, whose operations "with
 sparsity" are twice these, and its white paper "Ada GPU architecture" for the RTX 4090."""
 _WEIGHTS = (0.49e9, 1.54e9, 7.07e9)
-_USED = {True: (0.118, 0.214, 0.337), False: (0.187, 0.214, 0.337)}
+_USED = {True: (0.128, 0.226, 0.380), False: (0.193, 0.226, 0.380)}
 """Share of these operations that an update reaches, by the number of weights, with an adapter and without:
-docs/speed.md, an H200. Without one there is a figure of 0.5B; larger models are taken as with one."""
-_LAYER_SECONDS = {True: 0.29e-3, False: 0.19e-3}
+docs/speed.md, an H100. Without one there is a figure of 0.5B; larger models are taken as with one."""
+_LAYER_SECONDS = {True: 0.32e-3, False: 0.22e-3}
 """What a decode step takes a layer, with an adapter and without, beside reading weights and cache: small
 kernels, whatever they compute. From the same figures."""
 
