@@ -83,9 +83,6 @@ class GRPOConfig:
 
     num_generations: Count = 8
     """Attempts at one task: the group size. The group's mean reward is the baseline."""
-    num_branches: Whole = 0
-    """Attempts of a group that begin in the middle of another one, before its least likely replies, see
-    :mod:`art_trainer.rollout.branching`; 0: all begin at the start."""
     groups_per_step: Count = 32
     """Groups per step. A step's batch has ``groups_per_step * num_generations`` episodes."""
     max_completion_length: Count = 512
@@ -411,16 +408,6 @@ def _check_groups(config: GRPOConfig) -> None:
         config.num_generations < 2 and not config.has_critic,
         "num_generations is 1, but GRPO's baseline is the mean over a group: set at least 2, or "
         "advantage_estimator to 'gae', whose baseline is a value head",
-    )
-    _refuse(
-        config.num_branches >= config.num_generations,
-        f"num_branches is {config.num_branches}, but num_generations is {config.num_generations}: set it "
-        "lower, for one attempt has to begin at the start",
-    )
-    _refuse(
-        config.num_branches and config.advantage_estimator not in ("group", "reward_to_go"),
-        f"num_branches is {config.num_branches}, but advantage_estimator {config.advantage_estimator!r} "
-        "knows no branches: set 'group' or 'reward_to_go'",
     )
     _refuse(
         config.steps_per_generation > config.groups_per_step,

@@ -127,16 +127,6 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
-    """Where an attempt leaves another of its group, whose turns it has up to there."""
-
-    attempt: int
-    """The other attempt's place in the group."""
-    turn: int
-    """The first turn of its own, from 1."""
-
-
-@dataclass(frozen=True, slots=True)
 class Episode:
     """One attempt at one task."""
 
@@ -162,8 +152,6 @@ class Episode:
     """What the environment itself paid, if the turns' rewards are not that."""
     unjudged: str | None = None
     """Why no judge could score the group, in one word; ``error`` has the others."""
-    branch: Branch | None = None
-    """Where it left another attempt: turns before that are the other's, and no sampled tokens of its own."""
 
     @property
     def reward(self) -> float:
@@ -244,10 +232,6 @@ class EpisodeSpec:
     """Starts of one group share seed and options, so that a policy may compute their prompt once."""
     rng_seed: int | Sequence[int] = 0
     """Seeds the policy's randomness in this episode."""
-    branch: Branch | None = None
-    """Where it leaves ``parent``; ``None`` to start from ``reset``."""
-    parent: Episode | None = None
-    """The attempt that it shares its first turns with."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ seed, on the same held-out episodes.
 
     python benchmarks/compare_methods.py credit       # advantage estimators, on three environments
     python benchmarks/compare_methods.py tasks        # which training tasks come next, on mixed levels
-    python benchmarks/compare_methods.py branching    # attempts that begin in the middle of others
     python benchmarks/compare_methods.py credit --keep FOLDER    # goes on there, after Ctrl-C too
     python benchmarks/compare_methods.py credit --check    # exits 1 if a method beats the first one for sure
 """
@@ -71,11 +70,6 @@ EXPERIMENTS = {
         "2048": settings(GAME, CREDIT_2048),
     },
     "tasks": {"mixed": settings(MIXED, TASKS)},
-    # A branch samples a part of its attempt: more steps for as many tokens.
-    "branching": {
-        "email": settings(f"{MAIL} --max-steps 20", {"plain": "", "branching": "num_branches=4"}),
-        "2048": settings(GAME, {"reward_to_go": TO_GO, "branching": f"{TO_GO} num_branches=7 max_steps=28"}),
-    },
 }
 """By name, for each task the methods as words for ``art-trainer train``; the first is compared with."""
 _T = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from art_trainer.config import GRPOConfig, ScaleRewards
-from art_trainer.types import Branch, Group
+from art_trainer.types import Group
 
 Array = NDArray[np.float64]
 
@@ -140,59 +140,6 @@ def gigpo_advantages(
     return [whole + step_weight * part for whole, part in zip(attempts, steps, strict=True)]
 
 
-def branch_advantages(
-    returns_GT: Sequence[Array], branches: Sequence[Branch | None], *, by_turn: bool
-) -> list[Array]:
-    r"""Return each turn's advantage in a group some of whose attempts branch from others.
-
-    .. math:: A_{i,t} = \hat V_{i,t} - \tfrac12 (\bar V + \bar V^S_{i,t})
-
-    After TreeRL (arXiv:2506.11902, section 3.2). :math:`\hat V` of a turn is the mean return of the attempts
-    that have it: its own and those that branched later. It is compared with the mean of the roots,
-    :math:`\bar V`, and from a branching on also with the mean of those that left the same state there,
-    :math:`\bar V^S`. Before any branching the two are the same.
-
-    Args:
-        returns_GT: For each attempt what was earned from each turn on, or in all.
-        branches: For each attempt where it left another; ``None`` for a root.
-        by_turn: Whether to compare with the roots at the same turn; otherwise at their first.
-
-    Returns:
-        One array of advantages an attempt; 0 in the turns that are another's.
-    """
-    if len({value for returns in returns_GT for value in returns.tolist()}) < 2:
-        # The mean of equal numbers may differ from them by rounding.
-        return [np.zeros_like(returns) for returns in returns_GT]
-    values = [np.array(returns, dtype=np.float64) for returns in returns_GT]
-    roots = [i for i, branch in enumerate(branches) if branch is None]
-    leaving: dict[tuple[int, int], list[int]] = {}
-    for i, branch in enumerate(branches):
-        if branch is not None:
-            leaving.setdefault((branch.turn, branch.attempt), [branch.attempt]).append(i)
-    for root in roots:
-        for turn in range(len(values[root])):
-            later = [i for (at, left), met in leaving.items() if left == root and at > turn for i in met[1:]]
-            values[root][turn] = np.mean([returns_GT[i][turn] for i in (root, *later)])
-    baselines = [
-        np.array([_mean_at(values, roots, t if by_turn else 0) for t in range(len(v))]) for v in values
-    ]
-    local = [baseline.copy() for baseline in baselines]
-    for (at, _), met in sorted(leaving.items()):  # of a root that was left twice, the later counts from there
-        for i in met:
-            for turn in range(at, len(values[i])):
-                local[i][turn] = _mean_at(values, met, turn if by_turn else at)
-    found = [v - (b + c) / 2 for v, b, c in zip(values, baselines, local, strict=True)]
-    for branch, one in zip(branches, found, strict=True):
-        one[: 0 if branch is None else branch.turn] = 0.0
-    return found
-
-
-def _mean_at(values_GT: Sequence[Array], attempts: Sequence[int], turn: int) -> float:
-    """The mean value at a turn of those attempts that reached it; of all that did if none of these."""
-    met = [values_GT[i][turn] for i in attempts if turn < len(values_GT[i])]
-    return float(np.mean(met or [values[turn] for values in values_GT if turn < len(values)]))
-
-
 def deviation(values: Sequence[float] | Array) -> float:
     """Return the standard deviation with Bessel's correction, as TRL takes it, plus :data:`STD_FLOOR`."""
     return (float(np.std(values, ddof=1)) if len(values) > 1 else 0.0) + STD_FLOOR
@@ -290,17 +237,6 @@ def estimate(groups: Sequence[Group], config: GRPOConfig, values: Advantages | N
     """
     name, gamma, scaling = config.advantage_estimator, config.gamma, config.scale_rewards
     rewards = [[[turn.reward for turn in episode.turns] for episode in group.episodes] for group in groups]
-    if config.num_branches:
-        to_go = name == "reward_to_go"
-        branched = [
-            branch_advantages(
-                [rewards_to_go(r, gamma) if to_go else np.full(len(r), sum(r)) for r in of_group],
-                [episode.branch for episode in group.episodes],
-                by_turn=to_go,
-            )
-            for group, of_group in zip(groups, rewards, strict=True)
-        ]
-        return _scaled(branched, branched, scaling)
     if name == "gae":
         if values is None:
             raise ValueError("estimator 'gae' compares with what a value function expected: pass values")

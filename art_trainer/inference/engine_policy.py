@@ -117,9 +117,7 @@ class EnginePolicy(TrainablePolicy, CloseOnExit):
     def submit(self, conversation: Conversation) -> None:
         """Send a request for the next reply; while new weights wait, :meth:`collect` sends it."""
         if conversation.state is None:
-            conversation.state = TokenHistoryBuilder.begun(
-                self.format, conversation.past, conversation.branch_turn
-            )
+            conversation.state = TokenHistoryBuilder()
             self._live.add(conversation)
         history: TokenHistoryBuilder = conversation.state
         if self._read(conversation, history) is None:

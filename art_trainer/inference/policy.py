@@ -55,9 +55,6 @@ class Conversation:
             batched with.
         group: Conversations with equal ``group`` have the same prompt at turn 0; it is computed once.
         state: The policy's own, opaque to everyone else.
-        past: For a conversation that branched from another: the token histories of that one, of which it has
-            the turns before ``branch_turn``.
-        branch_turn: The first turn of its own.
     """
 
     env: gym.Env[str, str]
@@ -66,8 +63,6 @@ class Conversation:
     rng: np.random.Generator
     group: int
     state: Any = field(default=None)
-    past: tuple[TokenHistory, ...] = ()
-    branch_turn: int = 0
 
 
 class Policy(Protocol):

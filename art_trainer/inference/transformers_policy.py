@@ -139,7 +139,7 @@ class TransformersPolicy(TrainablePolicy):
     def submit(self, conversation: Conversation) -> None:
         """Ask for the next reply; the new observation is encoded here and computed in :meth:`collect`."""
         if conversation.state is None:
-            history = TokenHistoryBuilder.begun(self.format, conversation.past, conversation.branch_turn)
+            history = TokenHistoryBuilder()
             sequence = TokenSequence(list(history.context), group=conversation.group)
             conversation.state = _State(sequence, history)
             self._live.add(conversation)

@@ -355,25 +355,6 @@ class TokenHistoryBuilder:
     ended: bool = True
     rewritten: bool = False
 
-    @classmethod
-    def begun(cls, chat: ChatFormat, past: Sequence[TokenHistory], turn: int) -> TokenHistoryBuilder:
-        """Begin in the middle of another conversation: what it read and sampled before a turn, as context.
-
-        Args:
-            chat: How messages become tokens.
-            past: The other's histories, in which the turn was sampled; none to begin from nothing.
-            turn: The turn whose observation is to be appended next.
-        """
-        for number, history in enumerate(past):
-            turns = [span.turn for span in history.spans]
-            if turn in turns:
-                # The span before a reply is its observation.
-                before = history.spans[: turns.index(turn) - 1]
-                read = [Span(span.token_ids, policy_version=span.policy_version) for span in before]
-                ended = not before or before[-1].token_ids[-1] == chat.end_of_turn
-                return cls(read, turn=turn, ended=ended, rewritten=number > 0)
-        return cls()
-
     @property
     def context(self) -> tuple[int, ...]:
         """The tokens of the present context."""

@@ -20,7 +20,6 @@ from art_trainer.models.fused_linear import Adapter, fused_linear
 from art_trainer.models.lora import LoraLinear
 from art_trainer.models.tree_attention import statements
 
-
 _UNFUSED = {"cpu"}
 """Devices where layers compute as Transformers has them."""
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NotRequired, Protocol, TypedDict, Unpack
 
 from art_trainer.config import GRPOConfig
 from art_trainer.inference.policy import Policy
-from art_trainer.rollout.branching import rollout_branching_groups
 from art_trainer.rollout.envs import EnvPool
+from art_trainer.rollout.episodes import rollout_groups
 from art_trainer.rollout.evaluate import Evaluation
 from art_trainer.types import Episode, Group, GroupSpec, Timings
 
@@ -115,11 +115,10 @@ class LocalBackend(RolloutBackend):
 
     def collect(self, tasks: Sequence[GroupSpec], **callbacks: Unpack[CollectCallbacks]) -> list[Group]:
         """Play groups, see :meth:`RolloutBackend.collect`."""
-        return rollout_branching_groups(
+        return rollout_groups(
             self._policy,
             self._pool,
             tasks,
-            self._config.num_branches,
             max_concurrent=self._config.max_concurrent,
             record_states=self._config.records_states,
             env_threads=self._config.env_threads,

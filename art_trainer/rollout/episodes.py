@@ -97,7 +97,6 @@ class _LiveEpisode:
             error=self.error,
             tools=self.tools,
             facts=self.facts,
-            branch=self.spec.branch,
         )
 
 
@@ -303,17 +302,14 @@ class _EpisodeRunner:
             observation, info = env.reset(seed=spec.seed, options=options)
             live.observation = _text(observation)
             live.task_id = str(info.get("task_id", live.task_id))
-            followed = _follow(live, spec)
         except Exception:  # an environment is its author's code; what it raises is this episode's outcome
             live.fail(Ending.ENV_ERROR, last_line())
             self._end(live)
             return
         rng = np.random.default_rng(spec.rng_seed)
-        messages = first_messages(observation, info.get("system") or "") + followed
+        messages = first_messages(observation, info.get("system") or "")
         live.tools = tuple(info.get("tools") or ())
         conversation = Conversation(env, messages, list(live.tools), rng, spec.group)
-        if spec.branch is not None and spec.parent is not None:
-            conversation.past, conversation.branch_turn = spec.parent.histories, spec.branch.turn
         live.conversation = conversation
         self._live[conversation] = live
         self._submit(live, conversation)
@@ -441,27 +437,6 @@ def _text(observation: object) -> str:
     if not isinstance(observation, str):
         raise TypeError(f"the observation of a text environment is a str, got {type(observation).__name__}")
     return observation
-
-
-def _follow(live: _LiveEpisode, spec: EpisodeSpec) -> list[dict[str, Any]]:
-    """Take the turns that a branch shares with its parent again; return them as messages.
-
-    Raises:
-        RuntimeError: If the environment does not answer as it did.
-    """
-    messages: list[dict[str, Any]] = []
-    shared = () if spec.branch is None or spec.parent is None else spec.parent.turns[: spec.branch.turn]
-    for number, turn in enumerate(shared):
-        observation = live.env.step(turn.reply)[0]
-        if observation != turn.observation:
-            raise RuntimeError(
-                f"the environment answers turn {number} otherwise than before, with equal seed and replies: "
-                "branches need a deterministic one"
-            )
-        messages += [{"role": "assistant", "content": turn.reply}, {"role": "user", "content": observation}]
-    live.turns.extend(shared)
-    live.timings.extend(TurnTiming() for _ in shared)
-    return messages
 
 
 def last_line() -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from art_trainer.types import Branch, Ending, Episode, Group, Judgement, Span, TokenHistory, Turn
+from art_trainer.types import Ending, Episode, Group, Judgement, Span, TokenHistory, Turn
 
 LEFT_OUT = "[left out by log_observations]"
 _FLOAT = np.dtype("<f4")
@@ -26,12 +26,10 @@ _TURN_FIELDS = tuple(field.name for field in dataclasses.fields(Turn))
 def episode_to_json(episode: Episode) -> dict[str, Any]:
     """Return an episode as what ``json.dumps`` takes, if its facts, metrics and calls are JSON-able."""
     # Not dataclasses.asdict: it copies every token id and takes ten times as long.
-    data = {name: getattr(episode, name) for name in _FIELDS if name != "branch"}
+    data = {name: getattr(episode, name) for name in _FIELDS}
     data["turns"] = [{name: getattr(turn, name) for name in _TURN_FIELDS} for turn in episode.turns]
     data["histories"] = [[_span_to_json(span) for span in history.spans] for history in episode.histories]
     data["judgements"] = {name: dataclasses.asdict(one) for name, one in episode.judgements.items()}
-    if episode.branch is not None:
-        data["branch"] = dataclasses.asdict(episode.branch)
     return data
 
 
@@ -51,8 +49,6 @@ def episode_from_json(data: Mapping[str, Any]) -> Episode:
     built["ending"] = Ending(data["ending"])
     built["tools"] = tuple(data["tools"])
     built["judgements"] = {name: Judgement(**one) for name, one in data["judgements"].items()}
-    if built.get("branch") is not None:
-        built["branch"] = Branch(**built["branch"])
     return Episode(**built)
 
 

@@ -125,8 +125,6 @@ class GRPOTrainer:
                 self._sampler = TaskSampler(self._envs.training_tasks())
             self._evaluations: Evaluator = self._envs
             self.backend = backend or LocalBackend(policy, self._envs.pool, self.config)
-            if self.config.num_branches and not isinstance(self.backend, LocalBackend):
-                raise ConfigError("num_branches needs attempts that are played in this process: set it to 0")
         elif isinstance(backend, SelfContainedBackend):
             _refuse_settings_of_env(eval_env, self.config)
             self.backend = self._evaluations = backend
@@ -513,7 +511,6 @@ def _refuse_settings_of_env(eval_env: EnvSource | None, config: GRPOConfig) -> N
         "eval_env": eval_env is not None,
         "train_split": config.train_split is not None,
         'task_sampling="thompson"': config.task_sampling != "uniform",
-        "num_branches": config.num_branches > 0,
         "eval_split": config.eval_split is not None,
         'step_states="snapshot"': config.records_states,
     }

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from art_trainer.algorithms.advantages import (
     STD_FLOOR,
-    branch_advantages,
     estimate,
     fill_gaps,
     generalized_advantages,
@@ -23,7 +22,7 @@ from art_trainer.algorithms.advantages import (
     turn_advantages,
 )
 from art_trainer.config import AdvantageEstimator, GRPOConfig, ScaleRewards
-from art_trainer.types import Branch, Group
+from art_trainer.types import Group
 from tests.art_trainer.made_episodes import made_episode
 
 rewards = st.lists(st.floats(-100, 100), min_size=1, max_size=10)
@@ -55,31 +54,6 @@ def test_a_turn_is_compared_with_the_attempts_that_played_it() -> None:
     assert first.tolist() == [0.0, -1.0]
     assert second.tolist() == [-2.0]
     assert third.tolist() == [2.0, 1.0, 0.0]  # no other attempt reached the last turn
-
-
-def test_a_branch_is_compared_with_the_roots_and_with_those_that_left_the_same_state() -> None:
-    # Two roots that earned 0 and 4; from the first, before its turn 1, one branched that earned 6.
-    returns = [np.full(2, 0.0), np.full(1, 4.0), np.full(3, 6.0)]
-    first, second, branch = branch_advantages(returns, [None, None, Branch(0, 1)], by_turn=False)
-    # The first root's turn 0 is worth (0 + 6) / 2 = 3: the roots' mean is 3.5, and before turn 1 it is 3.
-    assert first.tolist() == [3 - 3.5, 0 - (3.5 + 3) / 2]
-    assert second.tolist() == [4 - 3.5]
-    assert branch.tolist() == [0.0, 6 - (3.5 + 3) / 2, 6 - (3.5 + 3) / 2]  # turn 0 is not its own
-
-
-def test_returns_of_branches_are_compared_turn_by_turn_if_they_differ_by_turn() -> None:
-    # To go: the roots [5, 1] and [3, 3], and from the first, before turn 1, a branch that went on with 3.
-    returns = [np.array([5.0, 1.0]), np.array([3.0, 3.0]), np.array([7.0, 3.0])]
-    first, second, branch = branch_advantages(returns, [None, None, Branch(0, 1)], by_turn=True)
-    assert first.tolist() == [6 - 4.5, 1 - (2 + 2) / 2]
-    assert second.tolist() == [3 - 4.5, 3 - 2]
-    assert branch.tolist() == [0.0, 3 - (2 + 2) / 2]
-
-
-def test_branches_with_equal_returns_teach_nothing() -> None:
-    found = branch_advantages([np.full(3, 0.1)] * 4, [None, None, Branch(0, 1), Branch(0, 2)], by_turn=False)
-    assert not np.any(np.concatenate(found))
-    assert branch_advantages([np.zeros(0)] * 2, [None, None], by_turn=True)[0].size == 0
 
 
 def test_turns_of_equal_states_are_compared() -> None:
