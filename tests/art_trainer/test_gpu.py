@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from art_trainer.config import GRPOConfig
 from art_trainer.inference import slot_decoder
 from art_trainer.inference.cache_attention import FlashRows
 from art_trainer.inference.transformers_policy import BATCH_LIMITS, TransformersPolicy
-from art_trainer.models import tree_attention
+from art_trainer.models import fused_linear, tree_attention
 from art_trainer.models.fused_layers import use_fused_layers
 from art_trainer.models.loading import add_lora_adapter
 from art_trainer.models.logprobs import Scorer
@@ -98,6 +99,18 @@ def test_fused_norms_differ_by_their_rounding(dtype: torch.dtype, tolerance: flo
     results = [norm(hidden).float() for norm in (plain, fused)]
     slopes = [torch.autograd.grad((result * direction).sum(), hidden)[0].float() for result in results]
     for mine, theirs in (results, slopes):
+        assert (mine - theirs).norm() < tolerance * theirs.norm()
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(F32, 1e-5), (BF16, 0.01)])
+def test_the_kernels_of_a_gate_compute_what_autograd_does(dtype: torch.dtype, tolerance: float) -> None:
+    gate, x, gradient = (torch.randn(300, 4864, device="cuda", dtype=dtype) for _ in range(3))
+    exact = gate.double().requires_grad_(), x.double().requires_grad_()
+    product = functional.silu(exact[0]) * exact[1]
+    product.backward(gradient.double())
+    wanted = product, exact[0].grad, exact[1].grad, product
+    found = fused_linear._gated(gate, x), *fused_linear._gated_backward(gate, x, gradient)
+    for mine, theirs in zip(found, wanted, strict=True):
         assert (mine - theirs).norm() < tolerance * theirs.norm()
 
 
