@@ -341,7 +341,7 @@ def test_a_defect_in_a_copy_of_a_good_environment_is_found(what):
 
 
 def test_a_constant_answer_to_a_lopsided_question_is_an_attack():
-    assert "statistical.adversarial_floor" in bad(found(ChoiceEnv()))
+    assert "statistical.adversarial_floor" in bad(found(ChoiceEnv(), seconds=2.0))
 
 
 class GullibleEnv(gym.Env[str, str]):
