@@ -8,7 +8,6 @@ keeps three in float32. PyTorch has it as one kernel. For the feed-forward layer
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -31,34 +30,35 @@ def use_fused_layers(model: nn.Module) -> None:
     """
     for module in model.modules():
         kind: Any = type(module)
-        forward = None if "forward" in vars(module) else _fused_forward(kind)
-        if forward is not None:
-            module.__class__ = _subclass(kind, forward)
+        fused = None if "forward" in vars(module) else _fused(kind)
+        if fused is not None:
+            module.__class__ = fused
+
+
+def has_fused_norms(model: nn.Module) -> bool:
+    """Whether norms keep what they are given for the backward pass, and not float32 copies of it."""
+    return any(getattr(module, "written_like", None) is LlamaRMSNorm for module in model.modules())
 
 
 @functools.cache
-def _fused_forward(kind: Any) -> Callable[..., Tensor] | None:
-    """Return what replaces a class's forward pass."""
+def _fused(kind: Any) -> Any:
+    """Return the class that replaces one; ``None`` if it computes something else."""
     for usual, forward in ((LlamaRMSNorm, _norm), (LlamaMLP, _feed_forward)):
         same_name = kind.__name__.endswith(usual.__name__.removeprefix("Llama"))
         if same_name and statements(kind.forward) == statements(usual.forward):
-            return functools.partial(forward, kind)
+            content = {"forward": functools.partialmethod(forward, kind), "written_like": usual}
+            return type(f"Fused{kind.__name__}", (kind,), content)
     return None
 
 
-@functools.cache
-def _subclass(kind: Any, forward: Callable[..., Tensor]) -> Any:
-    return type(f"Fused{kind.__name__}", (kind,), {"forward": functools.partialmethod(forward)})
-
-
-def _norm(kind: Any, self: Any, hidden_states: Tensor) -> Tensor:
+def _norm(self: Any, kind: Any, hidden_states: Tensor) -> Tensor:
     if hidden_states.device.type in _UNFUSED or hidden_states.dtype != self.weight.dtype:
         usual: Tensor = kind.forward(self, hidden_states)
         return usual
     return functional.rms_norm(hidden_states, self.weight.shape, self.weight, self.variance_epsilon)
 
 
-def _feed_forward(kind: Any, self: Any, x: Tensor) -> Tensor:
+def _feed_forward(self: Any, kind: Any, x: Tensor) -> Tensor:
     base, adapter = _plain_linear(self.down_proj, x)
     if x.device.type in _UNFUSED or base is None or not isinstance(self.act_fn, nn.SiLU | SiLUActivation):
         usual: Tensor = kind.forward(self, x)

@@ -25,7 +25,7 @@ _BLOCK = 256
 """Number of 8-bit moments that share a float32 scale."""
 _SMALLEST_8BIT = 4096
 """Smaller tensors keep float32 moments, bitsandbytes' default."""
-_RUN = 2**26
+_BATCH = 2**26
 """Most weights that are handed over or rounded in one call."""
 
 
@@ -100,7 +100,7 @@ def _master(weight: nn.Parameter) -> nn.Parameter:
 @torch.no_grad()
 def _hand_over(optimizer: torch.optim.Optimizer, *call: Any) -> None:
     """Give the copies their weights' gradients; weights that somebody else has changed become the copies."""
-    for weights, masters in _runs(optimizer):
+    for weights, masters in _batches(optimizer):
         here = [_local(weight) for weight in weights]
         changes = [torch.empty_like(weight) for weight in here]
         torch._foreach_copy_(changes, [_local(master) for master in masters])
@@ -115,13 +115,13 @@ def _hand_over(optimizer: torch.optim.Optimizer, *call: Any) -> None:
 @torch.no_grad()
 def _round(optimizer: torch.optim.Optimizer, *call: Any) -> None:
     """Set the weights to their copies, rounded to the nearest number of 16 bits."""
-    for weights, masters in _runs(optimizer):
+    for weights, masters in _batches(optimizer):
         torch._foreach_copy_(list(map(_local, weights)), list(map(_local, masters)))
         for master in masters:
             master.grad = None
 
 
-def _runs(optimizer: torch.optim.Optimizer) -> Iterator[tuple[list[nn.Parameter], list[nn.Parameter]]]:
+def _batches(optimizer: torch.optim.Optimizer) -> Iterator[tuple[list[nn.Parameter], list[nn.Parameter]]]:
     """Yield the weights that have copies, with these, so many at a time as their temporaries may take.
 
     An adapter has hundreds of small matrices: on a GPU a call for each would take longer than the step.
@@ -132,7 +132,7 @@ def _runs(optimizer: torch.optim.Optimizer) -> Iterator[tuple[list[nn.Parameter]
     for weight, master in master_weights(optimizer).items():
         if weight is master:
             continue
-        if weights and size + weight.numel() > _RUN:
+        if weights and size + weight.numel() > _BATCH:
             yield weights, masters
             weights, masters, size = [], [], 0
         weights.append(weight)

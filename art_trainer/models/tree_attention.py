@@ -143,7 +143,7 @@ class TreePlan:
                     deep.append([])
                 (large if node.end - node.last >= _LARGE else deep[len(above)]).append(node)
                 above.append(node)
-        return (*map(self._own_level, large), *(self._level(nodes) for nodes in deep if nodes))
+        return (*map(self._large_level, large), *(self._level(nodes) for nodes in deep if nodes))
 
     def mask(self, dtype: torch.dtype) -> Tensor | None:
         """Return what is added to the scores [U, T] to hide keys; ``None`` for a plain causal row."""
@@ -158,7 +158,7 @@ class TreePlan:
             self._mask = padded[:, :tokens].masked_fill_(~visible, -torch.inf)
         return self._mask
 
-    def _own_level(self, node: Node) -> Level:
+    def _large_level(self, node: Node) -> Level:
         queries, keys = slice(node.last, node.end), slice(node.first, node.last)
         return Level(queries, keys, self._runs([0], [0], node.end - node.last, node.last - node.first))
 

@@ -22,7 +22,7 @@ from art_trainer.inference.policy import Conversation
 from art_trainer.inference.scripted_policy import ScriptedPolicy
 from art_trainer.models.cache_name import CACHE_NAME
 from art_trainer.models.chat_template import ChatFormat
-from art_trainer.models.fused_layers import use_fused_layers
+from art_trainer.models.fused_layers import has_fused_norms, use_fused_layers
 from art_trainer.models.loading import DTYPES, ModelOptions, add_lora_adapter
 from art_trainer.models.memory import WorkSizes
 from art_trainer.models.optim import needs_master, optimizer_bytes, trained_parameters
@@ -227,10 +227,9 @@ def plan_training(
         positions = -(-context // _ROUNDING) * _ROUNDING
         size = rows * positions * cache_bytes_per_token(model)
         parts.append(MemoryPart("KV cache", size, f"{rows} rows of {positions:,} tokens", False, "rollout"))
-    kernels = options.torch_device.type == "cuda"
-    layer = activation_bytes_per_token(model, kernels=kernels) / int(text.num_hidden_layers)
+    layer = activation_bytes_per_token(model) / int(text.num_hidden_layers)
     read = min(sizes.read_tokens, rows * context)
-    kept = activation_bytes_per_token(model, recompute=options.gradient_checkpointing, kernels=kernels)
+    kept = activation_bytes_per_token(model, recompute=options.gradient_checkpointing)
     logits = 12 * predicted * int(text.vocab_size)
     parts += [
         MemoryPart("sampling", 16 * rows * int(text.vocab_size), f"{rows} rows", False, "rollout"),
@@ -277,13 +276,8 @@ def activation_bytes_per_token(model: nn.Module, *, recompute: bool = False, ker
 
     Counted, not derived: the tensors that a pass over a few tokens saves for its backward, each once, without
     the weights. Matrices of tokens by tokens are left out, as attention kernels do not keep them (on a CPU
-    they are kept if keys and values differ in size, as in DeepSeek-V3). The head is not part of it.
-
-    Args:
-        model: From :func:`empty_model`.
-        recompute: Whether all but a layer's input is computed again.
-        kernels: Whether norms and attention are a GPU's kernels, which keep what they are given and no
-            float32 copies of it.
+    they are kept if keys and values differ in size, as in DeepSeek-V3). The head is not part of it. Where
+    norms are fused, they and attention keep what they are given, and not the float32 copies of it here.
     """
     probe = _probe_model(model)
     weights = {tensor.untyped_storage()._cdata for tensor in _tensors(probe)}
@@ -297,9 +291,12 @@ def activation_bytes_per_token(model: nn.Module, *, recompute: bool = False, ker
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         _read(probe, _PROBE_TOKENS)
-    most = _itemsize(probe) if kernels else max(tensor.itemsize for tensor in saved.values())
-    kept = sum(x.untyped_storage().nbytes() * min(x.itemsize, most) // x.itemsize for x in saved.values())
-    total = _itemsize(model) / _itemsize(probe) * kept / _PROBE_TOKENS
+    narrow, size = has_fused_norms(probe), _itemsize(probe)
+    kept = sum(
+        x.untyped_storage().nbytes() / (x.itemsize / size if narrow and x.itemsize > size else 1)
+        for x in saved.values()
+    )
+    total = _itemsize(model) / size * kept / _PROBE_TOKENS
     if not recompute:
         return total
     text = text_config(model)

@@ -84,7 +84,8 @@ def test_the_sampler_and_the_learner_agree(
     graphs = policy._decoder._graphs
     assert graphs._works
     assert graphs._recorded
-    assert largest_error(model, recorded, 1.0) < BATCH_LIMITS[BF16]
+    # Two attention kernels are compared, so twice what a batch may change: 0.055 on an H100.
+    assert largest_error(model, recorded, 1.0) < 2 * BATCH_LIMITS[BF16]
     graphs._works = False
     one_by_one = played(policy)
     assert [e.histories for e in one_by_one] == [e.histories for e in recorded]
