@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import platform
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ from art_trainer.models.gradient_checkpointing import enable_gradient_checkpoint
 from art_trainer.models.lora import use_fast_layers
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
-"""Dtypes by the names of settings; ``auto`` takes what the model was saved in."""
+"""Dtypes by the names of settings; ``auto``: see :meth:`ModelOptions.dtype_of`."""
 AUTO = "auto"
 
 
@@ -38,8 +39,8 @@ class ModelOptions:
     """How a model is loaded."""
 
     dtype: str = AUTO
-    """``auto``, ``bfloat16`` or ``float32``. Weights of 16 bits are trained in float32 all the same, see
-    :mod:`art_trainer.models.optim`."""
+    """``auto`` (see :meth:`dtype_of`), ``bfloat16`` or ``float32``. Weights of 16 bits are trained in float32
+    all the same, see :mod:`art_trainer.models.optim`."""
     lora: int | None = None
     """Rank of a new LoRA adapter on all linear layers; ``None`` trains all weights."""
     load_in_4bit: bool = False
@@ -61,15 +62,27 @@ class ModelOptions:
                 "load_in_4bit is set, but 4-bit weights cannot be trained: set lora too, as in --lora 16"
             )
 
-    @property
-    def torch_dtype(self) -> torch.dtype | str:
-        """The dtype as ``from_pretrained`` takes it."""
-        return DTYPES.get(self.dtype, AUTO)
+    def dtype_of(self, saved: torch.dtype) -> torch.dtype:
+        """Return the dtype of a model that was saved in another.
+
+        With ``auto`` it stays what it was, but for bfloat16 on a CPU without instructions for it, such as one
+        with AVX2 alone: there it is float32, in which SmolLM2 is seven times as fast.
+        """
+        slow = self.torch_device.type == "cpu" and not multiplies_bfloat16()
+        usual = torch.float32 if slow and saved == torch.bfloat16 else saved
+        return DTYPES.get(self.dtype, usual)
 
     @property
     def torch_device(self) -> torch.device:
         """The device that :attr:`device` means on this machine."""
         return torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def multiplies_bfloat16() -> bool:
+    """Return whether this CPU has instructions that multiply matrices in bfloat16."""
+    if platform.machine() in ("x86_64", "AMD64"):
+        return torch.cpu._is_avx512_bf16_supported()  # with AVX-512 alone oneDNN converts to float32 and back
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def load_model(path: str, options: ModelOptions) -> nn.Module:
@@ -83,7 +96,9 @@ def load_model(path: str, options: ModelOptions) -> nn.Module:
     """
     if options.load_in_4bit:
         return _with_options(_load_4bit(path, options), options)
-    model: nn.Module = AutoModelForCausalLM.from_pretrained(path, dtype=options.torch_dtype)
+    model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=DTYPES.get(options.dtype, AUTO))
+    if (dtype := options.dtype_of(model.dtype)) != model.dtype:
+        model = model.to(dtype)
     return _with_options(model.to(options.torch_device), options)
 
 

@@ -160,10 +160,10 @@ def empty_model(config: PreTrainedConfig, options: ModelOptions) -> nn.Module:
 
     Args:
         config: The model's configuration.
-        options: Its dtype (``"auto"``: the configuration's own, else float32) and adapter are followed.
+        options: Its dtype and adapter are followed.
     """
     saved = config.dtype if isinstance(config.dtype, torch.dtype) else torch.float32
-    model = _from_config(config, DTYPES.get(options.dtype, saved))
+    model = _from_config(config, options.dtype_of(saved))
     if options.load_in_4bit:
         model.requires_grad_(False)
     model = model if options.lora is None else add_lora_adapter(model, options.lora)

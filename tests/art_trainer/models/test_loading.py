@@ -6,10 +6,19 @@ import os
 from pathlib import Path
 
 import pytest
-from transformers import AutoTokenizer, LlamaConfig, Qwen2Config, Qwen3Config
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
 
-from art_trainer.models import art_tiny
-from art_trainer.models.loading import default_threads, load_tokenizer
+from art_trainer.models import art_tiny, loading
+from art_trainer.models.loading import ModelOptions, default_threads, load_model, load_tokenizer
+from art_trainer.training.memory_plan import empty_model
 
 TEXT = "Guess 3  LOW\n\n12 higher?"
 
@@ -25,6 +34,23 @@ def test_a_saved_tokenizer_makes_the_same_tokens(tmp_path: Path, config: type) -
 def test_what_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises((OSError, ValueError)):
         load_tokenizer(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_a_cpu_computes_in_bfloat16_if_it_has_the_instructions(
+    tmp_path: Path, native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2}
+    config = Qwen2Config(vocab_size=32, num_hidden_layers=1, dtype="bfloat16", **sizes)
+    saved = AutoModelForCausalLM.from_config(config)
+    saved.save_pretrained(tmp_path)
+    monkeypatch.setattr(loading, "multiplies_bfloat16", lambda: native)
+    made = load_model(str(tmp_path), ModelOptions(device="cpu"))
+    assert made.dtype == (torch.bfloat16 if native else torch.float32)
+    assert torch.equal(made.lm_head.weight.bfloat16(), saved.lm_head.weight)
+    planned = empty_model(AutoConfig.from_pretrained(tmp_path), ModelOptions(device="cpu"))
+    assert planned.dtype == made.dtype
+    assert load_model(str(tmp_path), ModelOptions(dtype="bfloat16", device="cpu")).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize(
