@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 class ActorTimeouts:
     """Timeouts of actors in seconds, on the driver's clock."""
 
-    startup: float = 120.0
+    startup: float = 300.0
     """For the cluster to schedule an actor, and for its process to connect to the driver."""
     lease: float = LeaseOptions().lease_seconds
     """Without a heartbeat, until an actor's episodes are given to others."""

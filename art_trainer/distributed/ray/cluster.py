@@ -83,10 +83,12 @@ class Cluster:
         require_ray()
         if address is not None:
             check_reachable(address)
-        # Ray reads these on import: no usage statistics, and a private cluster only listens on loopback.
+        # Ray reads these on import: no usage statistics; a private cluster only listens on loopback, and its
+        # actors do not give way to all else on a busy machine (Ray's own niceness is 15).
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         if address is None:
             os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+            os.environ.setdefault("RAY_worker_niceness", "0")
         import ray
 
         self._ray: Any = ray

@@ -30,7 +30,7 @@ CONFIG = GRPOConfig(num_generations=SIZE, groups_per_step=2)
 
 def local(folder: Path) -> dict[str, Any]:
     """A private cluster: one actor is killed, one is stopped; then there is no room."""
-    timeouts = ActorTimeouts(lease=3, heartbeat=8)
+    timeouts = ActorTimeouts(lease=3, heartbeat=15)
     backend = RayBackend(
         guess_policy(hidden=16), STRIKING, {"folder": str(folder)}, CONFIG, timeouts=timeouts
     )
@@ -132,7 +132,7 @@ def open_to_all() -> list[str]:
 
 
 def soon(true: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 150  # actors import PyTorch first, on a machine that may be busy
+    deadline = time.monotonic() + 600  # actors import PyTorch first, on a machine that may be busy
     while not true() and time.monotonic() < deadline:
         time.sleep(0.1)
     return true()

@@ -24,13 +24,14 @@ ROOT = Path(__file__).parents[4]
 def scenario(name: str, folder: Path) -> dict[str, Any]:
     """What a scenario reports, run with a home of its own: Ray writes a token there."""
     out = folder / "found.json"
+    settings = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
     ended = subprocess.run(
         [sys.executable, "-m", "tests.art_trainer.distributed.ray.scenarios", name, str(out)],
         cwd=ROOT,
-        env={**os.environ, "HOME": str(folder), "PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"},
+        env={**os.environ, **settings, "HOME": str(folder), "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=1000,
         check=False,
     )
     assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-4000:]
