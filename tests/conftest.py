@@ -7,17 +7,22 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from art_gym import lookup
 
 # A test run says the same of the same code twice. To look for new counterexamples:
 # `make test ARGS="--hypothesis-profile explore"`.
-settings.register_profile("repeatable", max_examples=40, derandomize=True, database=None)
-settings.register_profile("explore", max_examples=2_000, deadline=None)
+PATIENT: Any = {  # of a busy machine; and fixtures may be shared by examples
+    "deadline": None,
+    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+}
+settings.register_profile("repeatable", max_examples=40, derandomize=True, database=None, **PATIENT)
+settings.register_profile("explore", max_examples=2_000, **PATIENT)
 settings.load_profile("repeatable")
 
 # More workers than cores: more threads would only wait for each other. Set before torch is imported.

@@ -32,7 +32,7 @@ def run(words: list[str], folder: Path, typed: str = "", status: int = 0) -> str
     settings = {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "COLUMNS": "110"}
     done = subprocess.run(
         [sys.executable, "-c", code, *rest], cwd=folder, env={**os.environ, **settings}, input=typed,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=200, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=1000, check=False,
     )  # fmt: skip
     assert done.returncode == status, f"{' '.join(words)}:\n{done.stdout}"
     return done.stdout

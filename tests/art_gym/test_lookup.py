@@ -163,7 +163,7 @@ def test_the_console_script_takes_the_readmes_file(tmp_path: Path) -> None:
     for name in ("guess.py", "guess:mine/Guess-v0"):
         done = subprocess.run(
             [sys.executable, "-c", run, "check", name],
-            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100, check=False,
+            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1000, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert "mine/Guess-v0 keeps" in done.stdout

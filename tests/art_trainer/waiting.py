@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
-def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
+def until(true: Callable[[], bool], seconds: float = 300.0) -> None:
     """Wait for something to become true; a deadline for tests that would hang, not a limit of speed."""
     deadline = time.monotonic() + seconds
     while not true():

@@ -167,7 +167,7 @@ REPLIES = st.sampled_from(
 KINDS = st.sampled_from(["text", "discrete"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(number=st.integers(0, 2**31), replies=st.lists(REPLIES, max_size=30), kind=KINDS)
 def test_whatever_is_replied_the_contract_holds(number: int, replies: list[str], kind: str) -> None:
     game = started(number, actions=kind, max_cycles=6)

@@ -125,7 +125,7 @@ FORMATS: dict[str, Callable[[Arguments], str]] = {
 
 
 @pytest.mark.parametrize("render", FORMATS.values(), ids=FORMATS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(arguments=ARGUMENTS)
 def test_what_is_rendered_is_read_back(render: Callable[[Arguments], str], arguments: Arguments) -> None:
     call = parse(render(arguments), TOOLS)
@@ -134,7 +134,7 @@ def test_what_is_rendered_is_read_back(render: Callable[[Arguments], str], argum
     assert {k: type(v) for k, v in call.arguments.items()} == {k: type(v) for k, v in arguments.items()}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(arguments=ARGUMENTS, render=st.sampled_from(list(FORMATS.values())), share=st.floats(0, 0.999))
 def test_a_reply_cut_anywhere_is_never_another_call(
     arguments: Arguments, render: Callable[[Arguments], str], share: float

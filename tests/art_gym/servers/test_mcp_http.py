@@ -260,7 +260,7 @@ async def test_the_command_serves_until_it_is_interrupted(tmp_path):
                 async with asyncio.timeout(60):
                     while not (path.exists() and path.read_text().endswith("\n")):
                         await asyncio.sleep(0.01)
-            server.wait(60)
+            server.wait(300)
         finally:
             server.kill()
         assert "Traceback" not in server.stderr.read()

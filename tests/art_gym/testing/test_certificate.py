@@ -309,7 +309,7 @@ COPIES = {
 """What is wrong, its ids, and the environment of which a copy is tampered with."""
 
 
-def found(env, seconds=0.3):
+def found(env, seconds=3.0):
     levels = [level for level in Level if level is not Level.CONTRACT]
     return {one.id: one for one in certify(Survey(env, episodes=40, seconds=seconds), levels)}
 
@@ -323,7 +323,7 @@ def bad(findings):
 def test_a_planted_defect_is_found_under_its_name(what):
     names, attributes = DEFECTS[what]
     env = type("Defective", (CodesEnv,), {"__doc__": DOCSTRING, **attributes})()
-    seen = bad(found(env, seconds=1.0 if "opened" in attributes else 0.3))
+    seen = bad(found(env))
     for opened in attributes.get("opened", ()):
         if hasattr(opened, "close"):
             opened.close()
@@ -341,7 +341,7 @@ def test_a_defect_in_a_copy_of_a_good_environment_is_found(what):
 
 
 def test_a_constant_answer_to_a_lopsided_question_is_an_attack():
-    assert "statistical.adversarial_floor" in bad(found(ChoiceEnv(), seconds=2.0))
+    assert "statistical.adversarial_floor" in bad(found(ChoiceEnv()))
 
 
 class GullibleEnv(gym.Env[str, str]):
@@ -372,7 +372,7 @@ def test_tasks_in_other_words_are_named_for_the_author_to_look_at():
         for split, words in forms.items()
     )
     env = type("Reworded", (CodesEnv,), {"__doc__": DOCSTRING, "made": made})()
-    seen = {one.id: one for one in certify(Survey(env, episodes=4, seconds=0.3), [Level.BEHAVIOUR])}
+    seen = {one.id: one for one in certify(Survey(env, episodes=4), [Level.BEHAVIOUR])}
     assert seen["tasks.split_overlap"].passed
     assert seen["tasks.near_duplicates"].passed is None
     example = re.search(r"40 of 40 .* as test (\d+) of train (\d+)$", seen["tasks.near_duplicates"].evidence)
@@ -385,7 +385,7 @@ def test_tasks_of_the_same_words_in_another_order_are_others():
     prompts = {"train": "What is {} - 3?", "test": "What is 3 + {}?"}
     made = tuple(Task(f"{split}{n}", prompts[split].format(n), split, {"code": "7"}) for split, n in sums)
     env = type("Sums", (CodesEnv,), {"__doc__": DOCSTRING, "made": made})()
-    seen = {one.id: one for one in certify(Survey(env, episodes=4, seconds=0.3), [Level.BEHAVIOUR])}
+    seen = {one.id: one for one in certify(Survey(env, episodes=4), [Level.BEHAVIOUR])}
     assert seen["tasks.split_overlap"].passed
 
 

@@ -31,7 +31,7 @@ def art_trainer(folder: Path, *arguments: str) -> subprocess.CompletedProcess[st
     command = [sys.executable, "-m", "art_trainer.cli.main", "train", *arguments]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False
+        command, cwd=folder, env=env, capture_output=True, text=True, timeout=1000, check=False
     )
 
 

@@ -79,7 +79,12 @@ def test_wrong_arguments_are_named_before_pytorch_is_imported(tmp_path):
                 assert ended.code == 2
         assert "torch" not in sys.modules
     """
-    options = {"env": {**os.environ, "PYTHONPATH": str(ROOT)}, "cwd": tmp_path, "timeout": 100, "check": True}
+    options = {
+        "env": {**os.environ, "PYTHONPATH": str(ROOT)},
+        "cwd": tmp_path,
+        "timeout": 1000,
+        "check": True,
+    }
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, **options)
     assert done.stderr.count("no argument `max_turn`") == 6
     assert done.stderr.count("did you mean `max_turns`") == 5
@@ -99,13 +104,13 @@ def test_other_processes_play_the_file(file, model, tmp_path, backend):
     own = ["--env", "guess.py", "--model", model, *SHORT, "--output-dir", "run"]
     if backend == "ray":
         train = [*words, "train", *own, "--backend", "ray", "--ray-actors", "1"]
-        done = subprocess.run(train, cwd=tmp_path, timeout=200, check=False, **options)
+        done = subprocess.run(train, cwd=tmp_path, timeout=1000, check=False, **options)
         assert done.returncode == 0, done.stdout
         return
     with subprocess.Popen([*words, "serve", *own, "--port", "0"], cwd=tmp_path, **options) as server:
         line = next(line for line in server.stdout if line.startswith("Worker: "))
         assert f"--allow-module {file}" in line
         work = [*words, *line.split()[2:], "--cache", str(tmp_path / "cache")]
-        worker = subprocess.run(work, cwd=elsewhere, timeout=200, check=False, **options)
+        worker = subprocess.run(work, cwd=elsewhere, timeout=1000, check=False, **options)
         rest = server.stdout.read()
     assert (worker.returncode, server.returncode) == (0, 0), worker.stdout + rest

@@ -10,12 +10,13 @@ SELF_PLAY = ("2048-duel",)
 TINY = {
     "max_steps": 1, "groups_per_step": 2, "num_generations": 2, "steps_per_generation": 1, "eval_episodes": 1,
     "warm_start_episodes": 2, "warm_start_epochs": 1, "baselines": "[]", "threads": 1,
-    "warm_start_keep": "all", "scratch": "{layers: 1, hidden_size: 16, heads: 2}",
+    "warm_start_keep": "all", "max_completion_length": 8, "scratch": "{layers: 1, hidden_size: 16, heads: 2}",
 }  # fmt: skip
 FAST_ENV = {
     "2048": {"max_turns": 4},
     "frozen-lake": {"max_turns": 4},
     "2048-duel": {"board_size": 3, "target": 8},
+    "judge-smollm2": {"env": "toy/FrozenLake-v0", "env_args": {}, "size": 2, "max_turns": 1},
 }
 SLOW = ("2048", "2048-duel", "coding", "coding-smollm2", "email-smollm2", "judge-smollm2")
 

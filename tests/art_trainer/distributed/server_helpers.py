@@ -54,7 +54,7 @@ class Served:
     def http(self, token: str | None = TOKEN, **headers: str) -> httpx.Client:
         if token is not None:
             headers["authorization"] = f"Bearer {token}"
-        return httpx.Client(base_url=self.server.url, headers=headers, timeout=30, trust_env=False)
+        return httpx.Client(base_url=self.server.url, headers=headers, timeout=300, trust_env=False)
 
     def dial(
         self, client_id: str = "w1", token: str | None = TOKEN, path: str = "/ws/", **options: Any

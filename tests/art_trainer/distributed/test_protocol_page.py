@@ -96,7 +96,7 @@ def test_a_worker_that_knows_the_page_alone_plays_for_a_real_server(tmp_path: Pa
             backend.publish(0)
             groups = backend.collect(tasks, on_episode=lambda episode: None)
             backend.drain_workers("that was all")
-            printed, _ = worker.communicate(timeout=60)
+            printed, _ = worker.communicate(timeout=1000)
             assert backend.status().results == {"leased": 6, "accepted": 6}
         assert worker.returncode == 0
     assert printed.count("accepted") == 6

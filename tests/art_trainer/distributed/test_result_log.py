@@ -91,7 +91,7 @@ def test_appends_of_one_moment_share_a_commit(log: ResultLog, monkeypatch: pytes
     def slow(statements: Any) -> None:
         sizes.append(len(statements[0][1]))
         if len(sizes) == 1:
-            assert first.wait(60)
+            assert first.wait(300)
         write(statements)
 
     monkeypatch.setattr(log, "_write", slow)

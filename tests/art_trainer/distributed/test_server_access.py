@@ -280,7 +280,7 @@ def test_a_connection_that_is_used_is_not_cut_off(tmp_path: Path) -> None:
 
     limits = Limits(head_seconds=2)
     with served(tmp_path, routers=[router], limits=limits) as here:
-        line = http.client.HTTPConnection(here.server.url.removeprefix("http://"), timeout=30)
+        line = http.client.HTTPConnection(here.server.url.removeprefix("http://"), timeout=300)
         with contextlib.closing(line):
             line.connect()
             line.auto_open = 0  # one that is cut off is not opened again

@@ -64,7 +64,7 @@ class Serving:
 
     def ask(self, path: str, token: str | None = TOKEN, method: str = "GET") -> httpx.Response:
         headers = {"authorization": f"Bearer {token}"} if token else {}
-        return httpx.request(method, self.url + path, headers=headers, trust_env=False, timeout=30)
+        return httpx.request(method, self.url + path, headers=headers, trust_env=False, timeout=300)
 
     def starved(self) -> bool:
         """Whether there are leases, but no worker."""

@@ -51,7 +51,7 @@ def test_two_workers_play_a_group_and_each_attempt_counts_once(tmp_path: Path) -
         for worker, leases in granted:
             for lease in leases:
                 assert worker.play(lease, reward=float(lease["rng_seed"][-1]))["outcome"] == "accepted"
-        (group,) = here.queue.wait([task(0).id], 20)
+        (group,) = here.queue.wait([task(0).id], 300)
         assert [episode.reward for episode in group.episodes] == [0, 1, 2, 3]
         assert a.play(granted[0][1][0])["outcome"] == "duplicate"
         assert results(here)["accepted"] == 4

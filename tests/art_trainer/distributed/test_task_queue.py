@@ -129,7 +129,7 @@ def test_a_second_result_waits_until_the_first_is_written(
     def slow(entries: Any) -> None:
         monkeypatch.setattr(log, "append", append)
         writing.set()
-        assert go_on.wait(60)
+        assert go_on.wait(300)
         if not works:
             raise ResultLogError("no space")
         append(entries)
@@ -137,7 +137,7 @@ def test_a_second_result_waits_until_the_first_is_written(
     monkeypatch.setattr(log, "append", slow)
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(send, queue, lease, reply="first")
-        assert writing.wait(60)
+        assert writing.wait(300)
         clock.now += 30
         assert queue.expire() == [], "a lease whose result is being written does not expire"
         queue.release("ann", [lease.lease], "meanwhile", failed=True)
@@ -224,7 +224,7 @@ def test_eight_threads_lose_and_double_nothing(log: ResultLog) -> None:
         clients = [threads.submit(client, number) for number in range(8)]
         try:
             while missing:
-                for group in queue.wait(missing, timeout=60):
+                for group in queue.wait(missing, timeout=300):
                     del missing[group.task.id]
                     replies = (one.turns[0].reply for one in group.episodes)
                     delivered += [(group.task.id, member, reply) for member, reply in enumerate(replies)]

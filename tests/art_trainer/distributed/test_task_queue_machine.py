@@ -393,5 +393,5 @@ class Interleavings(RuleBasedStateMachine):
         assert begun == len(live) + sum(counts.get(end, 0) for end in ENDS)
 
 
-Interleavings.TestCase.settings = settings(stateful_step_count=50, deadline=None)
+Interleavings.TestCase.settings = settings(stateful_step_count=50)
 TestInterleavings = Interleavings.TestCase

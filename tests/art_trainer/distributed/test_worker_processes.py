@@ -244,7 +244,7 @@ class Scene:
     def check(self, tasks):
         """Each attempt was played once, as the trainer itself would have played it."""
         for task, expected in zip(tasks, rollout_groups(self.here.policy, GuessEnv, tasks), strict=True):
-            (played,) = self.here.queue.wait([task.id], 60)
+            (played,) = self.here.queue.wait([task.id], 300)
             assert [one.turns for one in played.episodes] == [one.turns for one in expected.episodes]
 
     @property

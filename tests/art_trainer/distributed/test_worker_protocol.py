@@ -49,7 +49,7 @@ class GatedEnv(GuessEnv):
     def step(self, action):
         if not self.gate.is_set():
             self.waiting.set()
-        assert self.gate.wait(60)
+        assert self.gate.wait(300)
         return super().step(action)
 
 
@@ -104,7 +104,7 @@ class Scene:
         return task
 
     def wait(self, task):
-        (found,) = self.here.queue.wait([task.id], 60)
+        (found,) = self.here.queue.wait([task.id], 300)
         return found
 
     def play(self, size=1, seed=3):
@@ -123,7 +123,7 @@ class Scene:
         """Have a group leased and played as far as the gate."""
         self.gate.clear()
         task = self.submit(size)
-        assert self.waiting.wait(60)
+        assert self.waiting.wait(300)
         until(lambda: self.client.leases == size)
         return task
 
@@ -348,7 +348,7 @@ def test_a_worker_that_computes_sends_heartbeats(scene, monkeypatch):
     monkeypatch.setattr(inference, "rollout_episodes", busy)
     scene.submit(2)
     scene.start()
-    assert computing.wait(60)
+    assert computing.wait(300)
     monkeypatch.setattr(scene.here.queue, "renew", counted(scene.here.queue.renew, renewed))
     until(lambda: [len(leases) for leases in renewed[-3:]] == [2, 2, 2])
     assert scene.client.episodes_played == 0

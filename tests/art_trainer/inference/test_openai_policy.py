@@ -119,7 +119,7 @@ def test_requests_run_together_within_the_limit_and_an_error_ends_one_episode_on
     def answer(number, request):
         if number:
             together.set()
-        assert together.wait(60)
+        assert together.wait(300)
         if request["messages"][0]["content"] == refused:
             return Reply({"error": {"message": "no"}}, 400)
         return says(f"turn {len(request['messages'])}")

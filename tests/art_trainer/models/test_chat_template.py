@@ -248,7 +248,7 @@ CUTS = st.sampled_from([1, 1, 1, 2, 5])
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@settings(max_examples=settings().max_examples // 4, deadline=None)
+@settings(max_examples=settings().max_examples // 4)
 @given(data=st.data())
 def test_appended_turns_are_the_whole_rendering_or_a_new_history(name: str, data: st.DataObject) -> None:
     family = FAMILIES[name]

@@ -151,7 +151,7 @@ def test_two_processes_at_once_fetch_one(entry: str) -> None:
     code = "from art_trainer.models.known_models import KNOWN_MODELS, KnownModel, known_model_path\n"
     code += f"KNOWN_MODELS['tiny'] = {entry}\nprint(known_model_path('tiny'))"
     both = [subprocess.Popen([sys.executable, "-c", code], stdout=-1, stderr=-1, text=True) for _ in range(2)]
-    said = [one.communicate(timeout=200) for one in both]
+    said = [one.communicate(timeout=1000) for one in both]
     assert [one.returncode for one in both] == [0, 0], said
     assert said[0][0] == said[1][0]
     assert sum("tiny: fetching" in errors for _, errors in said) == 1

@@ -98,7 +98,7 @@ def test_groups_come_back_by_index_however_long_each_takes() -> None:
 
     def slow_first(group: Sequence[Attempt], rubric: Rubric | None = None) -> Mapping[str, Score]:
         if group[0].steps[-1].reward == 0.0:
-            assert first_may_go.wait(10)
+            assert first_may_go.wait(300)
         else:
             first_may_go.set()
         return by_reward(group)

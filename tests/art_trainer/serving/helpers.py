@@ -172,7 +172,7 @@ def agent_client(server: AgentServer, session: Session, **options: Any) -> Itera
 def plain_client(url: str, token: str = TOKEN) -> Iterator[httpx.Client]:
     """A plain HTTP client."""
     headers = {"authorization": f"Bearer {token}"}
-    with httpx.Client(base_url=url, headers=headers, timeout=30) as client:
+    with httpx.Client(base_url=url, headers=headers, timeout=300) as client:
         yield client
 
 
@@ -187,7 +187,7 @@ def plain_agent_client(server: AgentServer, session: Session) -> Iterator[httpx.
 def disconnecting(client: httpx.Client, path: str, body: dict[str, Any]) -> Iterator[None]:
     """Send a request, and disconnect at the end without having read the response."""
     request = client.build_request("POST", path, json=body)
-    line = http.client.HTTPConnection(request.url.host, request.url.port, timeout=60)
+    line = http.client.HTTPConnection(request.url.host, request.url.port, timeout=300)
     with closing(line):
         line.request("POST", request.url.path, request.content, dict(request.headers))
         yield
@@ -199,7 +199,7 @@ def hold_decoder(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     step = SlotDecoder.step
 
     def held(self: SlotDecoder, sequences: Sequence[TokenSequence]) -> None:
-        go_on.wait(60)
+        go_on.wait(300)
         step(self, sequences)
 
     monkeypatch.setattr(SlotDecoder, "step", held)

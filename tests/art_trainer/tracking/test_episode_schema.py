@@ -5,7 +5,7 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from art_trainer.tracking.episode_schema import episode_from_json, episode_to_line
@@ -72,7 +72,6 @@ def bits(episode: Episode) -> list[bytes]:
 
 
 @given(episodes)
-@settings(suppress_health_check=[HealthCheck.too_slow])
 def test_an_episode_comes_back_from_its_line(episode: Episode) -> None:
     line = episode_to_line(episode, {"step": 1})
     assert "\n" not in line

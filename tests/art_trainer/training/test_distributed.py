@@ -130,7 +130,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = subprocess.run(
         [sys.executable, "-m", several_processes.__name__, str(folder / "launches.json")],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=200, cwd=ROOT, check=True,
+        capture_output=True, text=True, timeout=1000, cwd=ROOT, check=True,
     )  # fmt: skip
     well, dead, served = json.loads(done.stdout)
     assert well == [0, 0], output(folder, 0) + output(folder, 1)

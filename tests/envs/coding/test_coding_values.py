@@ -6,7 +6,7 @@ import fractions
 import json
 import math
 import re
-import time
+import tracemalloc
 from importlib.resources import files
 from typing import Any
 
@@ -210,13 +210,11 @@ def test_a_forged_dict_or_set_with_a_member_twice_equals_nothing() -> None:
 
 
 def test_numbers_chosen_to_collide_cost_nothing() -> None:
-    # A Python set of these takes time quadratic in their number: minutes.
-    colliding = [f"i{number * (2**61 - 1):#x}" for number in range(1, 40_001)]
+    # A Python set of these takes time quadratic in their number: half an hour.
+    colliding = [f"i{number * (2**61 - 1):#x}" for number in range(1, 200_001)]
     tree = read_tree([f"S{len(colliding)}", *colliding])
-    began = time.process_time()
     assert same(tree, tree)
     assert not same(tree_of({1}), tree)
-    assert time.process_time() - began < 5
 
 
 @given(values, st.integers(20, 200))
@@ -235,9 +233,12 @@ def test_a_short_value_is_shown_as_python_writes_it(value: object) -> None:
 
 
 def test_a_huge_value_is_shown_without_writing_it_whole() -> None:
-    began = time.process_time()
-    text = show(tree_of([list(range(300_000)), 10**100_000]), 100)
-    assert time.process_time() - began < 3
+    tree = tree_of([list(range(300_000)), 10**100_000])
+    tracemalloc.start()
+    text = show(tree, 100)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 100_000  # bytes
     assert text.startswith("[[0, 1, 2")
     assert "left out" in text
 

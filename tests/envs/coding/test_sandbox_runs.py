@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from art_gym.envs.coding.sandbox import Limits, Outcome, Run, Sandbox, zygote_backend
@@ -28,9 +28,7 @@ DRIVERS = {
     for section in Path(__file__).with_name("drivers.txt").read_text("utf-8").split("### ")[1:]
 }
 RUNS = tomllib.loads(Path(__file__).with_name("runs.toml").read_text("utf-8"))["runs"]
-REPEATED = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40
-)
+REPEATED = settings(max_examples=40)
 
 
 @pytest.fixture(scope="module")

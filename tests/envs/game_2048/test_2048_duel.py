@@ -27,7 +27,7 @@ def play_out(game: Duel2048Env, slider: str, placer: str, seed: int = 0) -> dict
     return metrics
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 2**31), size=st.sampled_from([3, 4, 5, 8]), kind=st.sampled_from(["text", "discrete"])
 )

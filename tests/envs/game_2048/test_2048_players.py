@@ -152,7 +152,7 @@ def obvious_average(board: int, depth: int) -> float:
 
 
 @pytest.mark.parametrize("kind", [pytest.param(CompiledSearch, marks=needs_numba), PythonSearch])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(cells=cells)
 def test_values_are_what_expectimax_means(
     cells: list[int], kind: type[CompiledSearch] | type[PythonSearch]
@@ -164,7 +164,7 @@ def test_values_are_what_expectimax_means(
 
 
 @needs_numba
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(cells=cells, cutoff=st.sampled_from([0.0, 0.004, 0.05]))
 def test_compiled_and_python_search_are_the_same(cells: list[int], cutoff: float) -> None:
     board, depth = RULES.pack(cells), 3 if cells.count(0) < 6 else 2

@@ -89,7 +89,7 @@ def survey_of(games: engine.Games) -> tuple[Any, ...]:
     return grids, masks, over
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     size=st.integers(3, 8),
     count=st.integers(1, 40),

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from art_gym.envs.mail.message import Address, Message, bare_id
@@ -286,7 +286,7 @@ ANY_TEXT = (
 
 
 @given(query=ANY_TEXT, who=ANY_TEXT)
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=250)
 def test_no_text_makes_a_search_raise(store: MailStore, query: str, who: str) -> None:
     for hit in store.search(query, limit=50):
         assert 0 <= hit.matched <= len(query_words(query))
@@ -348,7 +348,7 @@ def test_snippets_show_the_best_cluster(store: MailStore) -> None:
 
 
 @given(text=st.text(max_size=300), words=st.lists(st.text(max_size=8), max_size=4))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_snippets_are_one_short_line(text: str, words: list[str]) -> None:
     line = snippet(text, query_words(" ".join(words)))
     assert "\n" not in line

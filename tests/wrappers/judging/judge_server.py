@@ -87,7 +87,7 @@ class JudgeServer:
                     self.wfile.write(b" ")
                 self.wfile.write(data[: reply.drop_after])
                 if reply.stall:
-                    server._free.wait(60)
+                    server._free.wait(300)
                 if reply.drop_after is not None:
                     self.close_connection = True
 

@@ -31,7 +31,7 @@ def model() -> Iterator[LLMJudge]:
 
 
 @every_judge
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.lists(st.integers(0, 20).map(lambda n: n / 20), min_size=1, max_size=5), st.randoms())
 def test_order_names_and_twins_change_no_score(
     model: LLMJudge, name: str, qualities: list[float], random: Any

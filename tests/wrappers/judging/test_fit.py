@@ -1,7 +1,7 @@
 """Groups longer than a question: what is cut, and how far."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from art_gym.wrappers.judging import Attempt, JudgeFailedError, Step
@@ -39,7 +39,6 @@ def test_too_little_room_is_a_failure(room: int) -> None:
     assert caught.value.reason == "too_long"
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 2_000), min_size=1, max_size=12), st.integers(3_000, 9_000))
 def test_every_question_fits_and_leaves_no_room_if_it_cuts(sizes: list[int], room: int) -> None:
     shared, attempts = fit(material(*sizes), room)

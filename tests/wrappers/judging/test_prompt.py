@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from art_gym.wrappers.judging import Attempt, Criterion, Rubric, Step
@@ -177,7 +177,6 @@ def test_an_injection_stays_inside_its_quotes(name: str, place: str) -> None:
     assert len(material.splitlines()) == len(material.split("\n")), "one kind of line break"
 
 
-@settings(deadline=None)
 @given(st.text(), st.text())
 def test_no_text_opens_or_closes_a_block(reply: str, observation: str) -> None:
     prompt = prompt_of([Attempt("a", "t", (Step(reply, observation),)), attempt("b", 0.5)])
@@ -220,7 +219,6 @@ def test_a_cut_says_whose_text_it_is() -> None:
     assert cut.endswith("end of the episode:\n| terminated")
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.text(max_size=80), st.text(max_size=80)), max_size=6), st.integers(0, 120))
 def test_a_cut_text_keeps_its_ends_and_its_quotes(steps: list[tuple[str, str]], room: int) -> None:
     sections = attempt_sections(Attempt("a", "t", tuple(Step(*step) for step in steps)))

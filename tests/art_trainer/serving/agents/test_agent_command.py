@@ -180,7 +180,7 @@ def test_a_relative_program_and_a_resumed_run(
     monkeypatch.chdir(tmp_path)
     with AgentServer(tiny_policy()) as server:
         session = server.open()
-        program = Program("./run.sh agent.py", tmp_path / "attempts", timeout=60)
+        program = Program("./run.sh agent.py", tmp_path / "attempts", timeout=300)
         attempt = program.run(server.base_url(session), session.token, "x")
     assert (attempt.exit_code, attempt.output) == (0, "")
     assert attempt.folder.parent.name == "000042"
@@ -210,7 +210,7 @@ def test_closing_kills_the_programs_that_run(write: Any, tmp_path: Path, play: A
 
 
 def test_an_environment_is_played_through_mcp_and_pays(write: Any, tmp_path: Path, play: Any) -> None:
-    program = Program(write(PLAY), tmp_path / "attempts", timeout=60)
+    program = Program(write(PLAY), tmp_path / "attempts", timeout=300)
     make_env = env_maker("art/2048-v0", {"max_turns": 2})
     episode = play(EnvCommandAgent(program, make_env, "art/2048-v0"), SeededTasks({}), "left", "up")
     printed = (tmp_path / "attempts/000000" / OUTPUT).read_text()

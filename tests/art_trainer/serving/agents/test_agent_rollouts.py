@@ -58,7 +58,7 @@ class Asker:
     __name__ = "asker"
 
     def __init__(self) -> None:
-        self.http = httpx.Client(timeout=60)
+        self.http = httpx.Client(timeout=300)
         self.path = "chat/completions"
         self.turns = 1
         self.tasks: list[Any] = []
@@ -276,7 +276,7 @@ def test_a_failing_agent_is_recorded_without_its_group(asker: Asker, monkeypatch
         if task == "hangs":
             until(lambda: [thread.is_alive() for thread in threads].count(False) == len(tasks) - 1)
             now[0] = 1e9  # the time of all is over
-            stuck.wait(60)
+            stuck.wait(300)
         ended = tasks[task][0]
         if isinstance(ended, BaseException):
             raise ended
@@ -297,7 +297,7 @@ def test_an_agent_left_behind_gets_no_more_replies(asker: Asker) -> None:
     late, seen = threading.Event(), queue.Queue[int]()
 
     def agent(base_url: str, api_key: str, task: str) -> None:
-        late.wait(60)
+        late.wait(300)
         seen.put(asker.post(f"{base_url}/chat/completions", api_key, {}).status_code)
 
     policy = tiny_policy()
@@ -305,7 +305,7 @@ def test_an_agent_left_behind_gets_no_more_replies(asker: Asker) -> None:
         limits = AgentLimits(timeout=0.1)
         episode = only(run_agents(agent, ["x"], policy, attempts=1, limits=limits, server=server))
         late.set()
-        assert seen.get(timeout=60) == 401
+        assert seen.get(timeout=300) == 401
     assert episode.facts["outcome"] == "timed_out"
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CHROMIUM = Path("/usr/bin/chromium")
 TOKEN = "a-token-of-some-length"
-PATIENCE = 20_000
+PATIENCE = 200_000
 """Milliseconds until something counts as not there; most is there at once."""
 pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
 pytestmark = [

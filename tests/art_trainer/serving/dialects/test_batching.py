@@ -66,7 +66,7 @@ class Pause:
             step(decoder, sequences)
             if len(sequences[0].logprobs) == tokens:
                 self.reached.set()
-                self.go_on.wait(60)
+                self.go_on.wait(300)
 
         monkeypatch.setattr(SlotDecoder, "step", pausing)
 
@@ -178,7 +178,7 @@ def test_a_request_finishes_with_its_weights_and_others_wait(monkeypatch: pytest
         before = [choice.message.content for choice in chat(client, seed=1, n=5).choices]
         pause = Pause(monkeypatch, tokens=10)
         first = pool.submit(chat, client, seed=1, n=5)
-        assert pause.reached.wait(60)
+        assert pause.reached.wait(300)
         change(policy.model)
         updating = pool.submit(served.update, 1)
         until(lambda: served.scheduler._paused)
@@ -201,7 +201,7 @@ def test_with_past_versions_an_update_does_not_wait(monkeypatch: pytest.MonkeyPa
         alone = content(chat(client, seed=1))
         pause = Pause(monkeypatch, tokens=3)
         started = pool.submit(chat, client, seed=1)
-        assert pause.reached.wait(60)
+        assert pause.reached.wait(300)
         change(policy.model)
         served.update(1)
         assert not started.done()

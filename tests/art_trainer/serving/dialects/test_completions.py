@@ -357,7 +357,7 @@ def test_others_are_answered_while_a_long_text_is_tokenised(
     def held(self: AgentChat, text: str, **options: Any) -> list[int]:
         if "long text" in text:
             reading.set()
-            assert go_on.wait(60)
+            assert go_on.wait(300)
         return encode(self, text, **options)
 
     with ExitStack() as stack:
@@ -369,7 +369,7 @@ def test_others_are_answered_while_a_long_text_is_tokenised(
         monkeypatch.setattr(AgentChat, "encode", held)
         threads = stack.enter_context(ThreadPoolExecutor(1))
         answer = threads.submit(chat, client, "a long text")
-        assert reading.wait(60)
+        assert reading.wait(300)
         assert client.models.list().data
         go_on.set()
         assert answer.result(60).choices
