@@ -309,9 +309,9 @@ COPIES = {
 """What is wrong, its ids, and the environment of which a copy is tampered with."""
 
 
-def found(env, seconds=3.0):
+def found(env):
     levels = [level for level in Level if level is not Level.CONTRACT]
-    return {one.id: one for one in certify(Survey(env, episodes=40, seconds=seconds), levels)}
+    return {one.id: one for one in certify(Survey(env, episodes=40, seconds=2.0), levels)}
 
 
 def bad(findings):
@@ -372,7 +372,7 @@ def test_tasks_in_other_words_are_named_for_the_author_to_look_at():
         for split, words in forms.items()
     )
     env = type("Reworded", (CodesEnv,), {"__doc__": DOCSTRING, "made": made})()
-    seen = {one.id: one for one in certify(Survey(env, episodes=4), [Level.BEHAVIOUR])}
+    seen = {one.id: one for one in certify(Survey(env, episodes=4, seconds=1.0), [Level.BEHAVIOUR])}
     assert seen["tasks.split_overlap"].passed
     assert seen["tasks.near_duplicates"].passed is None
     example = re.search(r"40 of 40 .* as test (\d+) of train (\d+)$", seen["tasks.near_duplicates"].evidence)
@@ -385,7 +385,7 @@ def test_tasks_of_the_same_words_in_another_order_are_others():
     prompts = {"train": "What is {} - 3?", "test": "What is 3 + {}?"}
     made = tuple(Task(f"{split}{n}", prompts[split].format(n), split, {"code": "7"}) for split, n in sums)
     env = type("Sums", (CodesEnv,), {"__doc__": DOCSTRING, "made": made})()
-    seen = {one.id: one for one in certify(Survey(env, episodes=4), [Level.BEHAVIOUR])}
+    seen = {one.id: one for one in certify(Survey(env, episodes=4, seconds=1.0), [Level.BEHAVIOUR])}
     assert seen["tasks.split_overlap"].passed
 
 
