@@ -166,8 +166,9 @@ def read_checkpoint(path: Path, learner: Learner) -> dict[str, Any]:
     half = any(map(needs_master, trained_parameters(learner.model).values()))
     if found and half != any(name.endswith(f"/{MASTER}") for name in tensors):
         raise CheckpointError(
-            f"{path} was written with{'out' if half else ''} float32 copies of weights of 16 bits: set dtype "
-            f"as in that run, or start a new run from its weights: --model {path / 'model'}"
+            f"{path} was written with{'out' if half else ''} float32 copies of weights of 16 bits: set "
+            f"dtype={'float32' if half else 'bfloat16'}, or start a new run from its weights: "
+            f"--model {path / 'model'}"
         )
     for file, part, name, setting in (
         (_REFERENCE, learner.reference, "reference model", "beta"),
