@@ -50,9 +50,16 @@ _REPEATING = (
 at least what is reported."""
 
 _LONGEST = (
-    "test_readme.py",
+    "test_certificate.py",
+    "test_recipes.py",
+    "test_tutorial.py",
     "test_ray_cluster.py",
+    "test_env_files.py",
+    "test_analysis_trained.py",
+    "test_readme.py",
     "test_documentation.py",
+    "test_agent_command.py",
+    "test_certificates.py",
     "test_killed.py",
     "test_distributed.py",
 )

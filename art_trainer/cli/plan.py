@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -40,7 +41,9 @@ def print_plan(settings: Settings, console: Console, gpu: str | None = None) -> 
     settings = sized_for(settings, options.torch_device)
     run, config = settings.run, settings.config
     make_env = env_maker(run.env, run.all_env_args)
-    model, tokenizer = empty_run_model(settings, options, make_env)
+    # A GPU computes in the dtype that the model was saved in, whatever this machine's CPU does.
+    there = options if gpu is None else replace(options, device="meta")
+    model, tokenizer = empty_run_model(settings, there, make_env)
     form = ChatFormat(tokenizer, history_window=run.history_window)
     shape = episode_shape(form, make_env, split=train_split(make_env, config.train_split), seed=config.seed)
     plan = plan_training(model, config, options, shape, max_batch=run.max_batch)

@@ -96,18 +96,16 @@ def load_model(path: str, options: ModelOptions) -> nn.Module:
     """
     if options.load_in_4bit:
         return _with_options(_load_4bit(path, options), options)
-    model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=DTYPES.get(options.dtype, AUTO))
-    if (dtype := options.dtype_of(model.dtype)) != model.dtype:
-        model = model.to(dtype)
-    return _with_options(model.to(options.torch_device), options)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=DTYPES.get(options.dtype, AUTO))
+    return apply_model_options(model, options)
 
 
 def apply_model_options(model: nn.Module, options: ModelOptions) -> nn.Module:
-    """Apply the options to a model that was created, not loaded: dtype, device, adapter, checkpointing."""
-    dtype = DTYPES.get(options.dtype)
-    return _with_options(
-        model.to(options.torch_device) if dtype is None else model.to(options.torch_device, dtype), options
-    )
+    """Apply the options to a model: dtype, device, adapter, checkpointing."""
+    saved = next(model.parameters()).dtype
+    if (dtype := options.dtype_of(saved)) != saved:
+        model = model.to(dtype)
+    return _with_options(model.to(options.torch_device), options)
 
 
 def add_lora_adapter(model: nn.Module, rank: int) -> nn.Module:

@@ -164,7 +164,7 @@ def test_seven_billion_weights_with_an_adapter_fit_80_gb() -> None:
         hidden_size=3584, intermediate_size=18944, num_hidden_layers=28, num_attention_heads=28,
         num_key_value_heads=4, vocab_size=152064, tie_word_embeddings=False, dtype="bfloat16",
     )  # fmt: skip
-    options = ModelOptions(lora=16, device="cpu")
+    options = ModelOptions(dtype="bfloat16", lora=16, device="cpu")
     model, episodes = empty_model(shape, options), EpisodeShape(27, 166, 8)
     plan = plan_training(model, GRPOConfig(), options, episodes, max_batch=256)
     free = 79 * 2**30 * 9 // 10
