@@ -66,10 +66,16 @@ _LONGEST = (
 """Begun first: a worker that begins one of them last keeps the other waiting."""
 
 
+_E2E_TIMEOUT = 2400
+"""Seconds of an end-to-end test: four times what the slowest takes on a slow and busy machine."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest files first, everything else in its order; trace those whose coverage counts."""
     tests = Path(__file__).parent
     for item in items:
+        if item.get_closest_marker("e2e"):
+            item.add_marker(pytest.mark.timeout(_E2E_TIMEOUT))
         measured = any(item.path.is_relative_to(tests / folder) for folder in _MEASURED)
         if not measured or item.path.name in _REPEATING:
             item.add_marker(pytest.mark.no_cover)

@@ -337,4 +337,5 @@ HOSTILE += ['{"name": "search", "arguments": "', "```a\nsubmit()\n", "<tool_call
 def test_a_megabyte_of_anything_takes_linear_time(piece: str) -> None:
     reply = piece * (1_000_000 // len(piece))
     for tools in (MAIL, PROGRAM):
-        parse(reply, tools)  # seconds; in quadratic time it would be hours
+        found = parse(reply, tools)  # seconds; in quadratic time it would be hours
+        assert isinstance(found, Call) or len(found.message) < 1000
