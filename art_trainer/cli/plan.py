@@ -41,9 +41,11 @@ def print_plan(settings: Settings, console: Console, gpu: str | None = None) -> 
     settings = sized_for(settings, options.torch_device)
     run, config = settings.run, settings.config
     make_env = env_maker(run.env, run.all_env_args)
-    # A GPU computes in the dtype that the model was saved in, whatever this machine's CPU does.
-    there = options if gpu is None else replace(options, device="meta")
-    model, tokenizer = empty_run_model(settings, there, make_env)
+    planned = options
+    if gpu is not None and options.torch_device.type == "cpu":
+        # A GPU computes in the dtype that the model was saved in, whatever this machine's CPU does.
+        planned = replace(options, device="meta")
+    model, tokenizer = empty_run_model(settings, planned, make_env)
     form = ChatFormat(tokenizer, history_window=run.history_window)
     shape = episode_shape(form, make_env, split=train_split(make_env, config.train_split), seed=config.seed)
     plan = plan_training(model, config, options, shape, max_batch=run.max_batch)

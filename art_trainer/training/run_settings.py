@@ -107,8 +107,9 @@ class RunSettings:
     """Rank of the LoRA adapter to train; ``None``: train all weights. With it the default of
     ``learning_rate`` is 2e-5."""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
-    """Weight dtype; ``auto``: as saved. Weights of 16 bits are trained in float32: the optimizer keeps copies
-    (mixed precision). ``float16`` is refused."""
+    """Weight dtype; ``auto``: as saved, but float32 for bfloat16 on a CPU without instructions for it.
+    Weights of 16 bits are trained in float32: the optimizer keeps copies (mixed precision). ``float16`` is
+    refused."""
     load_in_4bit: bool = False
     """Load the frozen weights below the adapter in 4 bits (QLoRA); needs a GPU and bitsandbytes."""
     gradient_checkpointing: bool = False
