@@ -10,13 +10,13 @@ SELF_PLAY = ("2048-duel",)
 TINY = {
     "max_steps": 1, "groups_per_step": 2, "num_generations": 2, "steps_per_generation": 1, "eval_episodes": 1,
     "warm_start_episodes": 2, "warm_start_epochs": 1, "baselines": "[]", "threads": 1,
-    "warm_start_keep": "all", "max_completion_length": 8, "scratch": "{layers: 1, hidden_size: 16, heads: 2}",
+    "warm_start_keep": "all", "scratch": "{layers: 1, hidden_size: 16, heads: 2}",
 }  # fmt: skip
-FAST_ENV = {
-    "2048": {"max_turns": 4},
-    "frozen-lake": {"max_turns": 4},
-    "2048-duel": {"board_size": 3, "target": 8},
-    "judge-smollm2": {"env": "toy/FrozenLake-v0", "env_args": {}, "size": 2, "max_turns": 1},
+FAST = {
+    "2048": {"env_args": "{max_turns: 4}", "train_env_args": "{max_turns: 4}"},
+    "frozen-lake": {"env_args": "{max_turns: 4}", "train_env_args": "{max_turns: 4}"},
+    "2048-duel": {"env_args": "{board_size: 3, target: 8}"},
+    "judge-smollm2": {"max_completion_length": 16},
 }
 SLOW = ("2048", "2048-duel", "coding", "coding-smollm2", "email-smollm2", "judge-smollm2")
 
@@ -29,11 +29,8 @@ def test_a_recipe_trains_a_tiny_step(name, tmp_path, monkeypatch, request):
     if read_recipe(name)["model"] == "smollm2":
         request.getfixturevalue("smollm2")
     command = ["self-play" if name in SELF_PLAY else "train", "--recipe", name]
-    for setting, value in TINY.items():
+    for setting, value in (TINY | FAST.get(name, {})).items():
         command += ["--set", f"{setting}={value}"]
-    for setting in ("env_args", "train_env_args"):
-        if name in FAST_ENV:
-            command += ["--set", f"{setting}={FAST_ENV[name]}".replace("'", "")]
     result = CliRunner().invoke(app, command, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     assert f"recipe {name}" in result.output
