@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from importlib import import_module
 from importlib.util import find_spec
@@ -10,6 +11,10 @@ from importlib.util import find_spec
 # A plain `pip install art-gym` installs the command without what it needs.
 if _missing := [name for name in ("typer", "rich", "yaml", "torch") if find_spec(name) is None]:
     raise SystemExit(f'art-trainer needs {", ".join(_missing)}; run: pip install "art-gym[train]"')
+
+# Set before PyTorch is loaded: threads that wait for each other give their core away. By default they spin:
+# another process on one of their cores made a small model twenty times slower, see docs/guides/bigger.md.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 from rich.console import Console
 

@@ -62,6 +62,17 @@ def test_importing_the_command_loads_no_pytorch():
     assert done.stdout == "set()\n", done.stderr
 
 
+@pytest.mark.parametrize(("given", "policy"), [(None, "PASSIVE"), ("active", "ACTIVE")])
+def test_threads_wait_without_a_core_unless_the_user_says_so(given, policy):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_DISPLAY_ENV": "true"}
+    environment.pop("OMP_WAIT_POLICY", None)
+    if given:
+        environment["OMP_WAIT_POLICY"] = given
+    code = "import art_trainer.cli.main, torch"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert f"OMP_WAIT_POLICY = '{policy}'" in done.stderr  # as OpenMP, which PyTorch loads, reads it
+
+
 def test_eval_of_environment_arguments_models_servers_and_faults(invoke, model):
     small = ("--env-args", "words=1", "--env-args", "max_turns=1", "--split", "train", "--episodes", "3")
     assert "train split, 3 episodes" in invoke(*EVAL, "scripted", *small).output
