@@ -120,7 +120,7 @@ def _evaluate(
     if name != AFTER and folder.evaluation(name) is not None:
         return
     transcripts: list[Episode] = []
-    with policy.evaluating(config), episode_bar(console, policy.name, config.eval_episodes) as on_episode:
+    with policy.evaluating(config), episode_bar(console, name, config.eval_episodes) as on_episode:
 
         def add(episode: Episode) -> None:
             transcripts.append(episode)

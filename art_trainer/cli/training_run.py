@@ -149,11 +149,16 @@ def _gpus() -> int:
     return current_process_group().size if torch.cuda.is_initialized() else 0  # type: ignore[no-untyped-call]
 
 
+def evaluation_label(name: str) -> str:
+    """What the evaluation of this name is called where people read it."""
+    return name.replace(BASELINE, "baseline ")
+
+
 def write_evaluation(
     folder: RunFolder, name: str, evaluation: Evaluation, transcripts: Sequence[Episode]
 ) -> None:
     """Keep an evaluation in the run's folder, and show its figures."""
-    label = name.replace(BASELINE, "baseline ")
+    label = evaluation_label(name)
     figures = percent(evaluation.success), number(evaluation.reward)
     _log.info("%s: success %s, mean reward %s", label, *figures)
     folder.write_evaluation(name, replace(evaluation, policy=label), transcripts)
@@ -245,7 +250,7 @@ class TrainingRun:
             self.setup.on_evaluation()
         config, run = self.settings.config, self.settings.run
         transcripts: list[Episode] = []
-        with episode_bar(self._console, policy.name, config.eval_episodes) as on_episode:
+        with episode_bar(self._console, evaluation_label(name), config.eval_episodes) as on_episode:
             evaluation = evaluate(
                 policy,
                 self._make_env,
