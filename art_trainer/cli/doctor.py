@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 from collections import defaultdict
@@ -40,16 +39,16 @@ def doctor() -> None:
 def _machine() -> Iterator[Row]:
     import torch
 
+    from art_trainer.models.cpu import multiplies_bfloat16, usable_cores
     from art_trainer.models.memory import free_memory
 
     yield "art-gym", metadata.version(_DISTRIBUTION), ""
     yield "Python", f"{platform.python_version()}, {platform.system()} {platform.machine()}", ""
     yield "PyTorch", torch.__version__, ""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    yield "CPU cores", str(usable), ""
+    yield "CPU cores", str(usable_cores()), ""
     yield "free memory", in_bytes(free_memory(torch.device("cpu"))), ""
-    fast = "avx512_bf16" in _cpu_flags() or "amx_bf16" in _cpu_flags()
-    yield "bfloat16 on the CPU", "fast" if fast else "slow", "" if fast else "--dtype float32 without a GPU"
+    fast = multiplies_bfloat16()
+    yield "bfloat16 on the CPU", "fast" if fast else "slow: float32 is used", ""
     if not torch.cuda.is_available():
         build = torch.version.cuda or "none"
         todo = "" if torch.version.cuda else "for an NVIDIA GPU install PyTorch's CUDA build"
@@ -79,11 +78,3 @@ def _installed(name: str) -> bool:
     except metadata.PackageNotFoundError:
         return False
     return True
-
-
-def _cpu_flags() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as described:
-            return next((line for line in described if line.startswith("flags")), "")
-    except OSError:  # not on Linux
-        return ""

@@ -71,6 +71,7 @@ def worker(
     """
     shared = {name: value for name, value in locals().items() if name not in ("token_file", "workers", "id_")}
     from art_trainer.cli.access import TOKEN_VARIABLE, read_token
+    from art_trainer.models.cpu import usable_cores
 
     token = read_token(token_file)
     count = load_env_vars().integer("ART_CLIENT_WORKERS") if workers is None else workers
@@ -79,7 +80,7 @@ def worker(
     words = [sys.executable, "-m", "art_trainer", "worker", "--workers", "1", *flag_words(shared)]
     environment = dict(os.environ) | ({} if token is None else {TOKEN_VARIABLE: token})
     # Each with all cores would be slower than each with its share.
-    environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
+    environment.setdefault("OMP_NUM_THREADS", str(max(1, usable_cores() // count)))
     raise typer.Exit(run_workers(words, environment, count, id_))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import platform
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from art_gym.errors import did_you_mean
 from art_trainer.errors import ConfigError
+from art_trainer.models.cpu import multiplies_bfloat16, usable_cores
 from art_trainer.models.gradient_checkpointing import enable_gradient_checkpointing
 from art_trainer.models.lora import use_fast_layers
 
@@ -76,13 +76,6 @@ class ModelOptions:
     def torch_device(self) -> torch.device:
         """The device that :attr:`device` means on this machine."""
         return torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-
-
-def multiplies_bfloat16() -> bool:
-    """Return whether this CPU has instructions that multiply matrices in bfloat16."""
-    if platform.machine() in ("x86_64", "AMD64"):
-        return torch.cpu._is_avx512_bf16_supported()  # with AVX-512 alone oneDNN converts to float32 and back
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def load_model(path: str, options: ModelOptions) -> nn.Module:
@@ -238,7 +231,6 @@ def default_threads(weights: int) -> int:
     given = os.environ.get("OMP_NUM_THREADS", "")
     if given.isdecimal() and int(given) > 0 and "LOCAL_WORLD_SIZE" not in os.environ:
         return int(given)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     # Launchers say how many processes share this machine.
-    own = max(cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
+    own = max(usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
     return min(own, SMALL_MODEL_THREADS) if weights < SMALL_MODEL else own

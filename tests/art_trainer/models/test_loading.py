@@ -16,7 +16,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from art_trainer.models import art_tiny, loading
+from art_trainer.models import art_tiny, cpu, loading
 from art_trainer.models.loading import ModelOptions, default_threads, load_model, load_tokenizer
 from art_trainer.training.memory_plan import empty_model
 
@@ -75,3 +75,13 @@ def test_the_number_follows_from_size_cores_and_what_was_said(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)), raising=False)
     assert default_threads(weights) == threads
+
+
+@pytest.mark.parametrize(("quota", "cores"), [("max", 8), ("250000", 2), ("50000", 1), ("1600000", 8)])
+def test_a_container_may_have_fewer_cores_than_its_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, quota: str, cores: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
+    (tmp_path / "cpu.max").write_text(f"{quota} 100000\n")
+    monkeypatch.setattr(cpu, "_QUOTA", tmp_path / "cpu.max")
+    assert cpu.usable_cores() == cores
