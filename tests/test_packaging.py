@@ -61,6 +61,15 @@ def test_the_wheel_holds_every_file_and_the_licence_and_no_other_package(wheel_n
     assert (ROOT / "LICENSE").read_text().split()[:3] == ["Apache", "License", "Version"]
 
 
+def test_the_oldest_versions_that_are_allowed_are_those_that_are_tried():
+    """``integrations/oldest`` runs with them; PyTorch is left out, as it is large."""
+    extras = PROJECT["project"]["optional-dependencies"]
+    wanted = {one for extra in ("cli", "train", "serve") for one in extras[extra] if "art-gym[" not in one}
+    pins = (ROOT / "integrations/oldest/requirements.txt").read_text().splitlines()
+    tried = {line.replace("==", ">=") for line in pins if not line.startswith("#")}
+    assert {one for one in wanted if not one.startswith("torch>=")} == tried
+
+
 @pytest.mark.parametrize("name", ["envs", "wrappers"])
 def test_the_short_names_are_refused(name):
     result = subprocess.run(

@@ -17,7 +17,7 @@ def test_every_folder_can_be_run():
 
 def test_the_newest_versions_are_asked_for_without_pins(tmp_path, monkeypatch):
     """But for the packages whose comment says why they stay."""
-    assert [one.folder for one in choose([]) if one.pinned] == ["trl_oldest", "vllm_cpu"]
+    assert [one.folder for one in choose([]) if one.pinned] == ["oldest", "trl_oldest", "vllm_cpu"]
     asked = []
 
     def run(command, env, seconds):
