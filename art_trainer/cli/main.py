@@ -13,7 +13,7 @@ if _missing := [name for name in ("typer", "rich", "yaml", "torch") if find_spec
     raise SystemExit(f'art-trainer needs {", ".join(_missing)}; run: pip install "art-gym[train]"')
 
 # Set before PyTorch is loaded: threads that wait for each other give their core away. By default they spin:
-# another process on one of their cores made a small model twenty times slower, see docs/guides/bigger.md.
+# another process on one of their cores made a small model twelve times slower, see docs/guides/bigger.md.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 from rich.console import Console

@@ -74,6 +74,7 @@ def test_the_number_follows_from_size_cores_and_what_was_said(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)), raising=False)
+    monkeypatch.setattr(cpu, "_QUOTA", Path("no such file"))  # whatever container the tests run in
     assert default_threads(weights) == threads
 
 
