@@ -73,7 +73,7 @@ def split_reply(text: str, tools: Tools) -> tuple[str, list[tuple[str, str]]]:
     """
     if not tools:
         return text, []
-    begin = text.rfind(_END_OF_THOUGHT) + len(_END_OF_THOUGHT) if _END_OF_THOUGHT in text else 0
+    begin = _end_of_thought(text)
     calls: list[RawCall] = []
     at = begin
     while len(calls) < _MAX_CALLS and (found := _next_calls(text, at)):
@@ -95,20 +95,25 @@ def stream_safe_length(text: str, tools: Tools, stops: Sequence[str]) -> int:
         stops: Stop strings that are removed from the text.
     """
     text = text.rstrip(INCOMPLETE)
-    marks = [*stops]
+    marks, end = [*stops], len(text)
     if tools:
         marks += CALL_MARKERS
-        head = text.lstrip()
+        begin = _end_of_thought(text)
+        head = text[begin:].lstrip()
         if not head or head[0] in "{[" or any(_begins(head, name) for name in tools):
-            return 0
-    ends = [place for mark in marks if (place := text.find(mark)) >= 0]
-    end = min(ends, default=len(text))
+            end = begin
+    end = min([end, *(place for mark in marks if (place := text.find(mark)) >= 0)])
     longest = max(map(len, marks), default=1)
     for start in range(max(0, end - longest + 1), end):
         if any(mark.startswith(text[start:end]) for mark in marks):
             end = start
             break
     return len(text[:end].rstrip()) if tools else end  # space before a call is not content
+
+
+def _end_of_thought(text: str) -> int:
+    """Where a reply's answer begins, behind its last thought."""
+    return text.rfind(_END_OF_THOUGHT) + len(_END_OF_THOUGHT) if _END_OF_THOUGHT in text else 0
 
 
 def _next_calls(text: str, at: int) -> list[RawCall]:

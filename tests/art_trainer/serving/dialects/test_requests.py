@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from art_trainer.inference.sampling import SamplingParams
@@ -214,6 +214,7 @@ PIECES = st.lists(
 ).map("".join)
 
 
+@example('a</think>{"name": "weather", "arguments": {}}', True)
 @given(PIECES, st.booleans())
 def test_streamed_text_is_a_prefix_of_the_final_content(text: str, tools: bool) -> None:
     names = TOOLS if tools else ()
