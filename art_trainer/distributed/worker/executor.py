@@ -324,7 +324,8 @@ class LeaseExecutor:
         """
         reason = f"out of memory with {self.capacity} episodes at one time: {error}"
         self.report_error(reason)
-        self._release(leases, reason, failed=True)
+        # Of several at one time none is to blame.
+        self._release(leases, reason, failed=self.capacity == 1)
         self._shrinks = self._shrinks + 1 if self.capacity == 1 else 0
         if self._shrinks == _MAX_SHRINKS:
             raise RefusedError("one episode at a time is too much for this machine's memory")
