@@ -9,16 +9,19 @@ from itertools import islice
 from typing import Any
 
 from fastapi import APIRouter
+from jinja2 import TemplateError
 
 from art_trainer.distributed.protocol import Prompt, PromptRequest
 from art_trainer.inference.sampling import SamplingParams, StopStrings
 from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.models.chat_template import ChatFormat, Message, Reading, TokenHistoryBuilder
 from art_trainer.rollout.episodes import first_messages
+from art_trainer.serving.http.middleware import ApiError
 from art_trainer.types import Episode
 
 _CHECKED_TURNS = 2
 """Prompts that are compared: a worker that renders the first two correctly renders the others so."""
+_REFUSED = "the model's chat template refuses this conversation or its tools"
 _PARAGRAPHS = 64
 """Places in a first observation at which its instructions may end."""
 
@@ -52,11 +55,18 @@ class PromptRenderer:
         return router
 
     def render(self, request: PromptRequest) -> Prompt:
-        """Return the tokens that the newest observation of a conversation adds to the context."""
+        """Return the tokens that the newest observation of a conversation adds to the context.
+
+        Raises:
+            ApiError: The chat template refuses the conversation or its tools.
+        """
         turns = [(turn.tokens, turn.observation) for turn in request.turns]
         messages = first_messages(request.observation, request.system)
-        with self._lock:
-            _, reading = self._replay(messages, request.tools, turns)
+        try:
+            with self._lock:
+                _, reading = self._replay(messages, request.tools, turns)
+        except (TemplateError, TypeError) as error:
+            raise ApiError(f"{_REFUSED}: {error}") from error
         if reading is None:
             return Prompt(tokens=[], restarted=False, full=True)
         return Prompt(tokens=reading.token_ids, restarted=reading.restarted, full=False)
@@ -70,11 +80,14 @@ class PromptRenderer:
         if episode.failed or count == 0 or count > len(episode.turns):
             return None
         turns = [(replies[n], episode.turns[n].observation) for n in range(count)]
-        with self._lock:
-            for system in self._possible_systems(episode.observation):
-                if self._is_read(episode, system, turns):
-                    self._system = system
-                    return None
+        try:
+            with self._lock:
+                for system in self._possible_systems(episode.observation):
+                    if self._is_read(episode, system, turns):
+                        self._system = system
+                        return None
+        except (TemplateError, TypeError) as error:
+            return f"{_REFUSED}: {error}"
         if episode.observation.count("\n\n") > _PARAGRAPHS:
             return None  # its instructions may end further on
         return (

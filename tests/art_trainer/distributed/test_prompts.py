@@ -10,6 +10,7 @@ import pytest
 from art_trainer.distributed.prompts import PromptRenderer
 from art_trainer.distributed.protocol import PromptRequest
 from art_trainer.rollout.episodes import group_specs, rollout_groups
+from art_trainer.serving.http.middleware import ApiError
 from art_trainer.types import Episode, Span, TokenHistory
 from tests.art_trainer.guess import GuessEnv, guess_policy, guess_tokenizer
 
@@ -75,3 +76,15 @@ def test_a_prompt_that_leaves_no_room_for_a_reply_is_full() -> None:
     renderer = PromptRenderer(policy, policy.sampling)
     lengths = {words: renderer.render(PromptRequest(observation="1 " * words)) for words in (62, 63, 10**6)}
     assert [prompt.full for prompt in lengths.values()] == [False, True, True]
+
+
+def test_tools_that_the_chat_template_refuses_are_the_workers_fault() -> None:
+    tokenizer = guess_tokenizer()
+    tokenizer.chat_template = "{% for t in tools or [] %}{{ t.function.name ~ ' ' }}{% endfor %}" + ROLES
+    policy = guess_policy(hidden=16, tokenizer=tokenizer)
+    renderer = PromptRenderer(policy, policy.sampling)
+    with pytest.raises(ApiError, match="template refuses"):
+        renderer.render(PromptRequest(observation="1", tools=[{"name": "no function"}]))
+    (group,) = rollout_groups(policy, GuessEnv, group_specs([0], 1))
+    wrong = replace(group.episodes[0], tools=({"name": "no function"},))
+    assert "template refuses" in str(renderer.error(wrong))
