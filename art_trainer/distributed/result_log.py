@@ -276,7 +276,7 @@ def _failure(folder: Path, what: str, error: Exception) -> ResultLogError:
             f"the result log {folder} is in use: another server trains this run. Stop that one first, or "
             "train into another folder"
         )
-    if isinstance(error, sqlite3.DatabaseError) and "not a database" in str(error):
+    if getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return _UnreadableError(f"{folder / FILE} is damaged ({error}). {_RESTORE}")
     return ResultLogError(
         f"{folder / FILE} cannot be {what}: {error}. Accepted results are safe; others can be sent again"

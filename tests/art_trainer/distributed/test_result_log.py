@@ -131,11 +131,14 @@ def test_damage_is_an_error_that_names_the_file(folder: Path, log: ResultLog) ->
         ResultLog(folder)
 
 
-def test_other_formats_are_refused_and_can_be_discarded(folder: Path) -> None:
-    folder.mkdir()
-    (folder / FILE).write_bytes(b"no database" * 1000)
+@pytest.mark.parametrize("truncated", [False, True])
+def test_damaged_files_are_refused_and_can_be_discarded(folder: Path, truncated: bool) -> None:
+    with closing(ResultLog(folder)) as log:
+        log.append([entry(member) for member in range(8)])
+    content = (folder / FILE).read_bytes()[:-5000] if truncated else b"no database" * 1000
+    (folder / FILE).write_bytes(content)
     require_unused(folder)
-    with pytest.raises(ResultLogError, match="delete"):
+    with pytest.raises(ResultLogError, match=r"is damaged.*delete"):
         ResultLog(folder)
     discard(folder)
     ResultLog(folder).close()
