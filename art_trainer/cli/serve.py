@@ -67,7 +67,7 @@ def serve(
         port: flags.Port; 0 takes a free one. [default: the setting ART_SERVER_PORT, or 8270]
         lease_seconds: Lease timeout: seconds without a heartbeat before an episode is reassigned.
         max_lease_seconds: Longest lease, heartbeats or not; then the episode is reassigned.
-        drain_seconds: Seconds that a stopping server waits for running episodes.
+        drain_seconds: Seconds that a stopping server waits for workers to send finished results and leave.
         no_api: Do not serve OpenAI's API; saves a copy of the weights.
         no_dashboard: Serve no dashboard.
     """
@@ -148,7 +148,7 @@ def server_setup(
         policy: The policy that is trained.
         stop: Gets requests to end the run.
         options: Address, access and limits of the server.
-        drain_seconds: How long a stopping server waits for running episodes.
+        drain_seconds: How long a stopping server waits for its workers to send finished results and leave.
         api: Serve OpenAI's API.
         dashboard: Serve the dashboard.
     """

@@ -64,7 +64,7 @@ class RemoteBackend(RolloutBackend):
         config: The trainer's settings.
         folder: The run folder.
         options: Address, access and limits of the server.
-        drain_seconds: How long :meth:`close` waits for running episodes.
+        drain_seconds: How long :meth:`close` waits for workers to send finished results and leave.
         progress: Progress of the run; give it to the trainer too, as a callback.
         on_publish: Called with each version, by the training thread, before workers learn of it.
         on_shutdown: Called from another thread by a request to end the run; by default :meth:`collect`
@@ -200,7 +200,7 @@ class RemoteBackend(RolloutBackend):
         self.server.connections.drain(reason)
 
     def close(self) -> None:
-        """Tell workers to stop, wait for running episodes, and stop the server."""
+        """Tell workers to stop, wait until they have sent finished results and left, and stop the server."""
         opened = self._opened.pop_all()  # closed once, whatever happens
         with opened:
             if self.server.connections.connected:
