@@ -17,7 +17,7 @@ function short(value) {
 }
 
 function trim(text) {
-  return text.includes(".") ? text.replace(/\.?0+$/, "") : text;
+  return String(Number(text));
 }
 
 /** A number with its sign. */
@@ -41,9 +41,9 @@ function duration(seconds) {
   if (seconds < 1) return `${(1000 * seconds).toFixed(0)} ms`;
   if (seconds < 99.5) return `${Math.round(seconds)} s`;
   if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
-  const hours = seconds / 3600;
-  if (hours < 48) return `${Math.floor(hours)} h ${Math.round((hours % 1) * 60)} min`;
-  return `${(hours / 24).toFixed(1)} days`;
+  const minutes = Math.round(seconds / 60);
+  if (minutes < 48 * 60) return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  return `${(seconds / 86400).toFixed(1)} days`;
 }
 
 /** A word and its count: `1 worker`, `3 workers`. */

@@ -49,7 +49,7 @@ function drawPlot(metric) {
   const runs = shownRuns().filter((run) => store.metrics.get(run.id)?.columns[metric]);
   const points = runs.map((run) => pointsOf(store.metrics.get(run.id), metric, prefs));
   const known = points.some(({ xs }) => xs.length);
-  const key = JSON.stringify([runs.map((run) => run.id), prefs.log, prefs.axis, prefs.smoothing > 0, themeNow(), known]);
+  const key = JSON.stringify([runs.map((run) => run.id), prefs.log, prefs.axis, prefs.smoothing > 0, themeNow(), known, areFew(points)]);
   drawn.runs = runs;
   if (!known) {
     drawn.plot?.destroy();
@@ -74,12 +74,17 @@ function drawPlot(metric) {
   describe(metric, drawn);
 }
 
+/** Whether each value is shown as a dot. */
+function areFew(points) {
+  return points.every(({ xs }) => xs.length <= FEW);
+}
+
 function optionsOf(metric, drawn, points) {
   const soft = colourOf("--soft");
   const line = colourOf("--line");
   const grid = { stroke: line, width: 1 };
   const axis = { stroke: soft, grid, ticks: { show: false }, font: `11px ${colourOf("--sans")}` };
-  const few = Math.max(...points.map(({ xs }) => xs.length)) <= FEW;
+  const few = areFew(points);
   const series = drawn.runs.flatMap((run) => {
     const stroke = colourOf(runColour(run.id));
     const dash = DASHES[Math.floor(run.id / RUN_COLOURS) % DASHES.length]; // of the runs that share a colour

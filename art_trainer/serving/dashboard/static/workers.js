@@ -1,13 +1,13 @@
 // The training server's side: workers, what waits for them, what they have in hand.
 
 const SERVER_KINDS = { starting: "", evaluating: "good", training: "good", starved: "fault", draining: "warn", finished: "done", failed: "fault" };
-const RESULT_KINDS = { accepted: "good", invalid: "bad", foreign: "bad", forged: "bad", failed: "bad", expired: "warn", stale: "warn" };
+const RESULT_KINDS = { accepted: "good", invalid: "bad", wrong_client: "bad", bad_token: "bad", failed: "bad", unplayable: "bad", rejected: "bad", malformed: "bad", expired: "warn", stale: "warn" };
 const FRESH_SECONDS = 15;
 
 function health(client) {
-  if (!client.connected) return ["away", "bad"];
-  if (client.last_seen_seconds > FRESH_SECONDS) return ["silent", "warn"];
-  return ["well", "good"];
+  if (!client.connected) return ["disconnected", "bad"];
+  if (client.last_seen_seconds > FRESH_SECONDS) return ["no heartbeat", "warn"];
+  return ["connected", "good"];
 }
 
 function clientSpeed(status) {
@@ -78,7 +78,7 @@ function queueTiles({ queue, clients, policy_version: version }) {
 }
 
 function clientTable(clients) {
-  const names = ["Worker", "Health", "Weights", "Leases", "Episodes", "Episodes / s", "Last word", "Last error"];
+  const names = ["Worker", "Health", "Weights", "Leases", "Episodes", "Episodes / s", "Last seen", "Last error"];
   return h(
     "div",
     { class: "card scroll" },
@@ -105,7 +105,7 @@ function clientRow(client) {
     h("td", { class: "num", "data-label": "Leases" }, count(client.leases)),
     h("td", { class: "num", "data-label": "Episodes" }, count(client.episodes_played)),
     h("td", { class: "num", "data-label": "Episodes / s" }, client.connected ? short(client.episodes_per_second) : "–"),
-    h("td", { class: "num soft", "data-label": "Last word" }, client.last_seen_seconds < 1.5 ? "now" : `${duration(client.last_seen_seconds)} ago`),
+    h("td", { class: "num soft", "data-label": "Last seen" }, client.last_seen_seconds < 1.5 ? "now" : `${duration(client.last_seen_seconds)} ago`),
     h("td", { class: client.last_error ? "wrong words" : "soft", "data-label": "Last error" }, client.last_error ?? "none"),
   );
 }

@@ -385,7 +385,7 @@ def test_workers_queue_and_leases(open_page, runs):
         expect(page.locator("table.clients tbody tr")).to_have_count(2)
         expect(page.locator("table.clients")).to_contain_text("<b>out of memory</b>")
         expect(page.locator("table.leases tbody tr")).to_have_text("well3.1.222 again3 s")
-        expect(page.locator("table.clients tbody tr").last).to_contain_text("away")
+        expect(page.locator("table.clients tbody tr").last).to_contain_text("disconnected")
         expect(page.locator(".results")).to_contain_text("18")
         page.keyboard.press("1")
     expect(page.locator("#lost")).to_contain_text("The run's server has ended.")
