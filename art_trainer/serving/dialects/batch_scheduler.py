@@ -162,11 +162,12 @@ class BatchScheduler:
     def submit(self, jobs: Sequence[GenerationJob]) -> None:
         """Queue jobs; all jobs of one request in one call. A closed scheduler cancels them."""
         with self._changed:
-            self._queue += jobs
-            self._changed.notify_all()
-            closed = not self._thread.is_alive()
-        if closed:
-            self._cancel_all()
+            closing = self._closing
+            if not closing:
+                self._queue += jobs
+                self._changed.notify_all()
+        if closing:
+            _cancel(jobs)
 
     @property
     def waiting(self) -> int:
@@ -223,11 +224,7 @@ class BatchScheduler:
                 for job in (*self._running, *self._new):
                     job.fail(failure)
                 self._running, self._new, self._idle, self._decoder = [], [], {}, None
-        self._cancel_all()
-
-    def _cancel_all(self) -> None:
-        for job in (*self._running, *self._new, *self._queue):
-            job.fail(ApiError("the server is shutting down", "shutting_down"))
+        _cancel((*self._running, *self._new, *self._queue))
 
     def _take(self) -> bool:
         """Wait for work and take it; return whether to continue."""
@@ -344,3 +341,8 @@ class BatchScheduler:
         self._idle.pop(sequence, None)
         if self._decoder is not None:
             self._decoder.free(sequence)
+
+
+def _cancel(jobs: Sequence[GenerationJob]) -> None:
+    for job in jobs:
+        job.fail(ApiError("the server is shutting down", "shutting_down"))
