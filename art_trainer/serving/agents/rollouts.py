@@ -317,6 +317,8 @@ def _run_agent(
         if inspect.isawaitable(returned):
             returned = loop.start(_result(returned)).result().result()
         reward = _read_reward(returned)
+        if reward is None and not session.takes_reward:
+            raise ValueError("the agent returned None, and nobody else may post its reward: return a number")
     except BaseException as error:  # sys.exit() too ends only the agent
         done.set_exception(error)
         session.ended.set()
