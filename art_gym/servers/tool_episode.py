@@ -129,7 +129,7 @@ class ToolEpisode:
     def close(self) -> dict[str, Any]:
         """Close the environment, with all it holds (a sandbox, a mailbox); return the result.
 
-        Who leaves is paid as if the turns had run out.
+        An agent that stops early gets the reward of an episode whose turns ran out.
         """
         if not self.over:
             self.over = True

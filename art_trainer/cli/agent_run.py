@@ -146,7 +146,7 @@ def _check(settings: Settings) -> None:
         if getattr(run, name) != getattr(plain, name):
             raise ConfigError(f"{name} is set, which an agent's run on {kind} does not read: leave it out")
     if run.tasks is None and run.reward != ENV:
-        raise ConfigError(f"reward is {run.reward}, but the environment pays the agent: leave it out")
+        raise ConfigError(f"reward is {run.reward}, but the environment gives the reward: leave it out")
 
 
 def _job(settings: Settings) -> _Job:

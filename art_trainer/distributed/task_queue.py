@@ -175,10 +175,10 @@ class _Group:
     def completed(self) -> CompletedGroup:
         """Return the finished group; failed episodes get the names of those that did not fail."""
         episodes = [attempt.episode for attempt in self.attempts]
-        env_id, task_id = _name(min(episodes, key=lambda episode: (episode.failed, not episode.env_id)))
+        known = min(episodes, key=lambda episode: (episode.failed, not episode.env_id))
         named = (
-            dataclasses.replace(episode, env_id=env_id, task_id=task_id) if episode.failed else episode
-            for episode in episodes
+            dataclasses.replace(one, env_id=known.env_id, task_id=known.task_id) if one.failed else one
+            for one in episodes
         )
         timings = (attempt.entry.timing if attempt.entry else None for attempt in self.attempts)
         return CompletedGroup(self.task, tuple(named), tuple(timings))
@@ -665,10 +665,6 @@ class TaskQueue:
             self._counts["unplayable"] += 1
             name = attempt.group.task.id
             _log.warning("group %s, attempt %d: %s", name, attempt.member, attempt.unplayable)
-
-
-def _name(episode: Episode) -> tuple[str, str]:
-    return episode.env_id, episode.task_id
 
 
 def _bytes(text: str) -> bytes:

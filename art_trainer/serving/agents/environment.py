@@ -56,8 +56,8 @@ class SeededTasks(Sequence[EnvTask]):
 class EnvCommandAgent:
     """An agent that runs a program, which plays an environment's episode through MCP.
 
-    Reward, end and success are the environment's; who leaves is paid as if the turns had run out. All
-    sessions of an attempt play the same episode.
+    Reward, end and success are the environment's; an agent that stops early gets the reward of an episode
+    whose turns ran out. All sessions of an attempt play the same episode.
 
     Args:
         program: The program. Its ``{task}`` is the environment's introduction to the episode.

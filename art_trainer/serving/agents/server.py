@@ -66,7 +66,7 @@ class AgentServer(CloseOnExit):
 
     Raises:
         ValueError: ``host`` is not a single address, or the policy's tokenizer has no chat template.
-        OSError: The address cannot be used.
+        ConfigError: The address cannot be used.
 
     Attributes:
         chat: Turns messages into tokens.
@@ -192,7 +192,8 @@ async def list_conversations(session: Episode) -> Response:
 async def post_reward(session: Episode, request: Request) -> Response:
     """Set the episode's reward, which ends it."""
     if not session.takes_reward:
-        raise ApiError("this episode is paid by who runs the agent: no reward is posted", "reward_refused")
+        message = "whoever runs the agent computes this episode's reward: none can be posted"
+        raise ApiError(message, "reward_refused")
     reward = parse(Reward, await read_json_body(request))
     session.set_reward(reward)
     return JSONResponse({"episode": session.id, "reward": reward.reward})

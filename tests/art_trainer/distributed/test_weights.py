@@ -430,8 +430,8 @@ def refused(model, file, manifest, words):
     ("damage", "words"),
     [
         (flip, "sha256"),
-        (lambda data: data[:9], "torn"),
-        (lambda data: data + b"more", "torn"),
+        (lambda data: data[:9], "wrong size"),
+        (lambda data: data + b"more", "wrong size"),
         (None, "read"),
     ],
     ids=["bit flipped", "truncated", "too long", "missing"],
@@ -485,7 +485,7 @@ def test_the_newest_versions_stay_and_the_others_go(published):
 def test_what_an_earlier_process_left_is_removed(published, tmp_path):
     policy, store, _, _ = published
     left = [store.path(4), tmp_path / ".weights-000005.safetensors.partial"]
-    left[1].write_bytes(b"torn")
+    left[1].write_bytes(b"wrong size")
     again = WeightStore(tmp_path, policy)
     assert not any(file.exists() for file in left)
     assert again.manifest(4) is None
