@@ -252,6 +252,16 @@ def test_a_reward_may_be_posted_by_another_program(asker: Asker) -> None:
     assert episode.observation == "x"
 
 
+def test_an_agent_whose_reward_nobody_else_may_post_has_to_return_one(asker: Asker) -> None:
+    def agent(base_url: str, api_key: str, task: str) -> None:
+        asker.ask(base_url, api_key, [user(task)])
+
+    agent.posts_reward = False  # type: ignore[attr-defined]
+    episode = play(agent)
+    assert episode.facts["outcome"] == "crashed"
+    assert "return a number" in str(episode.error)
+
+
 def test_a_failing_agent_is_recorded_without_its_group(asker: Asker, monkeypatch: pytest.MonkeyPatch) -> None:
     stuck, now = threading.Event(), [0.0]
     threads: list[threading.Thread] = []
