@@ -135,9 +135,7 @@ def check_file(file: Path, wanted: FileEntry, shown: str) -> None:
     except OSError as error:
         raise WeightError(f"{shown} cannot be read: {error}") from error
     if found.size != wanted.size:
-        raise WeightError(
-            f"{shown} has the wrong size: {found.size} bytes, its manifest says {wanted.size}"
-        )
+        raise WeightError(f"{shown} has the wrong size: {found.size} bytes, its manifest says {wanted.size}")
     if found.sha256 != wanted.sha256:
         raise WeightError(f"{shown} is damaged: its sha256 is not the manifest's")
 
