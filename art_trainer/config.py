@@ -54,7 +54,6 @@ LossType = Literal["dapo", "grpo", "dr_grpo", "bnpo", "cispo"]
 ImportanceLevel = Literal["token", "sequence"]
 CorrectionMode = Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
 StepStates = Literal["snapshot", "observation"]
-TaskSampling = Literal["uniform", "thompson"]
 Schedule = Literal["linear", "cosine", "constant"]
 ReferenceDtype = Literal["model", "bfloat16", "float32"]
 Sharding = Literal["none", "fsdp2"]
@@ -109,9 +108,6 @@ class GRPOConfig:
     :func:`art_trainer.inference.sampling.penalize_repetition`; 1 switches it off. It counts as a filter."""
     stop_strings: Texts = ()
     """Texts that end a reply, such as ``</tool_call>``; they stay in it."""
-    task_sampling: TaskSampling = "uniform"
-    """Which training tasks come next: all alike, or ``"thompson"``: those solved in about half of the
-    attempts, by a posterior of each task's success, see :mod:`art_trainer.training.task_sampler`."""
     train_split: str | None = None
     """Split of the training tasks; ``None``: ``"train"`` if the environment has it."""
 
@@ -369,11 +365,6 @@ def _check_correction(config: GRPOConfig) -> None:
         f"max_staleness is {config.max_staleness}, so attempts are sampled by older weights than learn from "
         "them: set importance_sampling_correction to true, which weighs them by how far the weights have "
         "moved, or max_staleness to 0",
-    )
-    _refuse(
-        config.max_staleness and config.task_sampling != "uniform",
-        f"max_staleness is {config.max_staleness}, so tasks are announced before the attempts that "
-        f"task_sampling {config.task_sampling!r} goes by: set it to 'uniform', or max_staleness to 0",
     )
     _refuse(
         corrects and mode.endswith("truncate") and low is None and high is None,

@@ -4,7 +4,7 @@ Each training is one ``art-trainer train`` of its own. The methods are compared 
 seed, on the same held-out episodes.
 
     python benchmarks/compare_methods.py credit       # advantage estimators, on three environments
-    python benchmarks/compare_methods.py tasks        # which training tasks come next, on mixed levels
+    python benchmarks/compare_methods.py dynamic      # new groups for those that teach nothing, mixed levels
     python benchmarks/compare_methods.py credit --keep FOLDER    # goes on there, after Ctrl-C too
     python benchmarks/compare_methods.py credit --check    # exits 1 if a method beats the first one for sure
 """
@@ -41,7 +41,8 @@ CREDIT = {
 }
 # Windows of 64 moves of games that snake began, after an imitation of snake's own games alone.
 GAME = (
-    "--recipe 2048 --eval-episodes 96 --set eval_temperature=0.3 --learning-rate 3e-4 --set gamma=0.97 "
+    "--recipe 2048 --env-args max_turns=10000 --eval-episodes 96 --set eval_temperature=0.3 "
+    "--learning-rate 3e-4 --set gamma=0.97 --set num_generations=8 "
     "--train-env-args max_turns=64 --train-env-args opening_moves=500 --train-env-args opening_player=snake "
     "--set groups_per_step=16 --set max_steps=16 --set warm_start_rounds=1 --set warm_start_episodes=130 "
     "--set warm_start_noise=0.5 --set warm_start_batch_size=32"
@@ -52,16 +53,14 @@ CREDIT_2048 = {
     "gigpo": "advantage_estimator=gigpo scale_rewards=group",
     "reward_to_go": TO_GO,
     "group": "advantage_estimator=group gamma=1.0 scale_rewards=batch",
-    "gae": "advantage_estimator=gae scale_rewards=batch",
+    "gae": "advantage_estimator=gae scale_rewards=batch vf_coef=0.1 value_learning_rate=null",
 }
 MAIL = "--recipe email --env-args difficulty=2"
 MIXED = "--recipe email --env-args difficulty=[1,2,3] --eval-episodes 512"
 # Dynamic sampling plays more groups in a step: fewer steps for as many tokens.
-TASKS = {
+DYNAMIC = {
     "uniform": "max_steps=40",
-    "thompson": "max_steps=40 task_sampling=thompson",
     "dynamic": "max_steps=26 dynamic_sampling=true",
-    "both": "max_steps=26 dynamic_sampling=true task_sampling=thompson",
 }
 EXPERIMENTS = {
     "credit": {
@@ -69,7 +68,7 @@ EXPERIMENTS = {
         "coding": settings("--recipe coding", CREDIT),
         "2048": settings(GAME, CREDIT_2048),
     },
-    "tasks": {"mixed": settings(MIXED, TASKS)},
+    "dynamic": {"mixed": settings(MIXED, DYNAMIC)},
 }
 """By name, for each task the methods as words for ``art-trainer train``; the first is compared with."""
 _T = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}

@@ -20,9 +20,8 @@ import gymnasium as gym
 import numpy as np
 
 from art_gym.errors import UnknownTaskError, did_you_mean
-from art_gym.tasks import Task, TaskSet
+from art_gym.tasks import TaskSet
 from art_trainer.config import GRPOConfig
-from art_trainer.errors import ConfigError
 from art_trainer.inference.policy import Policy
 from art_trainer.rollout.envs import EVALUATION, TRAIN, EnvPool, MakeEnv, choose_split, find_env
 from art_trainer.rollout.episodes import rollout_episodes
@@ -489,23 +488,6 @@ class TrainerEnvs:
         """
         split = self._split(self._config.train_split, TRAIN)
         return None if split is None else {"split": split}
-
-    def training_tasks(self) -> Sequence[Task]:
-        """Return the tasks of the training split.
-
-        Raises:
-            ConfigError: If the environment has no tasks to choose between.
-        """
-        split = self._split(self._config.train_split, TRAIN)
-        env = self.pool.acquire()
-        self.pool.release(env)
-        tasks: TaskSet | tuple[Task, ...] = getattr(env.unwrapped, "tasks", ())
-        if isinstance(tasks, TaskSet) and split is not None:
-            tasks = tasks.split(split)
-        if len(tasks) < 2:
-            name = type(env.unwrapped).__name__
-            raise ConfigError(f"task_sampling chooses between tasks, {name} has {len(tasks)}: set 'uniform'")
-        return tasks
 
     def evaluate(self, *, episodes: int, seed: int) -> Evaluation:
         """Run an evaluation, see :class:`~art_trainer.rollout.backend.Evaluator`."""

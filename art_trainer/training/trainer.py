@@ -57,7 +57,6 @@ from art_trainer.training.early_stopping import EarlyStopping
 from art_trainer.training.group_filter import resample_zero_variance_groups
 from art_trainer.training.learner import Learner
 from art_trainer.training.metrics import staleness
-from art_trainer.training.task_sampler import TaskSampler
 from art_trainer.types import Episode, Group, GroupSpec, Timings
 
 _log = logging.getLogger(__name__)
@@ -118,11 +117,8 @@ class GRPOTrainer:
         self._timings = Timings()
         self._envs = None if env is None else TrainerEnvs(env, eval_env, policy, self.config)
         self._options: Mapping[str, Any] | None = None
-        self._sampler: TaskSampler | None = None
         if self._envs is not None:
             self._options = self._envs.training_options()
-            if self.config.task_sampling != "uniform":
-                self._sampler = TaskSampler(self._envs.training_tasks())
             self._evaluations: Evaluator = self._envs
             self.backend = backend or LocalBackend(policy, self._envs.pool, self.config)
         elif isinstance(backend, SelfContainedBackend):
@@ -187,8 +183,6 @@ class GRPOTrainer:
 
     def _update(self, groups: Sequence[Group]) -> dict[str, float]:
         metrics = self.learner.update(groups, self._replaced)
-        if self._sampler is not None:
-            self._sampler.observe([*groups, *self._replaced])
         self._replaced = []
         if self.config.max_staleness:
             metrics["staleness"] = staleness(groups, self.policy.version)
@@ -306,7 +300,6 @@ class GRPOTrainer:
             "policy_version": self.policy.version,
             "watch": self._health.state(),
             "best": self._best.state(),
-            "tasks": {} if self._sampler is None else self._sampler.state(),
             "config": self.config.to_mapping(),
         }
         return write_checkpoint(Path(path), self.learner, self.policy.tokenizer, state)
@@ -320,8 +313,6 @@ class GRPOTrainer:
         state = read_checkpoint(Path(path), self.learner)
         self._health.restore(state["watch"])
         self._best.restore(state["best"])
-        if self._sampler is not None:
-            self._sampler.restore(state["tasks"])
         self.collected = self._learned_from = int(state["collected"])
         self.policy.version = int(state["policy_version"])
 
@@ -357,13 +348,9 @@ class GRPOTrainer:
         """Draw a batch's groups from the random streams of their tasks and of their sampling."""
         seed = self.config.seed
         drawn = np.random.SeedSequence(seed, spawn_key=tasks).generate_state(count)
-        options = [self._options] * count
-        if self._sampler is not None:
-            rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(*tasks, 0)))
-            options = [{"task": task_id} for task_id in self._sampler.draw(count, rng)]
         return [
-            GroupSpec(int(start), self.config.num_generations, (seed, *sampling, place), chosen, batch)
-            for place, (start, chosen) in enumerate(zip(drawn, options, strict=True))
+            GroupSpec(int(start), self.config.num_generations, (seed, *sampling, place), self._options, batch)
+            for place, start in enumerate(drawn)
         ]
 
     def _play(self, tasks: Sequence[GroupSpec]) -> list[Group]:
@@ -510,7 +497,6 @@ def _refuse_settings_of_env(eval_env: EnvSource | None, config: GRPOConfig) -> N
     given = {
         "eval_env": eval_env is not None,
         "train_split": config.train_split is not None,
-        'task_sampling="thompson"': config.task_sampling != "uniform",
         "eval_split": config.eval_split is not None,
         'step_states="snapshot"': config.records_states,
     }
