@@ -2,7 +2,7 @@
 
 Rates get a score interval, which holds where the normal one fails: near 0, near 1, and with few episodes.
 Everything else gets a bootstrap over tasks: episodes of one task are alike, so whole tasks are drawn again,
-not single episodes.
+not single episodes. Of fewer than 20 tasks it would be too narrow; they get Student's interval.
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ from art_trainer.types import Interval
 LEVEL = 0.95
 """The share of intervals that cover the truth, over many experiments."""
 
+_STUDENT = (
+    *(math.nan, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262),
+    *(2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101),
+)
+"""The 97.5% points of Student's distribution with 0, 1, 2, … degrees of freedom."""
 _RESAMPLES = 10_000
 _CHUNK = 500
 _LARGEST_EXACT = 20_000  # reach of the sums whose distribution is reckoned instead of drawn
@@ -54,10 +59,12 @@ def mean_interval(
     *,
     clusters: Sequence[Hashable] | None = None,
 ) -> Interval:
-    """The percentile bootstrap interval of a mean, drawing whole clusters again.
+    """The percentile bootstrap interval of a mean, drawing whole clusters again; Student's of few clusters.
 
-    Source: B. Efron and R. Tibshirani, "An Introduction to the Bootstrap" (1993), chapters 8 and 13. One
-    cluster says nothing about the spread between clusters: both ends are then NaN.
+    Source: B. Efron and R. Tibshirani, "An Introduction to the Bootstrap" (1993), chapters 8 and 13. Of fewer
+    than 20 clusters: the mean and Student's quantile times the standard error of a ratio of sums over them
+    (W. Cochran, "Sampling Techniques" (1977), chapter 6). One cluster says nothing about the spread
+    between clusters: both ends are then NaN.
 
     Args:
         values: One value per episode.
@@ -80,11 +87,15 @@ def mean_interval(
     members = np.array([index.setdefault(label, len(index)) for label in clusters])
     sums = np.bincount(members, weights=array)
     sizes = np.bincount(members)
-    if len(index) == 1:
-        return Interval(float(array.mean()), math.nan, math.nan, len(array))
+    mean = float(array.mean())
+    if len(index) <= len(_STUDENT):
+        count = len(index)
+        spread = float(np.square(sums - mean * sizes).sum()) * count / max(1, count - 1)
+        half = _STUDENT[count - 1] * math.sqrt(spread) / len(array)
+        return Interval(mean, mean - half, mean + half, len(array))
     tail = (1 - LEVEL) / 2
     low, high = np.quantile(_resampled_means(sums, sizes, rng), [tail, 1 - tail])
-    return Interval(float(array.mean()), float(low), float(high), len(array))
+    return Interval(mean, float(low), float(high), len(array))
 
 
 def rate_interval(
@@ -109,7 +120,8 @@ def rate_interval(
         if alike and len(set(Counter(labels).values())) == 1:
             tasks = wilson_interval(sum(bool(value) for value in once.values()), len(once))
             return Interval(tasks.value, tasks.low, tasks.high, len(values))
-    return mean_interval(values, rng, clusters=labels)
+    found = mean_interval(values, rng, clusters=labels)
+    return Interval(found.value, max(found.low, 0.0), min(found.high, 1.0), found.count)
 
 
 def pass_at_k(attempts: int, successes: int, k: int) -> float:

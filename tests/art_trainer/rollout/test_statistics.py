@@ -102,7 +102,20 @@ def test_attempts_that_all_agree_are_as_certain_as_their_tasks_are_many():
     assert apart == wilson_interval(3, 4)
     values, tasks = [1.0, 0.0, 1.0, 1.0, 0.0, 0.0], ["a", "a", "b", "b", "c", "c"]  # drawn again by task
     drawn = rate_interval(values, np.random.default_rng(0), clusters=tasks)
-    assert drawn == mean_interval(values, np.random.default_rng(0), clusters=tasks)
+    mean = mean_interval(values, np.random.default_rng(0), clusters=tasks)
+    assert (drawn.low, drawn.high) == (max(mean.low, 0.0), min(mean.high, 1.0))
+
+
+def test_the_interval_of_few_clusters_is_students():
+    # Mean 2, standard deviation 1, and 4.303 of it by the square root of 3; a cluster counts by its size.
+    rng = np.random.default_rng(0)
+    found = mean_interval([1.0, 2.0, 3.0], rng)
+    assert (found.low, found.high) == pytest.approx((2 - 4.303 / 3**0.5, 2 + 4.303 / 3**0.5))
+    doubled = mean_interval([1.0, 1.0, 2.0, 2.0, 3.0, 3.0], rng, clusters=["a", "a", "b", "b", "c", "c"])
+    assert (doubled.low, doubled.high) == pytest.approx((found.low, found.high))
+    drawn = [mean_interval(rng.normal(size=4), rng) for _ in range(400)]
+    missed = [not one.low <= 0 <= one.high for one in drawn]
+    assert np.mean(missed) == pytest.approx(0.05, abs=0.03)
 
 
 @pytest.mark.parametrize(("won", "lost"), [(0, 0), (5, 0), (9, 2), (3, 3), (1, 12)])
