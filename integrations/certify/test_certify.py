@@ -43,7 +43,10 @@ BLACKJACK = {
     "actions": ["stick", "hit"], "success": lambda episode: episode.env_return > 0,
 }  # fmt: skip
 ENVIRONMENTS = {
-    **{f"reasoning-gym {name}": ("reasoning-gym/Task-v0", {"dataset": name}) for name in DATASETS},
+    **{
+        f"reasoning-gym {name}": ("reasoning-gym/Task-v0", {"dataset": name, "allow_eval": True})
+        for name in DATASETS
+    },
     **{f"TextArena {name}": ("textarena/Solo-v0", {"game": name}) for name in SOLO},
     **{f"GEM {name}": ("gem/Env-v0", {"env_id": name}) for name in GEM},
     "verifiers textarena": (

@@ -66,6 +66,16 @@ def test_example_answers():
     assert env.step("no")[0] == f"The answer was: {env.env.item['metadata']['example_answer']}"
 
 
+def test_replies_that_a_dataset_evaluates_or_cannot_read():
+    """A dataset that runs replies as code is refused; one that raises at a reply scores it 0."""
+    with pytest.raises(ValueError, match="allow_eval"):
+        ReasoningGymTextEnv("countdown")
+    ReasoningGymTextEnv("countdown", allow_eval=True)
+    env = ReasoningGymTextEnv("prime_factorization")
+    env.reset(seed=0)
+    assert env.step("<answer>I do not know</answer>")[1] == 0
+
+
 def test_wrong_name():
     """A wrong dataset is named with the nearest right one."""
     with pytest.raises(ValueError, match="did you mean `chain_sum`"):

@@ -19,6 +19,11 @@ from art_gym.wrappers.text_adapter import TextAdapter
 SIZES = {"train": 10_000, "validation": 200, "test": 500}
 """How many items each split has."""
 
+EVALUATES = frozenset({
+    "binary_matrix", "countdown", "intermediate_integration", "n_queens", "polynomial_multiplication",
+    "puzzle24", "simple_integration", "spiral_matrix", "string_insertion",
+})  # fmt: skip
+"""Datasets that score a reply with Python's ``eval``, directly or through SymPy (reasoning-gym 0.1.25)."""
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
@@ -49,7 +54,10 @@ class ReasoningGymEnv(FreeTextEnv):
         """Score the answer: what stands in the last ``<answer>`` tags, or the whole reply."""
         tagged = _ANSWER.findall(action)
         answer = (tagged[-1] if tagged else action).strip()
-        score = float(self.dataset.score_answer(answer=answer, entry=self.item))
+        try:
+            score = float(self.dataset.score_answer(answer=answer, entry=self.item))
+        except Exception:  # some datasets raise whatever they like at a reply that they cannot read
+            score = 0.0
         text = "Right." if score >= 1 else f"The answer was: {self.answer}"
         paid = float(score >= 1) if self.exact else score
         return text, paid, True, False, {"success": score >= 1}
@@ -78,13 +86,15 @@ class ReasoningGymTextEnv(TextAdapter):
     Args:
         dataset: The dataset's name, such as ``"chain_sum"``.
         exact: Pay 1 for a right answer and 0 for any other.
+        allow_eval: Take a dataset of :data:`EVALUATES` too: what a model replies then runs as code in this
+            process, and can do all that you can.
         split: ``"train"``, ``"validation"`` or ``"test"``.
         render_mode: As in every ``TextEnv``.
         arguments: The dataset's own, such as ``max_terms=3``.
 
     Raises:
         ModuleNotFoundError: If reasoning-gym is missing.
-        ValueError: If it has no such dataset.
+        ValueError: If it has no such dataset, or the dataset evaluates replies.
     """
 
     instructions: ClassVar[str] = "Answer the question. Put the final answer between <answer> and </answer>."
@@ -96,6 +106,7 @@ class ReasoningGymTextEnv(TextAdapter):
         dataset: str = "chain_sum",
         *,
         exact: bool = False,
+        allow_eval: bool = False,
         split: str = "train",
         render_mode: str | None = None,
         **arguments: Any,
@@ -103,6 +114,11 @@ class ReasoningGymTextEnv(TextAdapter):
         library = import_optional("reasoning_gym", "reasoning-gym")
         known = import_optional("reasoning_gym.factory", "reasoning-gym").DATASETS
         require_known("reasoning-gym", "dataset", dataset, known)
+        if dataset in EVALUATES and not allow_eval:
+            raise ValueError(
+                f"the dataset `{dataset}` runs a model's reply as Python code in this process: take another, "
+                "or set allow_eval=True on a machine that holds nothing else"
+            )
         items = library.create_dataset(dataset, seed=0, size=sum(SIZES.values()), **arguments)
         super().__init__(
             ReasoningGymEnv(items, exact=exact),
