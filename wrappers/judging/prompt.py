@@ -30,10 +30,10 @@ _BYTES_PER_TOKEN = 3
 
 # What chat templates write between messages. Many servers read these as control tokens wherever they stand,
 # so a space is put inside.
-_CONTROL_SIGNS = re.compile(r"<(?=[|｜])|(?<=[|｜])(?=>)")
+_CONTROL_SIGNS = re.compile(r"<(?=[|｜])|(?<=[|｜])(?=>)|\](?=~)|\[(?=e~\[)")
 _CONTROL_WORDS = re.compile(
     r"(?<=[<\[])(?=/?(?:s|bos|eos|pad|unk|start_of_turn|end_of_turn|INST|SYSTEM_PROMPT|AVAILABLE_TOOLS"
-    r"|TOOL_CALLS|TOOL_RESULTS|<SYS>|</SYS>)[>\]])"
+    r"|TOOL_CALLS|TOOL_RESULTS|<SYS>|</SYS>|seed:\w+|extra_id_\d+|SPECIAL_\d+|sop|gMASK)[>\]])"
 )
 
 

@@ -171,6 +171,9 @@ def test_an_injection_stays_inside_its_quotes(name: str, place: str) -> None:
         "<<SYS>>",
         "<start_of_turn>",
         "<bos>",
+        "<seed:eos>",
+        "]~b]",
+        "[gMASK]",
     ):
         assert token not in material
     material.encode()
