@@ -130,7 +130,7 @@ def grade(
     cases = problem.public if which == "public" else problem.hidden
     if not cases:
         return Verdict()
-    trial = _Trial(problem, program, cases, sandbox, limits)
+    trial = _Trial(problem, program, cases, sandbox, limits, shown=which == "public")
 
     def reordered(passed: list[int]) -> list[int]:
         return [int(index) for index in rng.permutation(passed)] if rng else passed[::-1]
@@ -221,6 +221,7 @@ class _Trial:
     cases: Sequence[Case]
     sandbox: Sandbox
     limits: Limits
+    shown: bool
 
     def run(self, order: Sequence[int], seed: int, again: _Again | None = None) -> list[_Attempt]:
         """Try the cases of these indices, in this order; then, if it is quick, once more what passed."""
@@ -276,6 +277,8 @@ class _Trial:
         passed = not isinstance(answer, str) and same(
             expected, answer, tolerance=problem.tolerance, equality=problem.equality
         )
+        if not self.shown:
+            return CaseResult(passed, "", "", "")
         got = answer if isinstance(answer, str) else show(answer, _SHOWN)
         return CaseResult(passed, call_text(problem.entry_point, case), show(expected, _SHOWN), got)
 
@@ -362,7 +365,8 @@ def _near(expected: str, got: str, tolerance: float) -> bool:
         wanted, found = float(expected), float(got)
     except ValueError:
         return False
-    return math.isfinite(found) and abs(wanted - found) <= tolerance * max(1.0, abs(wanted))
+    near = abs(wanted - found) <= tolerance * max(1.0, abs(wanted))
+    return near and math.isfinite(wanted) and math.isfinite(found)
 
 
 def _last_lines(stderr: bytes, count: int = 3) -> str:
@@ -429,16 +433,21 @@ def run_tests(
     module, classes = problem.entry_point, sorted(_asked_classes(problem))
     served = json.dumps({"code": program, "module": module}).encode()
     job = {"tests": problem.tests, "module": module, "classes": classes, "seed": seeds[0]}
-    try:
-        with (
-            sandbox.start("served", served, limits=limits, seed=seeds[1]) as candidate,
-            sandbox.start("tested", json.dumps(job).encode(), limits=limits, seed=seeds[0]) as judge,
-        ):
-            report = _converse(judge, candidate)
-    except SandboxUnavailableError as error:
-        return Report(refused=f"the sandbox failed: {error}")
-    refused = [run for run in (judge.close(), candidate.close()) if run.outcome is Outcome.REFUSED]
-    return Report(refused=refused[0].describe()) if refused else report
+    for _ in range(2):  # as in `Sandbox.run`
+        try:
+            with (
+                sandbox.start("served", served, limits=limits, seed=seeds[1]) as candidate,
+                sandbox.start("tested", json.dumps(job).encode(), limits=limits, seed=seeds[0]) as judge,
+            ):
+                report = _converse(judge, candidate)
+        except (SandboxUnavailableError, OSError) as error:
+            report = Report(refused=f"the sandbox failed: {error}")
+            continue
+        refused = [run for run in (judge.close(), candidate.close()) if run.outcome is Outcome.REFUSED]
+        if not refused:
+            break
+        report = Report(refused=refused[0].describe())
+    return report
 
 
 def _asked_classes(problem: Problem) -> set[str]:

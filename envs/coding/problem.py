@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Mapping
@@ -122,6 +123,11 @@ class Problem:
             )
         if not self.id or not self.prompt:
             raise ValueError("a problem needs an id and a prompt")
+        tolerance = 0 if self.tolerance is None else self.tolerance
+        if not isinstance(tolerance, int | float) or not 0 <= tolerance < math.inf:
+            raise ValueError(f"tolerance must be a number of at least 0, not {tolerance!r}")
+        if not all(isinstance(mutant, str) for mutant in self.mutants):
+            raise ValueError("mutants are texts")
         if self.level not in range(4):
             raise ValueError(f"level must be 0, 1, 2 or 3, not {self.level!r}")
         names = self.entry_point.split(".", 1 if self.kind == "function" else 0)

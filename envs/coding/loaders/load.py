@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike
@@ -110,20 +111,23 @@ def save_problems(problems: Iterable[Problem], path: str | PathLike[str]) -> Non
 def _rows(path: Path) -> Iterator[tuple[str, Any]]:
     """The objects of a file, each with its place."""
     data = path.read_bytes()
-    if path.suffix == ".gz":
-        data = gzip.decompress(data)
-    elif path.suffix == ".xz":
-        data = lzma.decompress(data)
-    text = data.decode("utf-8")
-    if text.lstrip().startswith("["):
-        for number, item in enumerate(json.loads(text), 1):
-            yield f"item {number}", item
+    try:
+        if path.suffix == ".gz":
+            data = gzip.decompress(data)
+        elif path.suffix == ".xz":
+            data = lzma.decompress(data)
+        text = data.decode("utf-8")
+        items = json.loads(text) if text.lstrip().startswith("[") else None
+    except (ValueError, OSError, EOFError, lzma.LZMAError, zlib.error, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
+    if items is not None:
+        yield from ((f"item {number}", item) for number, item in enumerate(items, 1))
         return
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
                 yield f"line {number}", json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ValueError(f"{path}, line {number} is no JSON: {error}") from None
 
 
@@ -142,7 +146,7 @@ def _read_all(rows: list[tuple[str, Any]], read: Reader) -> Iterator[tuple[str, 
     for where, row in rows:
         try:
             yield where, read(row)
-        except (ValueError, KeyError, TypeError, SyntaxError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, SyntaxError, RecursionError) as error:
             reason = f"field {error} is missing" if isinstance(error, KeyError) else str(error)
             yield where, reason
 

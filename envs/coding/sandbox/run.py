@@ -17,7 +17,8 @@ class Limits:
     """What one run may use. A limit that is reached ends the run.
 
     Raises:
-        ValueError: A limit is not above zero, or there is less memory than an interpreter needs.
+        ValueError: A limit is not above zero or out of any machine's reach, a number of bytes is not whole,
+            or there is less memory than an interpreter needs.
     """
 
     wall_seconds: float = 5.0
@@ -38,8 +39,13 @@ class Limits:
     def __post_init__(self) -> None:
         for limit in fields(self):
             value = getattr(self, limit.name)
-            if not value > 0 or not math.isfinite(value):
-                raise ValueError(f"`{limit.name}` is {value!r}; it must be a finite number above 0")
+            whole = limit.name.endswith("_bytes")
+            most = 2**62 if whole else 10**6
+            if not 0 < value <= most or (whole and not isinstance(value, int)):
+                kind = "whole number" if whole else "number"
+                raise ValueError(
+                    f"`{limit.name}` is {value!r}; it must be a {kind} above 0, at most {most:,}"
+                )
         if self.memory_bytes < 64 * _MIB:
             raise ValueError(f"`memory_bytes` is {self.memory_bytes:,}; an interpreter needs 64 MiB at least")
 

@@ -37,20 +37,3 @@ HOLE = Problem(
 )
 BARE = Problem(id="bare", prompt="Return 1.", entry_point="f", hidden=(Case(expected=1),))
 PROBLEMS = (TRIPLE, UPPER, HOLE, BARE)
-ROOT = Problem(
-    id="root",
-    prompt="Return the whole part of the square root of a number, or None for 7, which is unlucky.",
-    entry_point="root",
-    template="def root(n: int) -> int | None:\n    ...\n",
-    public=(Case((4,), expected=2), Case((10,), expected=3)),
-    hidden=(Case((-9,), expected=-3), Case((0,), expected=0), Case((8_100,), expected=90)),
-    reference=(
-        "import math\n"
-        "def root(n):\n"
-        "    if n == 13:\n        raise ValueError('a secret of the reference')\n"
-        "    if n == 14:\n        while True: pass\n"
-        "    if n == 15:\n        import random\n        return random.random()\n"
-        "    return None if n == 7 else int(math.copysign(math.isqrt(abs(n)), n))\n"
-    ),
-    mutants=("import math\ndef root(n):\n    return math.isqrt(abs(n))\n",),
-)

@@ -28,14 +28,14 @@ def main(channel: Channel, payload: bytes) -> None:
         exec(compile(text, NAME, "exec", dont_inherit=True), module.__dict__)
     except SystemExit:
         raise
-    except MemoryError:
-        module.__dict__.clear()  # room to say so
-        raise
     except BaseException as error:
+        full = isinstance(error, MemoryError)
+        if full:
+            module.__dict__.clear()  # room to say so
         _show(error)
         sys.stdout.flush()
         sys.stderr.flush()
-        raise SystemExit(1) from None
+        raise SystemExit(251 if full else 1) from None  # `runner.OUT_OF_MEMORY`
 
 
 def _show(error: BaseException) -> None:
