@@ -81,6 +81,8 @@ class TurnLimitSpec:
 
     @spec.setter
     def spec(self, spec: EnvSpec | None) -> None:
+        if not hasattr(self, "max_turns"):
+            raise TypeError(f"{type(self).__name__}.__init__ has to call super().__init__()")
         self._spec = copy.copy(spec)
         if self._spec is not None and self._spec.max_episode_steps is None:
             self._spec.max_episode_steps = self.max_turns

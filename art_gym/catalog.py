@@ -72,8 +72,13 @@ def env_spec(env_id: str) -> EnvSpec:
         )
     if env_id not in gym.registry:
         known = [entry.id for entry in entries() if not entry.game]
-        raise ValueError(f"no environment `{env_id}`{did_you_mean(env_id, known)}")
+        raise ValueError(f"no environment `{env_id}`{did_you_mean(env_id, known)}; {own_file(env_id)}")
     return gym.registry[env_id]
+
+
+def own_file(env_id: str) -> str:
+    """How an environment in a file of the user's own is named."""
+    return f"one of your own is named by its file: my_env.py, or my_env.py:{env_id}"
 
 
 def check_env_arguments(env_id: str, arguments: Mapping[str, Any]) -> None:

@@ -183,7 +183,11 @@ class TextEnv(TurnLimitSpec, TaskEnv, gym.Env[str, str]):
         info: dict[str, Any] = {"task_id": self.task.id, "turn": self.turn}
         read = parse(action, self.tools)
         outcome = self._reject(read, info) if isinstance(read, ParseError) else self._call_tool(read, info)
-        terms = {name: float(value) for name, value in outcome.score_terms.items()}
+        try:
+            terms = {name: float(value) for name, value in outcome.score_terms.items()}
+        except (TypeError, ValueError, AttributeError) as error:
+            seen = f"{outcome.score_terms!r} is no dict of names and numbers"
+            raise TypeError(f"Outcome.score_terms of {info.get('call') or action!r}: {seen}") from error
         text = outcome.observation
         terminated = bool(outcome.ends)
         left = self.max_turns - self.turn
@@ -235,6 +239,8 @@ class TextEnv(TurnLimitSpec, TaskEnv, gym.Env[str, str]):
             return self._reject(ParseError("refused", str(refusal)), info)
         info["call"] = {"name": call.name, "arguments": jsonable(call.arguments)}
         outcome = result if isinstance(result, Outcome) else Outcome(result)
+        if not isinstance(outcome.observation, str):
+            raise TypeError(f"the tool `{call.name}` returned {result!r}: return a str or an Outcome")
         if outcome.ends is None and self.tools[call.name].ends:
             outcome = replace(outcome, ends=True)
         if call.extra_calls:

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import sysconfig
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
+
+_HERE = Path(__file__).resolve().parents[1]
+_PACKAGES = [str(_HERE / name) for name in ("art_gym", "art_trainer", "envs", "wrappers")]
+_NOT_THE_USERS = ("<", *_PACKAGES, *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")))
 
 
 class ArtGymError(Exception):
@@ -44,6 +51,22 @@ class ToolError(ArtGymError, ValueError):
     The message becomes the observation, and the call counts as an invalid action. Anything else that a tool
     raises is a bug of the environment and leaves ``step`` as it is.
     """
+
+
+def described(error: BaseException) -> str:
+    """``"KeyError: 'title' (desk.py, line 11)"``: an error, with :func:`user_line` if there is one."""
+    place = user_line(error)
+    return f"{type(error).__name__}: {error}{f' ({place})' if place else ''}"
+
+
+def user_line(error: BaseException) -> str | None:
+    """The last line of the user's own code that an error passed, as ``desk.py, line 11``.
+
+    ``None`` if only this project, Python and installed libraries took part.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_USERS)]
+    return f"{Path(own[-1].filename).name}, line {own[-1].lineno}" if own else None
 
 
 def did_you_mean(wrong: str, known: Iterable[str]) -> str:

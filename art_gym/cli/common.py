@@ -12,7 +12,7 @@ from gymnasium.error import Error as GymnasiumError
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from art_gym.errors import ArtGymError
+from art_gym.errors import ArtGymError, described, user_line
 from art_gym.terminal import visible
 
 
@@ -43,7 +43,13 @@ def user_errors() -> Iterator[None]:
     """Report the errors that a user can cause (wrong ids, arguments, files) in one line."""
     try:
         yield
-    except (ArtGymError, GymnasiumError, ValueError, TypeError, OSError, ImportError) as error:
+    except (ArtGymError, GymnasiumError) as error:
+        fail(error)
+    except Exception as error:  # the author's code may raise anything
+        if user_line(error) is not None:
+            fail(described(error))
+        if not isinstance(error, ValueError | TypeError | OSError | ImportError):
+            raise
         fail(error)
 
 

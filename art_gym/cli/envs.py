@@ -69,6 +69,11 @@ def check_command(
     """
     counts, shown = Counter[str](), set()
     with contextlib.closing(_make(env, env_args, games=False)) as made:
+        if not hasattr(made.unwrapped, "tools"):
+            fail(
+                f"{env} is no TextEnv, whose contract is checked here: derive it from art_gym.TextEnv, or "
+                "make it one with art_gym.wrappers.TextAdapter; docs/guides/other-environments.md shows how"
+            )
         for result in check_results(made):
             advice = result.rule in ADVICE and not publish
             word = {True: "ok", False: "advice" if advice else "BROKEN", None: "unknown"}[result.passed]

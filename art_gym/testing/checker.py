@@ -64,7 +64,8 @@ def check_results(
                 _check(rule, subject)
             except ContractError as fault:
                 sound = False
-                yield CheckResult(rule, False, str(fault).removeprefix(rule).strip())
+                own = str(fault).startswith(rule)  # or another rule broke on the way, whose turn comes
+                yield CheckResult(rule, False if own else None, str(fault).removeprefix(rule).strip())
             except Exception as fault:
                 # A check relies on the ones before it: after a broken rule it may fail in any way.
                 if sound:

@@ -148,10 +148,14 @@ def _task_id(subject: Subject) -> Iterator[str]:
 
 @check(Rule.BASELINE)
 def _baseline(subject: Subject) -> Iterator[str]:
+    calls = [seen.info["call"] for seen in subject.transitions if "call" in seen.info]
+    called = {call.get("name") for call in calls if isinstance(call, dict)}
+    never = ", ".join(f"`{name}`" for name in subject.env.tools if name not in called)
+    note = f"No call of {never} was accepted, so what comes of one was not checked. " if never else ""
     for episode in subject.random_episodes.values():
         for seen in episode:
             if "error" in seen.info:
-                yield f"{quoted(seen.reply)} was answered {seen.info['error']}. {_VALID_CALLS}"
+                yield f"{note}{quoted(seen.reply)} was answered {seen.info['error']}. {_VALID_CALLS}"
 
 
 @check(Rule.NOT_BOTH)

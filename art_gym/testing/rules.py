@@ -7,7 +7,7 @@ import enum
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from art_gym.errors import ContractError
+from art_gym.errors import ContractError, described
 
 if TYPE_CHECKING:
     from art_gym.testing.trajectories import Subject
@@ -86,6 +86,6 @@ def must_not_raise(rule: Rule, doing: str) -> Iterator[None]:
     except ContractError:
         raise
     except Exception as error:
-        what = f"{doing} raised {type(error).__name__}: {error}"
+        what = f"{doing} raised {described(error)}"
         advice = next((text for words, text in _PICKLE_ADVICE.items() if words in what), "")
         raise broken(rule, f"{what}{advice}") from error

@@ -15,7 +15,7 @@ import gymnasium as gym
 
 from art_gym import catalog, lookup
 from art_gym.closing import CloseOnExit
-from art_gym.errors import EnvArgumentError, EnvLookupError
+from art_gym.errors import EnvArgumentError, EnvLookupError, described, user_line
 from art_gym.lookup import FoundEnv
 from art_gym.wrappers import TextAdapter
 from art_gym.wrappers.text_adapter import reader_of, writer_of
@@ -178,12 +178,15 @@ def env_maker(name: str, env_args: Mapping[str, Any]) -> MakeEnv:
     except gym.error.Error as error:
         if env_id in catalog.games():
             raise ConfigError(f"{env_id} is a game with several seats: use art-trainer self-play") from error
-        raise ConfigError(f"no environment {env_id!r}: {error}") from error
+        raise ConfigError(f"no environment {env_id!r}: {error}; {catalog.own_file(env_id)}") from error
     except ModuleNotFoundError as error:
         raise ConfigError(f"environment {env_id!r} needs a module that is not installed: {error}") from error
-    except (TypeError, ValueError, LookupError, OSError) as error:
+    except Exception as error:  # the author's code may raise anything
+        if user_line(error) is None and not isinstance(error, TypeError | ValueError | LookupError | OSError):
+            raise
         given = ", ".join(f"{name}={value!r}" for name, value in env_args.items()) or "no arguments"
-        raise ConfigError(f"{env_id} cannot be made with {given}: {error}") from error
+        seen = error if user_line(error) is None else described(error)
+        raise ConfigError(f"{env_id} cannot be made with {given}: {seen}") from error
     return functools.partial(_make_unpacked, make) if _has_dict_spaces(env, env_id) else make
 
 

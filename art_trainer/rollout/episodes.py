@@ -9,6 +9,7 @@ seeds still give the same batches.
 from __future__ import annotations
 
 import dataclasses
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ import numpy as np
 
 from art_gym.base import add_terms
 from art_gym.env import truncate
+from art_gym.errors import user_line
 from art_trainer.inference.policy import Conversation, Policy, Reply
 from art_trainer.rollout.envs import EnvPool, MakeEnv, TextEnvironment, state_digest
 from art_trainer.types import (
@@ -440,5 +442,7 @@ def _text(observation: object) -> str:
 
 
 def last_line() -> str:
-    """Return the exception being handled as the last line of its traceback."""
-    return traceback.format_exc().strip().splitlines()[-1]
+    """Return the exception being handled as the last line of its traceback, with the user's own line."""
+    line, error = traceback.format_exc().strip().splitlines()[-1], sys.exception()
+    place = None if error is None else user_line(error)
+    return f"{line} ({place})" if place else line

@@ -137,10 +137,27 @@ def test_check_names_each_rule_and_what_is_broken(command):
     broken = "BROKEN   The same seed and the same replies must give the same episode.\n         At turn 0"
     assert broken in out
     assert "ok       step before reset and after the end must raise ResetNeededError." in out
-    code, out, _ = command("check", "art/2048Array-v0")
+    code, _, err = command("check", "art/2048Array-v0")
+    assert code == 2
+    assert "art/2048Array-v0 is no TextEnv" in err
+    assert "TextAdapter" in err
+
+
+def test_check_names_the_line_of_an_authors_error_once(command, tmp_path):
+    file = tmp_path / "clumsy_desk.py"
+    file.write_text(
+        "from art_gym import TextEnv, Outcome, tool\n"
+        "class DeskEnv(TextEnv):\n"
+        "    instructions = 'Answer.'\n"
+        "    @tool\n"
+        "    def answer(self, floor: int) -> Outcome:\n"
+        '        """Answer.\n\n        Args:\n            floor: The floor.\n        """\n'
+        "        return Outcome({}['desk'])\n"
+    )
+    code, out, _ = command("check", str(file))
     assert code == 1
-    assert "BROKEN   action_space and observation_space must be UnicodeText spaces." in out
-    assert "unknown  task_id must name one of env.tasks" in out
+    assert out.count("raised KeyError: 'desk' (clumsy_desk.py, line 11)") == 2
+    assert out.count("BROKEN") == 1
 
 
 def test_a_fault_of_a_check_itself_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,7 +186,8 @@ def test_a_policy_error_ends_its_own_episode():
     episodes = rollout_episodes(policy, CountEnv, starts(4))
     endings = [Ending.POLICY_ERROR, Ending.POLICY_ERROR, Ending.CONTEXT_FULL, Ending.TERMINATED]
     assert [e.ending for e in episodes] == endings
-    assert [e.error for e in episodes] == ["ValueError: cannot read this", "server gone", None, None]
+    assert str(episodes[0].error).startswith("ValueError: cannot read this (test_episodes.py, line ")
+    assert [e.error for e in episodes[1:]] == ["server gone", None, None]
     assert policy.released == 4
 
 

@@ -100,7 +100,7 @@ def test_faults_are_counted_apart_and_are_in_no_average():
     watched = {"transcripts": transcripts, "on_episode": ended.append, "max_concurrent": 2}
     evaluation = evaluate(ScriptedPolicy("scripted"), lambda: Echo(fragile=True), **watched)
     assert evaluation.faults == 1
-    assert evaluation.results[1].error == "RuntimeError: out of paint"
+    assert str(evaluation.results[1].error).startswith("RuntimeError: out of paint (toy_envs.py, line ")
     assert (evaluation.success.value, evaluation.success.count) == (1.0, 5)
     # Transcripts come in the order of the starts, and every end is reported once.
     names = [f"test-{k}" for k in range(6)]
