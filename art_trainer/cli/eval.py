@@ -198,6 +198,16 @@ def stop_at_faults(
     return count
 
 
+def print_faults(rows: Rows, console: Console) -> None:
+    """Say which evaluations lack episodes that a fault ended, and what the first was."""
+    for name, evaluation in rows:
+        faults = [str(result.error) for result in evaluation.results if result.fault]
+        if faults:
+            count = f"{len(faults)} of {len(evaluation.results)} episodes"
+            told = visible(f"{name}: a fault ended {count}, which do not count. The first: {faults[0]}")
+            console.print(told, markup=False, style="red", soft_wrap=True)
+
+
 def print_results(rows: Rows, console: Console, *, compare: bool, by: str | None) -> None:
     """Print the tables of an evaluation, and with ``compare`` the paired differences."""
     from art_trainer.analysis.evaluation_change import change_between
@@ -207,11 +217,7 @@ def print_results(rows: Rows, console: Console, *, compare: bool, by: str | None
     for table in (results_table(rows), pass_table(rows), terms_table(rows)):
         if table is not None:
             console.print(table)
-    for name, evaluation in rows:
-        fault = next((result.error for result in evaluation.results if result.fault), None)
-        if fault is not None:
-            told = visible(f"first fault of {name}: {fault}")
-            console.print(told, markup=False, style="red", soft_wrap=True)
+    print_faults(rows, console)
     if by is not None:
         try:
             console.print(strata_table(rows, by))

@@ -16,6 +16,7 @@ from art_gym.errors import did_you_mean
 from art_trainer.analysis.render import usage_summary
 from art_trainer.analysis.report import headline, write_report
 from art_trainer.cli.console import episode_bar, print_settings, results_table, unless_quiet
+from art_trainer.cli.eval import print_faults, stop_at_faults
 from art_trainer.cli.live_view import TrainingProgress
 from art_trainer.cli.options import show_logs
 from art_trainer.cli.run_config import recipes_for
@@ -172,7 +173,9 @@ def print_results(folder: RunFolder, console: Console) -> None:
     baselines = [(f"baseline {name}", found) for name, found in folder.baselines().items()]
     untrained = folder.evaluation(UNTRAINED)
     models = [(UNTRAINED, untrained), (BEFORE, before), (AFTER, after)]
-    console.print(results_table([*baselines, *((name, found) for name, found in models if found)]))
+    rows = [*baselines, *((name, found) for name, found in models if found)]
+    console.print(results_table(rows))
+    print_faults(rows, console)
     sampled = sum(record.get("num_tokens", 0.0) for record in folder.metrics().records)
     spent = usage_summary({"sampled": sampled, **folder.cost()})
     _log.info("%s\n%s\nReport: %s", headline(before, after), spent, folder.report_file)
@@ -258,7 +261,7 @@ class TrainingRun:
                 episodes=config.eval_episodes,
                 seed=config.seed,
                 settings={"env_args": dict(run.env_args), "temperature": config.eval_temperature},
-                on_episode=on_episode,
+                on_episode=stop_at_faults(name, config.eval_episodes, on_episode),
                 transcripts=transcripts,
             )
         write_evaluation(self._folder, name, evaluation, transcripts)

@@ -103,7 +103,7 @@ class HealthMonitor:
                 checked for stalls.
             groups: Its groups; a warning quotes replies without a valid call.
         """
-        found = [*_all_failed(step, groups), *self._check_stall(step, metrics, groups)]
+        found = [*self._check_faults(step, groups), *self._check_stall(step, metrics, groups)]
         found += self._check_histories(step, metrics, groups)
         if skipped := metrics.get("skipped_updates", 0.0):
             found.append(_warning(step, "skipped_updates", skipped, 0.0, 0.0))
@@ -145,6 +145,20 @@ class HealthMonitor:
             message += f" After {self._stalls.stop_after} steps in a row without a gradient the run stops."
         steps = float(stall.last - stall.first + 1)
         return [RunWarning(step, stall.name, steps, steps, message)]
+
+    def _check_faults(self, step: int, groups: Sequence[Group]) -> Iterator[RunWarning]:
+        """Warn of the first step with failed groups, and of every step in which all failed."""
+        failed = [episode for group in groups for episode in group.episodes if episode.failed]
+        left = [group for group in groups if not group.whole]
+        if not left or ("failed_groups" in self._reported and len(left) < len(groups)):
+            return
+        self._reported.add("failed_groups")
+        fault = textwrap.shorten(failed[0].error or failed[0].unjudged or failed[0].ending, 300)
+        what = f"nothing was learned, every group failed ({len(groups)})"
+        if len(left) < len(groups):
+            what = f"{len(left)} of {len(groups)} groups are left out, a fault ended {len(failed)} episodes"
+        message = f"step {step}: {what}. The first fault: {fault}"
+        yield RunWarning(step, "failed_groups", float(len(left)), float(len(groups)), message)
 
     def _check_histories(
         self, step: int, metrics: Mapping[str, float], groups: Sequence[Group]
@@ -194,16 +208,6 @@ class HealthMonitor:
         self._beyond = set(state["above"])
         self._stalls.restore(state["stalls"])
         self._reported = set(state["reported"])
-
-
-def _all_failed(step: int, groups: Sequence[Group]) -> Iterator[RunWarning]:
-    """Warn of a step whose groups all have a member that failed, with the first fault."""
-    count = float(len(groups))
-    if groups and not any(group.whole for group in groups):
-        episode = next(episode for episode in groups[0].episodes if episode.failed)
-        fault = textwrap.shorten(episode.error or episode.unjudged or episode.ending, 300)
-        message = f"nothing was learned, every group failed ({count:.0f}). The first fault: {fault}"
-        yield RunWarning(step, "failed_groups", count, count, f"step {step}: {message}")
 
 
 def _warning(step: int, name: str, value: float, setting: float, limit: float) -> RunWarning:

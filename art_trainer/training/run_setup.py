@@ -198,7 +198,7 @@ def prepare_policy(
         )
     else:
         name = run.model if checkpoint is None or run.model != SCRATCH else str(checkpoint)
-        refuse_untrainable(model_path(name), options)
+        refuse_untrainable(model_path(name, (SCRATCH,)), options)
         policy = local_policy(
             name,
             options,
@@ -506,7 +506,7 @@ def empty_run_model(
         with torch.device("meta"):
             made, tokenizer = scratch_model(env_texts(settings, make_env), size=ScratchSize(**run.scratch))
         return empty_model(made.config, options), tokenizer
-    path = model_path(run.model)
+    path = model_path(run.model, (SCRATCH,))
     if (Path(path) / "adapter_config.json").exists():
         raise ConfigError(f"{path} is an adapter: give --model the model below it, and --lora its rank")
     refuse_untrainable(path, options)

@@ -84,9 +84,10 @@ def imitate(
     config = config or ImitationConfig()
     rows = [row for index, episode in enumerate(episodes) for row in _rows(index, episode)]
     if not rows:
+        fault = next((f". The first fault: {episode.error}" for episode in episodes if episode.failed), "")
         raise ValueError(
             f"none of the {len(episodes)} episodes has a valid reply with tokens: use "
-            "collect_demonstrations, or a policy that records tokens"
+            f"collect_demonstrations, or a policy that records tokens{fault}"
         )
     model = policy.model.eval()
     scorer = Scorer(model)

@@ -195,7 +195,8 @@ class CommandAgent:
             raised = f"reward(attempt) raised {type(error).__name__}: {error}"
             raise RuntimeError(f"{raised}; {failed_attempt(attempt)}") from error
         if found is None:
-            raise failed_attempt(attempt)
+            left_out = "reward(attempt) returned None, which leaves the attempt out (0.0 is a failed one)"
+            raise RuntimeError(f"{left_out}; {failed_attempt(attempt)}")
         return Reward.model_validate(dict(found)) if isinstance(found, Mapping) else found
 
 

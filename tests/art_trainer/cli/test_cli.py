@@ -83,7 +83,7 @@ def test_eval_of_environment_arguments_models_servers_and_faults(invoke, model):
     with closing(JudgeServer(answer)) as server:
         assert "61 to 100" in invoke(*EVAL, f"openai:org/m@v2@{server.url}").output
     fragile = invoke(*EVAL, "scripted", "--env-args", "fragile=true")
-    assert "first fault of scripted: RuntimeError: out of paint" in fragile.output
+    assert "The first: RuntimeError: out of paint" in fragile.output
     assert "57 to 100" in fragile.output
 
 
