@@ -162,29 +162,6 @@ def _seeds(rng: np.random.Generator | None, count: int) -> list[int]:
     return [int(seed) for seed in rng.integers(2**31, size=count)] if rng else list(range(count))
 
 
-def call_function(
-    problem: Problem,
-    program: str,
-    cases: Sequence[Case],
-    sandbox: Sandbox,
-    limits: Limits,
-    seed: int,
-    talk: Callable[[Process], None] | None = None,
-) -> Run:
-    """Call the program's function on each case, all in one process; `drivers.calls` describes its frames.
-
-    ``talk`` gets the process, takes its frames and may let it call the function again.
-    """
-    job = {
-        "code": program,
-        "entry_point": problem.entry_point,
-        "listed": problem.equality == "json",
-        "cases": _calls(cases),
-        "again": talk is not None,
-    }
-    return sandbox.run("calls", json.dumps(job).encode(), limits=limits, seed=seed, talk=talk)
-
-
 def _calls(cases: Iterable[Case]) -> list[tuple[list[Any], list[Any]]]:
     return [(encode(case.args), encode(dict(case.kwargs))) for case in cases]
 
@@ -244,10 +221,15 @@ class _Trial:
                 attempts.append(self._attempt(process, orders[1]))
             process.send(b"")
 
-        cases = [self.cases[index] for index in order]
+        job = {
+            "code": self.program,
+            "entry_point": self.problem.entry_point,
+            "listed": self.problem.equality == "json",
+            "cases": _calls(self.cases[index] for index in order),
+        }
         # What one try may send, a second one may send too.
         limits = replace(self.limits, frames_bytes=self.limits.frames_bytes * (2 if again else 1))
-        run = call_function(self.problem, self.program, cases, self.sandbox, limits, seed, talk)
+        run = self.sandbox.run("calls", json.dumps(job).encode(), limits=limits, seed=seed, talk=talk)
         if run.outcome is Outcome.REFUSED:
             return [_Attempt(refused=run.describe())]
         failure = f"{_TAMPERED} (more results than calls)" if run.frames else run.describe()

@@ -1,13 +1,12 @@
 """Call one function with many arguments and send its return values. Runs inside the sandbox.
 
 The payload is JSON: ``code``, ``entry_point`` (``Class.method`` is called on one object of the class),
-``listed`` (whether an iterator counts as the list of what it gives), ``cases``, each the tokens of its
-positional and of its keyword arguments, and ``again``: whether frames follow with a ``seed`` and ``cases`` to
-try the program on again, loaded anew; an empty frame is the end.
+``listed`` (whether an iterator counts as the list of what it gives) and ``cases``, each the tokens of its
+positional and of its keyword arguments. Further frames have a ``seed`` and ``cases`` to try the program on
+again, loaded anew; an empty frame is the end.
 
 The first frame sent says whether the program loaded: ``{"failed": message or null}``. Then one frame for each
-case: ``{"value": tokens}`` or ``{"raised": message}``, and ``seconds`` of processor time. Expected values are
-not sent here.
+case: ``{"value": tokens}`` or ``{"raised": message}``. Expected values are not sent here.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def main(channel: Any, payload: bytes) -> None:
     def send(message: dict[str, Any], dumps: Any = json.dumps, write: Any = channel.write_frame) -> None:
         write(dumps(message).encode())
 
-    while _try(job, send) and job["again"]:
+    while _try(job, send):
         frame = channel.read_frame()
         if not frame:
             return

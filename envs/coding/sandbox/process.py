@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import time
@@ -92,28 +91,18 @@ class Process(CloseOnExit):
         if self._run is None:
             self._streams.send(frame)
 
-    def receive(self, timeout: float | None = None) -> bytes | None:
-        """The driver's next frame; ``None`` if there will be no more, since the run has ended.
-
-        Args:
-            timeout: The most seconds to wait. By default the run's own limits end the wait.
-
-        Raises:
-            TimeoutError: Nothing came in this time, and the run continues.
-        """
-        until = math.inf if timeout is None else time.monotonic() + timeout
+    def receive(self) -> bytes | None:
+        """The driver's next frame; ``None`` if there will be no more, since the run has ended."""
         while not self._streams.frames or not self.started:
             if self._run is not None:
                 return None
-            if time.monotonic() >= until:
-                raise TimeoutError(f"no frame came in {timeout} s")
-            self._turn(until)
+            self._turn()
         return self._streams.frames.popleft()
 
     def wait(self) -> Run:
         """Let it run to its end or to a limit, and return the result."""
         while self._run is None:
-            self._turn(math.inf)
+            self._turn()
         # Frames may have been taken since it ended.
         return replace(self._run, frames=tuple(self._streams.frames))
 
@@ -123,9 +112,9 @@ class Process(CloseOnExit):
             self._stop(Outcome.KILLED, "closed while it was running")
         return self.wait()
 
-    def _turn(self, until: float) -> None:
+    def _turn(self) -> None:
         """Wait for the next event and handle it."""
-        news = self._streams.turn(min(self._deadline, until) - time.monotonic())
+        news = self._streams.turn(self._deadline - time.monotonic())
         if self._started is None and self._streams.frames:
             self._begin(self._streams.frames.popleft())
         if self._streams.overflow:

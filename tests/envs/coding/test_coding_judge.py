@@ -312,9 +312,7 @@ def test_what_a_submission_pays(
     assert score_terms(reward, verdict, turns_left) == pytest.approx(terms)
 
 
-def test_a_failure_of_the_sandbox_cannot_be_paid_and_nothing_is_solved_without_a_test() -> None:
-    with pytest.raises(ValueError, match="in neither direction: no walls"):
-        score_terms("all", Verdict(4, 4, infrastructure="no walls"), 0.5)
+def test_nothing_is_solved_without_a_test() -> None:
     assert (Verdict().solved, Verdict().fraction) == (False, 0.0)
 
 
