@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -176,9 +176,22 @@ def print_results(folder: RunFolder, console: Console) -> None:
     rows = [*baselines, *((name, found) for name, found in models if found)]
     console.print(results_table(rows))
     print_faults(rows, console)
+    _hint_at_success(rows, folder.metrics().records)
     sampled = sum(record.get("num_tokens", 0.0) for record in folder.metrics().records)
     spent = usage_summary({"sampled": sampled, **folder.cost()})
     _log.info("%s\n%s\nReport: %s", headline(before, after), spent, folder.report_file)
+
+
+def _hint_at_success(rows: Sequence[tuple[str, Evaluation]], steps: Sequence[Mapping[str, float]]) -> None:
+    """Say where success comes from if nothing ever had it, though some episodes earned more than others."""
+    results = [result for _, evaluation in rows for result in evaluation.results if not result.fault]
+    rewards = {result.reward for result in results}
+    none = all(result.success is False for result in results) and not any(
+        step.get("success") for step in steps
+    )
+    if none and len(rewards) > 1 and max(rewards) > 0:
+        earned = f"No episode was a success, though rewards go up to {max(rewards):.3g}"
+        _log.info("%s: an environment says it with Outcome(success=True), at the end.", earned)
 
 
 class TrainingRun:

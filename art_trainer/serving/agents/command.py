@@ -186,9 +186,12 @@ class CommandAgent:
         """Play one attempt.
 
         Raises:
-            RuntimeError: The reward function raises, or says that the program failed.
+            RuntimeError: The program got no reply, or the reward function raises or says that it failed.
         """
         attempt = self._program.run(base_url, api_key, task)
+        if not attempt.conversations:
+            silent = "it got no reply from the policy (does it read OPENAI_BASE_URL and OPENAI_API_KEY?)"
+            raise RuntimeError(f"{silent}; {failed_attempt(attempt)}")
         try:
             found = self._reward(attempt)
         except Exception as error:  # the user's own code
