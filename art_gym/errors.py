@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import difflib
-import sysconfig
+import os
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parents[1]
 _PACKAGES = [str(_HERE / name) for name in ("art_gym", "art_trainer", "envs", "wrappers")]
-_NOT_THE_USERS = ("<", *_PACKAGES, *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")))
+_NOT_THE_USERS = ("<", *_PACKAGES, os.path.dirname(os.__file__))
+_INSTALLED = {"site-packages", "dist-packages"}
 
 
 class ArtGymError(Exception):
@@ -65,7 +66,11 @@ def user_line(error: BaseException) -> str | None:
     ``None`` if only this project, Python and installed libraries took part.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_USERS)]
+    own = [
+        frame
+        for frame in frames
+        if not frame.filename.startswith(_NOT_THE_USERS) and _INSTALLED.isdisjoint(Path(frame.filename).parts)
+    ]
     return f"{Path(own[-1].filename).name}, line {own[-1].lineno}" if own else None
 
 
