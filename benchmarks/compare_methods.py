@@ -43,6 +43,7 @@ CREDIT = {
 GAME = (
     "--recipe 2048 --env-args max_turns=10000 --eval-episodes 96 --set eval_temperature=0.3 "
     "--learning-rate 3e-4 --set gamma=0.97 --set num_generations=8 "
+    "--set vf_coef=0.1 --set value_learning_rate=null "
     "--train-env-args max_turns=64 --train-env-args opening_moves=500 --train-env-args opening_player=snake "
     "--set groups_per_step=16 --set max_steps=16 --set warm_start_rounds=1 --set warm_start_episodes=130 "
     "--set warm_start_noise=0.5 --set warm_start_batch_size=32"
@@ -53,7 +54,7 @@ CREDIT_2048 = {
     "gigpo": "advantage_estimator=gigpo scale_rewards=group",
     "reward_to_go": TO_GO,
     "group": "advantage_estimator=group gamma=1.0 scale_rewards=batch",
-    "gae": "advantage_estimator=gae scale_rewards=batch vf_coef=0.1 value_learning_rate=null",
+    "gae": "advantage_estimator=gae scale_rewards=batch",
 }
 MAIL = "--recipe email --env-args difficulty=2"
 MIXED = "--recipe email --env-args difficulty=[1,2,3] --eval-episodes 512"

@@ -63,9 +63,9 @@ CLAIMS = {
     "email": Claim("art/Email-v0", "success", "scripted", 0.6, 0.5, 0.6, above=2.5, seconds=300),
     # Imitation alone comes past the scripted searcher. An hour a seed on one core.
     "email-smollm2": Claim("art/Email-v0", "success", "scripted", 0.14, 0.08, 0.14, above=2.0, seconds=3600),
-    # GRPO adds to an imitated player on average, not in every seed. 40 minutes a seed on one core.
+    # Two hours a seed on one core.
     "2048": Claim(
-        "art/2048-v0", "reward", "left-down-right-down", -np.inf, -np.inf, 0, above=1.9, seconds=3600
+        "art/2048-v0", "reward", "left-down-right-down", 1000, 0, 1000, above=1.9, seconds=3 * 3600
     ),
     "coding": Claim("art/Coding-v0", "success", "hard_coded", 0.3, 0.2, 0.2, above=1.0, seconds=600),
     "coding-smollm2": Claim(
