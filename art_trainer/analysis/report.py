@@ -7,6 +7,7 @@ page's Content Security Policy allows no script and no request.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -46,7 +47,13 @@ def write_report(run_dir: Path | str) -> Path:
         ValueError: If one of its files is malformed.
     """
     folder = RunFolder(Path(run_dir))
-    page = render(folder)
+    collected = gc.isenabled()
+    gc.disable()  # it would look at millions of turns for cycles again and again, and double the time
+    try:
+        page = render(folder)
+    finally:
+        if collected:
+            gc.enable()
     write_text(folder.report_file, page)
     return folder.report_file
 

@@ -91,6 +91,7 @@ def _span_to_json(span: Span) -> dict[str, Any]:
 
 
 def _span_from_json(data: Mapping[str, Any]) -> Span:
-    stored = base64.b64decode(data.get("logprobs", ""), validate=True)
-    logprobs = tuple(np.frombuffer(stored, _FLOAT).tolist())
+    logprobs: tuple[float, ...] = ()
+    if "logprobs" in data:
+        logprobs = tuple(np.frombuffer(base64.b64decode(data["logprobs"], validate=True), _FLOAT).tolist())
     return Span(tuple(data["tokens"]), data["turn"], logprobs, data["version"])
