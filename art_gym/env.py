@@ -173,7 +173,7 @@ class TextEnv(TurnLimitSpec, TaskEnv, gym.Env[str, str]):
 
         Raises:
             ResetNeededError: Before ``reset`` or after the end of the episode.
-            TypeError: If ``action`` is not a ``str``.
+            TypeError: If ``action`` is not a ``str``, or a tool returns what is no text or ``Outcome``.
         """
         if not self._running:
             raise ResetNeededError("call reset() first: no episode is running")

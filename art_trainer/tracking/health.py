@@ -156,9 +156,9 @@ class HealthMonitor:
         fault = textwrap.shorten(failed[0].error or failed[0].unjudged or failed[0].ending, 300)
         what = f"nothing was learned, every group failed ({len(groups)})"
         if len(left) < len(groups):
-            what = f"{len(left)} of {len(groups)} groups are left out, a fault ended {len(failed)} episodes"
+            what = f"{len(left)} of {len(groups)} groups failed, and nothing is learned from them"
         message = f"step {step}: {what}. The first fault: {fault}"
-        yield RunWarning(step, "failed_groups", float(len(left)), float(len(groups)), message)
+        yield RunWarning(step, "failed_groups", float(len(left)), 0.0, message)
 
     def _check_histories(
         self, step: int, metrics: Mapping[str, float], groups: Sequence[Group]

@@ -485,7 +485,7 @@ def test_the_newest_versions_stay_and_the_others_go(published):
 def test_what_an_earlier_process_left_is_removed(published, tmp_path):
     policy, store, _, _ = published
     left = [store.path(4), tmp_path / ".weights-000005.safetensors.partial"]
-    left[1].write_bytes(b"wrong size")
+    left[1].write_bytes(b"torn")
     again = WeightStore(tmp_path, policy)
     assert not any(file.exists() for file in left)
     assert again.manifest(4) is None

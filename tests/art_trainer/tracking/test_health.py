@@ -18,7 +18,7 @@ from art_trainer.tracking.health import FIRST_STEPS, WINDOW, HealthMonitor, RunW
 from art_trainer.tracking.run_dir import list_checkpoints
 from art_trainer.training.learner import Learner
 from art_trainer.training.trainer import GRPOTrainer
-from art_trainer.types import Group
+from art_trainer.types import Ending, Group
 from tests.art_trainer.guess import GuessEnv, guess_policy
 from tests.art_trainer.made_episodes import made_groups
 from tests.art_trainer.tiny_models import tiny_model
@@ -48,6 +48,22 @@ def test_an_agent_whose_requests_begin_anew_is_told_once() -> None:
     assert health.check(7, forked, [agents]) == []
     assert monitor().check(6, forked, [group]) == []  # an environment's history window
     assert monitor().check(6, forked | {"histories_per_episode": 2.0}, [agents]) == []
+
+
+def test_the_first_step_with_a_failed_group_is_told_and_every_step_of_failed_groups() -> None:
+    (whole,) = made_groups(tiny_model(), groups=1)
+    fault = {"ending": Ending.ENV_ERROR, "error": "KeyError: 'title' (desk.py, line 11)"}
+    failed = replace(whole, episodes=(replace(whole.episodes[0], **fault), *whole.episodes[1:]))
+    health = monitor()
+    (warning,) = health.check(6, QUIET, [whole, failed])
+    assert (warning.name, warning.value, warning.threshold) == ("failed_groups", 1.0, 0.0)
+    assert warning.message == (
+        "step 6: 1 of 2 groups failed, and nothing is learned from them. "
+        "The first fault: KeyError: 'title' (desk.py, line 11)"
+    )
+    assert health.check(7, QUIET, [whole, failed]) == []
+    (warning,) = health.check(8, QUIET, [failed, failed])
+    assert "nothing was learned, every group failed (2)" in warning.message
 
 
 @pytest.mark.parametrize(

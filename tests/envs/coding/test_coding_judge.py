@@ -145,6 +145,8 @@ def test_the_second_try_of_what_is_quick_needs_no_second_process(
         ("1.0 x\n2", "1.0000001 x\n2.0", 1e-6, True),
         ("1.0", "nan", 1e-6, False),
         ("1.0", "1.1", 1e-6, False),
+        ("inf", "3.0", 1e-6, False),
+        ("inf", "inf", 1e-6, True),
         ("1.0 2", "1.0", 1e-6, False),
         ("", "\n\n", None, True),
     ],
@@ -203,6 +205,26 @@ def test_a_sandbox_that_cannot_start_tests_is_no_verdict() -> None:
 
     problem = Problem(id="p", prompt="p", kind="unittest", entry_point="m", tests="import m")
     assert grade(problem, "", Unavailable()).infrastructure == "the sandbox failed: no walls"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("error", [SandboxUnavailableError("it died"), OSError(24, "too many files")])
+def test_a_sandbox_that_fails_once_is_tried_again_for_tests_too(error: Exception, sandbox: Sandbox) -> None:
+    errors = [error]
+
+    class Flaky:
+        limits = SHORT
+
+        def start(self, *args: Any, **how: Any) -> Any:
+            if errors:
+                raise errors.pop()
+            return sandbox.start(*args, **how)
+
+    tests = (
+        "import unittest, m\nclass T(unittest.TestCase):\n"
+        "    def test(self):\n        self.assertEqual(m.one(), 1)\n"
+    )
+    problem = Problem(id="p", prompt="p", kind="unittest", entry_point="m", tests=tests)
+    assert grade(problem, "def one():\n    return 1\n", Flaky()).solved  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("hack", CALL_HACKS)

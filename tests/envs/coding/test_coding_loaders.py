@@ -120,6 +120,14 @@ def test_files_that_hold_no_problems_say_so(tmp_path: Path) -> None:
         file.write_text(text)
         with pytest.raises(ValueError, match=re.escape(reason)):
             load_problems(file)
+    for name, data in [
+        ("x.jsonl.gz", gzip.compress(b"{}" * 99)[:-9]),
+        ("x.jsonl.xz", b"none"),
+        ("y.jsonl", b"\xff"),
+    ]:
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(ValueError, match=rf"{name} cannot be read: "):
+            load_problems(tmp_path / name)
     with pytest.raises(ValueError, match="did you mean `humaneval`"):
         load_problems(file, "human-eval")
     with pytest.raises(ValueError, match="is a folder: give the file"):

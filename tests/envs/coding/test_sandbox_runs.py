@@ -95,6 +95,9 @@ def test_errors_show_the_program_and_nothing_else(sandbox: Sandbox) -> None:
     assert "driver" not in text
     result = run(sandbox, "x = (1,\nprint(")
     assert (result.exit_code, b"SyntaxError" in result.stderr) == (1, True)
+    result = run(sandbox, "x = [0] * 10**10")
+    assert result.outcome is Outcome.MEMORY
+    assert result.stderr.decode().count('File "') == result.stderr.decode().count('File "main.py"') == 1
 
 
 @REPEATED
