@@ -176,13 +176,13 @@ def print_results(folder: RunFolder, console: Console) -> None:
     rows = [*baselines, *((name, found) for name, found in models if found)]
     console.print(results_table(rows))
     print_faults(rows, console)
-    _hint_at_success(rows, folder.metrics().records)
+    hint_at_success(rows, folder.metrics().records)
     sampled = sum(record.get("num_tokens", 0.0) for record in folder.metrics().records)
     spent = usage_summary({"sampled": sampled, **folder.cost()})
     _log.info("%s\n%s\nReport: %s", headline(before, after), spent, folder.report_file)
 
 
-def _hint_at_success(rows: Sequence[tuple[str, Evaluation]], steps: Sequence[Mapping[str, float]]) -> None:
+def hint_at_success(rows: Sequence[tuple[str, Evaluation]], steps: Sequence[Mapping[str, float]]) -> None:
     """Say where success comes from if nothing ever had it, though some episodes earned more than others."""
     results = [result for _, evaluation in rows for result in evaluation.results if not result.fault]
     rewards = {result.reward for result in results}

@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 
 from art_trainer.cli.eval import stop_at_faults
 from art_trainer.cli.main import user_error
+from art_trainer.cli.training_run import hint_at_success
 from art_trainer.errors import ConfigError, EvaluationFailedError, StalledError
 from art_trainer.tracking import run_dir
 from art_trainer.tracking.run_dir import require_writable
@@ -122,3 +123,32 @@ def test_faults_are_too_many_if_they_come_first_or_are_all():
     assert feed([True] * 3, 3) is not None
     assert feed([True] * 7 + [False] + [True] * 99, 107) is None
     assert len(played) == 8 + 3 + 107
+
+
+BROKEN = '''
+from art_gym import Outcome, TextEnv, tool
+
+class DeskEnv(TextEnv):
+    instructions = "Answer."
+
+    @tool(ends=True)
+    def answer(self) -> Outcome:
+        """Answer."""
+        return Outcome({}["desk"])
+'''
+
+
+def test_training_on_an_environment_that_only_fails_stops_with_its_fault(invoke):
+    Path("broken_desk.py").write_text(BROKEN)
+    with pytest.raises(
+        EvaluationFailedError, match=r"^baseline-random: .*KeyError: 'desk' \(broken_desk.py, line 10\)"
+    ):
+        invoke("train", "--env", "broken_desk.py", "--model", "scratch", "--max-steps", 1)
+
+
+@pytest.mark.parametrize(("success", "told"), [(False, True), (None, False), (True, False)])
+def test_a_run_in_which_nothing_succeeds_asks_where_success_comes_from(success, told, caplog):
+    results = [Mock(success=success, reward=reward, fault=False) for reward in (0.0, 1.0)]
+    with caplog.at_level("INFO"):
+        hint_at_success([("before", Mock(results=results))], [{"success": 0.0}])
+    assert ("Outcome(success=True)" in caplog.text) == told
