@@ -6,13 +6,13 @@ import copy
 import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from art_gym.errors import did_you_mean
+from art_gym.parameters import plain
 from art_gym.parsing.parser import ParseError
 from art_gym.spaces import MAX_LENGTH
 from art_gym.tasks import Task, TaskSet
@@ -191,13 +191,7 @@ def fit_text(text: str, limit: int = MAX_LENGTH) -> str:
 
 def jsonable(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """A call's arguments with dates as text."""
-    plain = dict(arguments)
-    for name, value in arguments.items():
-        if isinstance(value, date):
-            plain[name] = value.isoformat()
-        elif isinstance(value, list):
-            plain[name] = [item.isoformat() if isinstance(item, date) else item for item in value]
-    return plain
+    return {name: plain(value) for name, value in arguments.items()}
 
 
 def _qualified_name(cls: type) -> str:

@@ -25,7 +25,7 @@ from art_gym.base import (
     turns_left,
 )
 from art_gym.baselines import Baseline
-from art_gym.errors import ResetNeededError, ToolError
+from art_gym.errors import ResetNeededError, ToolDeclarationError, ToolError
 from art_gym.parsing.parser import Call, ParseError, parse
 from art_gym.random_calls import random_calls
 from art_gym.spaces import UnicodeText
@@ -75,6 +75,11 @@ class TextEnv(TurnLimitSpec, TaskEnv, gym.Env[str, str]):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.tools = collect_tools(cls)
+        taken = {*dir(TextEnv), *cls._fixed, "task", "turn"}.intersection(cls.tools)
+        if taken:
+            raise ToolDeclarationError(
+                f"tool `{min(taken)}` has the name of something that every environment has: rename the method"
+            )
         cls.baselines = {"random": random_calls, **cls.baselines}
         cls.system = system_text(cls.instructions, cls.tools)
 

@@ -83,6 +83,15 @@ class Parameter:
             return [self._convert_one(self.item, item) for item in items]
         return self._convert_one(self.kind, value)
 
+    def check(self, value: Any) -> None:
+        """Check a value that an author declares: it is of the type, not only a text that can be converted.
+
+        Raises:
+            ValueError: If it is not.
+        """
+        if plain(self.convert(value)) != plain(value):
+            raise ValueError(f"`{self.name}` must be {self.type_name}, not {_shown(value)}")
+
     def schema(self) -> dict[str, Any]:
         """This parameter's JSON schema."""
         if self.kind is Literal:
@@ -96,11 +105,9 @@ class Parameter:
             schema = dict(_JSON[self.kind])
         schema["description"] = self.description
         if not self.required and self.default is not None:
-            schema["default"] = (
-                self.default if not isinstance(self.default, date) else self.default.isoformat()
-            )
+            schema["default"] = plain(self.default)
         if self.examples:
-            schema["examples"] = [one.isoformat() if isinstance(one, date) else one for one in self.examples]
+            schema["examples"] = plain(self.examples)
         return schema
 
     def example(self) -> Any:
@@ -135,6 +142,13 @@ class Parameter:
             if self.kind is list
             else _TYPE_NAMES.get(self.kind, "a value")
         )
+
+
+def plain(value: Any) -> Any:
+    """A value of a parameter as JSON has it: dates are text."""
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value.isoformat() if isinstance(value, date) else value
 
 
 _NOTHING = {"None", "none", "null", ""}

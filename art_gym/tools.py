@@ -13,11 +13,10 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date
 from typing import Any, Literal, TypeVar, overload
 
 from art_gym.errors import ToolDeclarationError, did_you_mean
-from art_gym.parameters import SUPPORTED, Parameter
+from art_gym.parameters import SUPPORTED, Parameter, plain
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 _MARK = "__art_tool__"
@@ -70,10 +69,26 @@ class Tool:
             ToolDeclarationError: If a type hint or a description is missing or not supported.
         """
         where = f"tool `{method.__name__}`"
+        waits = inspect.iscoroutinefunction(method) or inspect.isgeneratorfunction(method)
+        if waits or not inspect.isfunction(method) or not inspect.signature(method).parameters:
+            raise ToolDeclarationError(
+                f"{where} must be an ordinary method with `self`, not async, a generator or static: what "
+                "has to be awaited is run inside it, with asyncio.run"
+            )
+        if not isinstance(examples, Mapping):
+            raise ToolDeclarationError(
+                f"{where}: examples are by argument, as in {{'city': ['Paris', 'Lima']}}, not {examples!r}"
+            )
         doc = inspect.getdoc(method)
         if not doc:
             raise ToolDeclarationError(f"{where} needs a docstring: it is what the model reads")
-        hints = typing.get_type_hints(method)
+        try:
+            hints = typing.get_type_hints(method)
+        except NameError as error:
+            raise ToolDeclarationError(
+                f"{where}: {error}: what its type hints name must be imported or defined at the top of the "
+                "file, and not under `if TYPE_CHECKING`"
+            ) from error
         described = _described_arguments(doc)
         parameters = []
         for name, parameter in list(inspect.signature(method).parameters.items())[1:]:
@@ -86,7 +101,7 @@ class Tool:
             if name not in described:
                 raise ToolDeclarationError(f"{where}: describe `{name}` in the docstring's `Args:` section")
             read = _parameter(where, name, hints[name], described[name], parameter.default)
-            parameters.append(_with_examples(where, read, examples.get(name, ())))
+            parameters.append(_with_examples(where, read, examples.get(name, [])))
         for name in examples:
             known = [parameter.name for parameter in parameters]
             if name not in known:
@@ -198,19 +213,25 @@ def _parameter(where: str, name: str, hint: Any, description: str, default: Any)
     if typing.get_origin(hint) is list and typing.get_args(hint)[0] in SUPPORTED:
         return Parameter(name, list, description, default, optional, item=typing.get_args(hint)[0])
     if hint not in SUPPORTED:
-        supported = "str, int, float, bool, date, Code, Literal[…], list[…] of these, each | None"
+        supported = "str, int, float, bool, date, Code, list[…] of one of these, Literal[…], each | None"
         raise ToolDeclarationError(f"{where}: `{name}` has the type {hint}; supported are {supported}")
     return Parameter(name, hint, description, default, optional)
 
 
 def _with_examples(where: str, parameter: Parameter, examples: Sequence[Any]) -> Parameter:
-    """Add examples to a parameter, converted to its type."""
-    try:
-        return replace(parameter, examples=tuple(parameter.convert(one) for one in examples))
-    except ValueError as error:
+    """Add examples to a parameter; they and its default have to be of its type."""
+    if not isinstance(examples, list | tuple):
         raise ToolDeclarationError(
-            f"{where}: the examples {list(examples)!r} cannot be used: {error}"
-        ) from error
+            f"{where}: the examples of `{parameter.name}` must be a list, not {examples!r}"
+        )
+    default = [] if parameter.required or parameter.default is None else [parameter.default]
+    for value in (*default, *examples):
+        try:
+            parameter.check(value)
+        except ValueError as error:
+            what = "default" if value in default else "example"
+            raise ToolDeclarationError(f"{where}: the {what} {value!r} cannot be used: {error}") from error
+    return replace(parameter, examples=tuple(map(parameter.convert, examples)))
 
 
 def _described_arguments(doc: str) -> dict[str, str]:
@@ -231,8 +252,6 @@ def _described_arguments(doc: str) -> dict[str, str]:
 
 
 def _literal(value: Any) -> str:
-    if isinstance(value, date):
-        return f'"{value.isoformat()}"'
     if value is None or isinstance(value, bool):
         return str(value)
-    return json.dumps(value, ensure_ascii=False, default=str)  # of dates in a list
+    return json.dumps(plain(value), ensure_ascii=False)

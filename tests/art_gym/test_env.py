@@ -8,7 +8,7 @@ import pytest
 
 from art_gym.env import TextEnv
 from art_gym.envs.game_2048.env import Game2048Env
-from art_gym.errors import UnknownTaskError
+from art_gym.errors import ToolDeclarationError, UnknownTaskError
 from art_gym.tasks import Task
 from art_gym.terminal import visible
 from art_gym.testing import check_text_env
@@ -146,6 +146,12 @@ class FewerEnv(DiceEnv):
         return "Waited."
 
 
+@tool
+def a_tool(self: Any) -> str:
+    """Do."""
+    return "Done."
+
+
 def step(env: TextEnv, reply: Any) -> None:
     env.reset()
     env.step(reply)
@@ -165,6 +171,10 @@ def step(env: TextEnv, reply: Any) -> None:
         (lambda: DiceEnv().restore(CounterEnv().snapshot()), ValueError, r"CounterEnv, not of .*DiceEnv"),
         (lambda: step(CounterEnv(), 3), TypeError, "str, not int"),
         (NoToolsEnv, TypeError, "no tool"),
+        *(
+            (lambda name=name: type("Own", (TextEnv,), {name: a_tool}), ToolDeclarationError, "rename")
+            for name in ("close", "task")
+        ),
         (lambda: step(DiceEnv(), "fall()"), IndexError, "list index"),
     ],
 )

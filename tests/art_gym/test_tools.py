@@ -168,6 +168,22 @@ def many(self: Any, *args: int) -> str:
     return ""
 
 
+def with_default(default: Any, hint: Any) -> Any:
+    method = declared(hint)
+    method.__defaults__ = (default,)
+    return method
+
+
+async def waiting(self: Any) -> str:
+    """Do."""
+    return ""
+
+
+def without_self() -> str:
+    """Do."""
+    return ""
+
+
 @pytest.mark.parametrize(
     ("method", "named"),
     [
@@ -175,12 +191,25 @@ def many(self: Any, *args: int) -> str:
         (declared(hint=None), "type hint"),
         (declared(doc="Do."), "describe `x`"),
         (many, "ordinary argument"),
+        *((one, "ordinary method with `self`") for one in (waiting, without_self, staticmethod(many))),
+        (declared("Missing"), "not under `if TYPE_CHECKING`"),
+        (with_default("five", int), "default 'five'.*whole number"),
+        (with_default("c", Literal["a", "b"]), "default 'c'.*known: `a`, `b`"),
         *((declared(hint), "`x`") for hint in (dict, int | str, Literal["a", 1], list[dict], bytes)),
     ],
 )
 def test_wrong_declarations_are_refused(method: Any, named: str) -> None:
     with pytest.raises(ToolDeclarationError, match=named):
         Tool.from_method(method, ends=False)
+
+
+@pytest.mark.parametrize(
+    ("default", "hint", "shown"),
+    [(None, int, None), ((), list[int], []), ([date(2024, 3, 1)], list[date], ["2024-03-01"])],
+)
+def test_a_default_is_json_in_the_schema(default: Any, hint: Any, shown: Any) -> None:
+    schema = Tool.from_method(with_default(default, hint), ends=False).schema()
+    assert schema["function"]["parameters"]["properties"]["x"].get("default") == shown
 
 
 def test_declared_examples_are_in_the_schema_the_usage_and_the_random_calls() -> None:
@@ -212,7 +241,14 @@ def test_ranges_of_days_months_and_letters_are_read(description: str, values: li
 
 @pytest.mark.parametrize(
     ("examples", "words"),
-    [({"sity": ["Paris"]}, "did you mean `city`"), ({"day": ["soon"]}, "'soon'.*cannot be used")],
+    [
+        ({"sity": ["Paris"]}, "did you mean `city`"),
+        ({"day": ["soon"]}, "'soon' cannot be used"),
+        ({"city": "Paris"}, "`city` must be a list, not 'Paris'"),
+        ({"city": [3]}, "`city` must be str, not 3"),
+        ({"limits": [["1"]]}, r"`limits` must be list\[int\], not \['1'\]"),
+        (["Paris"], r"by argument, as in \{'city'"),
+    ],
 )
 def test_examples_that_the_tool_does_not_take_are_refused(examples: dict[str, Any], words: str) -> None:
     with pytest.raises(ToolDeclarationError, match=words):
