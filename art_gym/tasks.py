@@ -21,6 +21,9 @@ class Task:
         prompt: What the agent is asked.
         split: ``"train"``, ``"validation"``, ``"test"`` or a name of the author's.
         data: What the environment needs to set the task up and grade it; JSON-able.
+
+    Raises:
+        TypeError: If one of them is of another type.
     """
 
     id: str
@@ -28,11 +31,19 @@ class Task:
     split: str = "train"
     data: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for name in ("id", "prompt", "split"):
+            if not isinstance(value := getattr(self, name), str):
+                raise TypeError(f"the {name} of a task must be a str, not {value!r} (task {self.id!r})")
+        if not isinstance(self.data, Mapping):
+            raise TypeError(f"the data of task `{self.id}` must be a dict, not {self.data!r}")
+
 
 class TaskSet(Sequence[Task]):
     """An immutable sequence of tasks with unique ids.
 
     Raises:
+        TypeError: If something else than a :class:`Task` is among them.
         ValueError: If it would be empty or an id occurs twice.
     """
 
@@ -40,6 +51,9 @@ class TaskSet(Sequence[Task]):
         self._tasks = tuple(tasks)
         if not self._tasks:
             raise ValueError("a TaskSet needs at least one task")
+        for task in self._tasks:
+            if not isinstance(task, Task):
+                raise TypeError(f"a task is written Task(id, prompt, split, data), not {task!r}")
         self._by_id = {task.id: task for task in self._tasks}
         if len(self._by_id) != len(self._tasks):
             twice = Counter(task.id for task in self._tasks).most_common(1)[0][0]

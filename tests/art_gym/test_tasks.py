@@ -1,5 +1,6 @@
 import copy
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,22 @@ def test_ids_must_be_unique_and_there_must_be_a_task() -> None:
         TaskSet([Task("a", ""), Task("b", ""), Task("b", "again")])
     with pytest.raises(ValueError, match="at least one"):
         TaskSet([])
+    with pytest.raises(TypeError, match=r"Task\(id, prompt, split, data\), not \{'id': 'a'\}"):
+        TaskSet([{"id": "a"}])  # type: ignore[list-item]  # as read from JSON lines
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ((7, "p"), "the id of a task must be a str, not 7"),
+        (("a", None), "the prompt of a task must be a str, not None .task 'a'."),
+        (("a", "p", {"n": 1}), "the split of a task"),
+        (("a", "p", "test", [1]), r"the data of task `a` must be a dict, not \[1\]"),
+    ],
+)
+def test_a_task_of_wrong_types_is_refused(given: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        Task(*given)
 
 
 def test_splits_keep_order_and_sampling_reaches_every_task() -> None:
