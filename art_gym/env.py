@@ -155,7 +155,8 @@ class TextEnv(TurnLimitSpec, TaskEnv, gym.Env[str, str]):
         self.turn = 0
         self._running = True
         self._invalid_actions = 0
-        observation = self._fit(f"{self.system}\n\n{self.begin(self.task)}")
+        text = self._returned("begin", self.begin(self.task), str)
+        observation = self._fit(f"{self.system}\n\n{text}")
         info: dict[str, Any] = {
             "task_id": self.task.id,
             "turn": 0,
@@ -178,7 +179,7 @@ class TextEnv(TurnLimitSpec, TaskEnv, gym.Env[str, str]):
 
         Raises:
             ResetNeededError: Before ``reset`` or after the end of the episode.
-            TypeError: If ``action`` is not a ``str``, or a tool returns what is no text or ``Outcome``.
+            TypeError: If ``action`` is not a ``str``, or a method of the author's returns another type.
         """
         if not self._running:
             raise ResetNeededError("call reset() first: no episode is running")
@@ -188,12 +189,7 @@ class TextEnv(TurnLimitSpec, TaskEnv, gym.Env[str, str]):
         info: dict[str, Any] = {"task_id": self.task.id, "turn": self.turn}
         read = parse(action, self.tools)
         outcome = self._reject(read, info) if isinstance(read, ParseError) else self._call_tool(read, info)
-        try:
-            terms = {name: float(value) for name, value in outcome.score_terms.items()}
-        except (TypeError, ValueError, AttributeError) as error:
-            seen = f"{outcome.score_terms!r} is no dict of names and numbers"
-            raise TypeError(f"Outcome.score_terms of {info.get('call') or action!r}: {seen}") from error
-        text = outcome.observation
+        text, terms = outcome.observation, dict(outcome.score_terms)
         terminated = bool(outcome.ends)
         left = self.max_turns - self.turn
         truncated = not terminated and left <= 0
@@ -239,13 +235,11 @@ class TextEnv(TurnLimitSpec, TaskEnv, gym.Env[str, str]):
 
     def _call_tool(self, call: Call, info: dict[str, Any]) -> Outcome:
         try:
-            result = getattr(self, call.name)(**call.arguments)
+            result = self._returned(call.name, getattr(self, call.name)(**call.arguments), str, Outcome)
         except ToolError as refusal:
             return self._reject(ParseError("refused", str(refusal)), info)
         info["call"] = {"name": call.name, "arguments": jsonable(call.arguments)}
-        outcome = result if isinstance(result, Outcome) else Outcome(result)
-        if not isinstance(outcome.observation, str):
-            raise TypeError(f"the tool `{call.name}` returned {result!r}: return a str or an Outcome")
+        outcome = Outcome(result) if isinstance(result, str) else result
         if outcome.ends is None and self.tools[call.name].ends:
             outcome = replace(outcome, ends=True)
         if call.extra_calls:
@@ -260,15 +254,22 @@ class TextEnv(TurnLimitSpec, TaskEnv, gym.Env[str, str]):
         self._running = False
         success, metrics = outcome.success, dict(outcome.metrics)
         if truncated:
-            last = self.on_truncation()
+            last = self._returned("on_truncation", self.on_truncation(), Outcome)
             text = f"{text}\n{last.observation}" if last.observation else text
             success, metrics = last.success, {**metrics, **last.metrics}
             add_terms(terms, last.score_terms)
         info["success"] = bool(success)
         counts = {"turns": float(self.turn), "invalid_actions": float(self._invalid_actions)}
-        info["metrics"] = counts | {name: float(value) for name, value in metrics.items()}
-        info["facts"] = dict(self.facts())
+        info["metrics"] = counts | metrics
+        info["facts"] = dict(self._returned("facts", self.facts(), Mapping))
         return text
+
+    def _returned(self, name: str, value: Any, *kinds: type) -> Any:
+        """What a method of the author's returned, which has to be of one of these types."""
+        if not isinstance(value, kinds):
+            wanted = " or ".join(kind.__name__ for kind in kinds)
+            raise TypeError(f"{type(self).__name__}.{name} must return {wanted}, not {value!r}")
+        return value
 
     def _fit(self, text: str) -> str:
         return fit_text(text, self.observation_space.max_length)  # type: ignore[attr-defined]

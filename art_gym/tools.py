@@ -34,6 +34,9 @@ class Outcome:
         ends: Whether the episode terminates here; ``None`` leaves it to the tool's declaration.
         success: Whether the task was solved; read when the episode ends.
         metrics: Named numbers reported when the episode ends.
+
+    Raises:
+        TypeError: If the observation is no text, or a term or metric no number.
     """
 
     observation: str
@@ -41,6 +44,18 @@ class Outcome:
     ends: bool | None = None
     success: bool = False
     metrics: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.observation, str):
+            raise TypeError(f"the observation of an Outcome must be a str, not {self.observation!r}")
+        for name in ("score_terms", "metrics"):
+            given = getattr(self, name)
+            try:
+                numbers = {key: float(value) for key, value in given.items()}
+            except (TypeError, ValueError, AttributeError) as error:
+                wrong = f"the {name} of an Outcome must be a dict of names and numbers, not {given!r}"
+                raise TypeError(wrong) from error
+            object.__setattr__(self, name, numbers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,6 +152,12 @@ def a_tool(self: Any) -> str:
     return "Done."
 
 
+def returning(method: str, value: Any) -> TextEnv:
+    """An environment one of whose methods returns something."""
+    env: TextEnv = type("Own", (CounterEnv,), {method: lambda self, *task: value})(max_turns=1)
+    return env
+
+
 def step(env: TextEnv, reply: Any) -> None:
     env.reset()
     env.step(reply)
@@ -176,6 +182,11 @@ def step(env: TextEnv, reply: Any) -> None:
             for name in ("close", "task")
         ),
         (lambda: step(DiceEnv(), "fall()"), IndexError, "list index"),
+        (lambda: returning("begin", None).reset(), TypeError, "Own.begin must return str, not None"),
+        (lambda: step(returning("on_truncation", "Over."), ""), TypeError, "return Outcome, not 'Over.'"),
+        (lambda: step(returning("facts", None), ""), TypeError, "Own.facts must return Mapping, not None"),
+        (lambda: Outcome("", 1.0), TypeError, "score_terms of an Outcome .* not 1.0"),  # type: ignore[arg-type]
+        (lambda: Outcome("", metrics={"cards": None}), TypeError, "metrics of an Outcome"),  # type: ignore[dict-item]
     ],
 )
 def test_wrong_use_and_faults_of_tools_are_raised(
