@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -189,9 +189,24 @@ def fit_text(text: str, limit: int = MAX_LENGTH) -> str:
     return text[:half] + note + text[-half:] if half > 0 else text[-limit:]
 
 
+class _Int(int):
+    """A whole number that a vector environment keeps as an object.
+
+    Gymnasium makes an array of ``int`` or ``float`` for the first number of a name, and another reply's
+    ``None``, text or number of more than 64 bits, which does not fit into it, would raise in ``step``.
+    """
+
+
+class _Float(float):
+    """The same for a float."""
+
+
+_OBJECTS: Mapping[type, Callable[[Any], Any]] = {int: _Int, float: _Float}
+
+
 def jsonable(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """A call's arguments with dates as text."""
-    return {name: plain(value) for name, value in arguments.items()}
+    return {name: _OBJECTS.get(type(value), plain)(value) for name, value in arguments.items()}
 
 
 def _qualified_name(cls: type) -> str:

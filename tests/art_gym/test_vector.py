@@ -19,7 +19,7 @@ from gymnasium.wrappers import (
     TransformObservation,
 )
 
-import art_gym  # noqa: F401 (registers the environments)
+import art_gym
 from art_gym.spaces import UnicodeText
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -173,6 +173,30 @@ def test_wrappers_that_change_texts():
     assert roll(short) == [text[:3] for text in texts]
     loud = TransformAction(EchoEnv(), str.upper, UnicodeText(2_000))
     assert roll(loud)[1].split("\n")[0] == texts[1].split("\n")[0].upper()
+
+
+class NumberEnv(art_gym.TextEnv):
+    @art_gym.tool
+    def pick(self, number: int | None, weight: float | None = None) -> str:
+        """Pick a number.
+
+        Args:
+            number: The number.
+            weight: Its weight.
+        """
+        return f"{number}, {weight}"
+
+
+@pytest.mark.parametrize("vector", [SyncVectorEnv, AsyncVectorEnv])
+@pytest.mark.parametrize("other", [(None, None), (10**30, 0.5)])
+def test_numbers_of_a_call_stand_beside_none_and_beside_larger_ones(vector, other):
+    env = vector([NumberEnv] * 2)
+    env.reset(seed=0)
+    info = env.step(("pick(3, weight=0.5)", "pick({}, weight={})".format(*other)))[4]
+    env.close()
+    picked = info["call"]["arguments"]
+    assert picked["number"].tolist() == [3, other[0]]
+    assert picked["weight"].tolist() == [0.5, other[1]]
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
