@@ -122,6 +122,8 @@ class TaskEnv(SnapshotMixin):
             if name not in ("task", "split", *ignored):
                 hint = did_you_mean(str(name), ("task", "split"))
                 raise ValueError(f"no option `{name}` of reset{hint}")
+            if name in ("task", "split") and not isinstance(options[name], str | None):
+                raise ValueError(f"the option `{name}` of reset must be a str, not {options[name]!r}")
         if options.get("task") is not None:
             return self.tasks.get(options["task"])
         split = options.get("split")

@@ -94,8 +94,8 @@ class TextEnv(TurnLimitSpec, TaskEnv, gym.Env[str, str]):
     ) -> None:
         if not self.tools:
             raise TypeError(f"{type(self).__name__} has no tool: mark at least one method with @tool")
-        if max_turns < 1:
-            raise ValueError(f"max_turns must be at least 1, not {max_turns}")
+        if not hasattr(max_turns, "__index__") or max_turns < 1:
+            raise ValueError(f"max_turns must be a whole number of at least 1, not {max_turns!r}")
         self._configure(tasks, split, invalid_action_penalty, render_mode)
         self.max_turns = max_turns
         self.observation_space = UnicodeText()

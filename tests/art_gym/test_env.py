@@ -166,7 +166,14 @@ def step(env: TextEnv, reply: Any) -> None:
 @pytest.mark.parametrize(
     ("make", "error", "words"),
     [
-        (lambda: CounterEnv(max_turns=0), ValueError, "max_turns must be at least 1"),
+        *(
+            (
+                lambda given=given: CounterEnv(max_turns=given),
+                ValueError,
+                f"whole number of at least 1, not {given!r}",
+            )
+            for given in (0, 2.5, "5")
+        ),
         (lambda: CounterEnv(invalid_action_penalty=-1), ValueError, "must be 0 or more"),
         (lambda: CounterEnv(invalid_action_penalty=math.nan), ValueError, "must be 0 or more"),
         (lambda: CounterEnv(render_mode="ansy"), ValueError, "did you mean `ansi`"),
@@ -174,6 +181,7 @@ def step(env: TextEnv, reply: Any) -> None:
         (lambda: CounterEnv().reset(options={"task": "t99"}), UnknownTaskError, "no task `t99`"),
         (lambda: CounterEnv().reset(options={"split": "tset"}), UnknownTaskError, "did you mean `test`"),
         (lambda: CounterEnv().reset(options={"tsak": "t1"}), ValueError, "did you mean `task`"),
+        (lambda: CounterEnv().reset(options={"split": ["test"]}), ValueError, r"`split` .* not \['test'\]"),
         (lambda: DiceEnv().restore(CounterEnv().snapshot()), ValueError, r"CounterEnv, not of .*DiceEnv"),
         (lambda: step(CounterEnv(), 3), TypeError, "str, not int"),
         (NoToolsEnv, TypeError, "no tool"),

@@ -117,7 +117,7 @@ def test_info_shows_what_an_environment_is_and_what_players_get(command, argumen
         (("info", "art/Emial-v0"), "no environment `art/Emial-v0`; did you mean `art/Email-v0`?"),
         (("info", "toy/Coin-v0", "--env-args", "biass=1"), "did you mean `bias`"),
         (("info", "toy/Coin-v0", "--env-args", "bias"), "write it as name=value"),
-        (("check", "toy/Coin-v0", "--env-args", "max_turns=0"), "max_turns must be at least 1"),
+        (("check", "toy/Coin-v0", "--env-args", "max_turns=0"), "must be a whole number of at least 1"),
         (("info", "toy/Coin-v0", "--play", "1", "--split", "tset"), "no split `tset`; did you mean `test`?"),
         (("check", "toy/Gone-v0"), "No module named 'no_such_module'"),
         (("check", "art/2048Duel-v0"), "a game with several seats"),
