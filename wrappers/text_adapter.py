@@ -128,6 +128,11 @@ class TextAdapter(TextEnv):
         isolated_random: bool = False,
         render_mode: str | None = None,
     ) -> None:
+        for name, given in (("observe", observe), ("success", success)):
+            if given is not None and not callable(given):
+                raise TypeError(f"{name}= must be a function, not {given!r}")
+        if not hasattr(env, "action_space"):
+            raise TypeError(f"env must be an environment, as gym.make makes one, not {env!r}")
         if not invalid_reward <= 0:
             raise ValueError(f"invalid_reward must be 0 or less, not {invalid_reward}")
         if masks not in _MASKS:
@@ -361,6 +366,10 @@ def _named_actions(env: Any, actions: Sequence[str] | Mapping[str, Any] | None) 
     space = env.action_space
     if isinstance(actions, Mapping):
         named = dict(actions)
+        for name, action in named.items():
+            # Other spaces are stricter than most environments, as about the type of an array's numbers.
+            if isinstance(space, gym.spaces.Discrete) and action not in space:
+                raise ValueError(f"actions= has {action!r} for `{name}`, which is not in {space}")
     elif not isinstance(space, gym.spaces.Discrete):
         raise TypeError(
             f"the actions of {_name(env)} are {space}, neither text nor discrete: pass actions=, a dict from "
@@ -374,9 +383,9 @@ def _named_actions(env: Any, actions: Sequence[str] | Mapping[str, Any] | None) 
         named = dict(zip(names, numbers, strict=True))
         if len(named) < len(names):
             raise ValueError(f"actions= names one action twice: {', '.join(names)}")
-    known = {name.lower() for name in named}
-    if not named or len(known) < len(named) or not all(name.strip() for name in named):
-        raise ValueError(f"actions= needs names that differ in more than case, not {list(named)}")
+    known = {name.lower() for name in named if isinstance(name, str) and name.strip()}
+    if not named or len(known) < len(named):
+        raise ValueError(f"actions= needs names, as str, that differ in more than case, not {list(named)}")
     return named
 
 
