@@ -68,7 +68,8 @@ def env_spec(env_id: str) -> EnvSpec:
     """
     if env_id in games():
         raise ValueError(
-            f"`{env_id}` is a game with several seats: check it with PettingZoo's api_test and check_env"
+            f"`{env_id}` is a game with several seats: pettingzoo.make('aec', …) makes it, PettingZoo's "
+            "api_test checks it, and art-trainer self-play trains in it"
         )
     if env_id not in gym.registry:
         known = [entry.id for entry in entries() if not entry.game]

@@ -21,6 +21,7 @@ from typing import Any
 import gymnasium as gym
 
 from art_gym.arguments import check_arguments
+from art_gym.catalog import env_spec
 from art_gym.env import TextEnv
 from art_gym.errors import EnvLookupError, did_you_mean
 
@@ -79,11 +80,10 @@ def make_env(name: str, arguments: Mapping[str, Any]) -> gym.Env[Any, Any]:
     Raises:
         EnvLookupError: As :func:`find_env`.
         EnvArgumentError: If it does not take these arguments.
-        gymnasium.error.Error: If it is not registered.
+        ValueError: If it is not registered, or a game with several seats.
     """
     env_id = find_env(name).id
-    if (spec := gym.registry.get(env_id)) is not None:  # otherwise Gymnasium says what is wrong
-        check_arguments(env_id, spec.entry_point, arguments)
+    check_arguments(env_id, env_spec(env_id).entry_point, arguments)
     return gym.make(env_id, **arguments)
 
 

@@ -17,7 +17,7 @@ ROOMS = {
     ).split(),
     "art_gym": (
         "errors closing cache terminal spaces parameters tasks tools parsing random_calls base baselines env "
-        "registration arguments lookup catalog testing games wrappers envs servers cli"
+        "registration arguments catalog lookup testing games wrappers envs servers cli"
     ).split(),
     "art_gym.wrappers": (
         "isolated_random text_adapter record_episodes "

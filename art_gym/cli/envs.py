@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from art_gym.baselines import play, players
-from art_gym.catalog import entries, env_spec, make_game, sections, summary
+from art_gym.catalog import entries, make_game, sections, summary
 from art_gym.cli.common import EnvArgs, EnvId, fail, parse_env_args, user_errors
 from art_gym.errors import ArtGymError
 from art_gym.lookup import find_env, make_env
@@ -92,8 +92,6 @@ def _make(env_id: str, pairs: list[str] | None, *, games: bool = True) -> Any:
     with user_errors():
         arguments, env_id = parse_env_args(pairs), find_env(env_id).id
         game = make_game(env_id, arguments) if games else None
-        if game is None:
-            env_spec(env_id)  # an error that names games and the near miss
         return make_env(env_id, arguments) if game is None else game
 
 

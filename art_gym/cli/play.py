@@ -78,6 +78,11 @@ class PrintEpisode(gym.Wrapper[str, str, str, str]):
     ) -> tuple[str, dict[str, Any]]:
         """Start an episode and print its first observation."""
         observation, info = self.env.reset(seed=seed, options=options)
+        if not isinstance(observation, str):
+            raise TypeError(
+                f"{self.unwrapped} shows {observation!r}, which is no text: art_gym.wrappers.TextAdapter "
+                "makes text of it, see docs/guides/other-environments.md"
+            )
         self._turns, self._reward, self._terms = 0, 0.0, Counter[str]()
         self._print(Text(visible(observation)))
         return observation, info

@@ -120,7 +120,8 @@ def test_info_shows_what_an_environment_is_and_what_players_get(command, argumen
         (("check", "toy/Coin-v0", "--env-args", "max_turns=0"), "must be a whole number of at least 1"),
         (("info", "toy/Coin-v0", "--play", "1", "--split", "tset"), "no split `tset`; did you mean `test`?"),
         (("check", "toy/Gone-v0"), "No module named 'no_such_module'"),
-        (("check", "art/2048Duel-v0"), "a game with several seats"),
+        *(((command, "art/2048Duel-v0"), "a game with several seats") for command in ("check", "play")),
+        (("play", "CartPole-v1"), "is no text: art_gym.wrappers.TextAdapter"),
     ],
 )
 def test_wrong_arguments_are_one_line_and_exit_code_2(rejected, arguments, reason):
