@@ -21,8 +21,7 @@ ROOMS = {
     ).split(),
     "art_gym.wrappers": (
         "isolated_random text_adapter record_episodes "
-        "judging reward_terms rubric_reward group_scorer ruler_reward group_env "
-        "adapters"
+        "judging reward_terms rubric_reward group_scorer adapters"
     ).split(),
     "art_gym.wrappers.judging": (
         "base agreement cache budget prompt http_client llm_judge rubric_judge"

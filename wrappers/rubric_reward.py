@@ -22,9 +22,9 @@ class RubricReward(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
     ``rubric``: ``{"score", "explanation", "parts"}``. ``score_terms`` are rewritten so that they sum to the
     reward paid; everything else, such as ``success``, stays as it is.
 
-    A judge that compares attempts sees a group of one here; use ``RulerReward`` for it. The transcript is
-    in the wrapper: after ``env.unwrapped.restore`` it is not the restored episode's, so take no snapshots
-    below a ``RubricReward``.
+    A judge that compares attempts sees a group of one here: give it the group, see
+    :class:`~art_gym.wrappers.judging.AttemptRecorder`. The transcript is in the wrapper: after
+    ``env.unwrapped.restore`` it is not the restored episode's, so take no snapshots below a ``RubricReward``.
 
     Args:
         env: Any environment with text observations and actions.

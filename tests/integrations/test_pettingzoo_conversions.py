@@ -15,8 +15,6 @@ pytest.importorskip("pettingzoo", reason='pip install "art-gym[pettingzoo]"')
 import pettingzoo
 from pettingzoo.utils import conversions, wrappers
 
-from art_gym.wrappers import GroupEnv
-
 SEED, PLIES = 3, 16
 ID = "art/2048Duel-v0"
 
@@ -85,20 +83,6 @@ def test_the_parallel_game_is_the_same_and_goes_back() -> None:
     back = conversions.parallel_to_aec(game("parallel"))
     back.reset(seed=SEED)
     assert back.last()[0]["text"] == direct[0][1]
-
-
-def test_a_group_of_attempts_becomes_turns() -> None:
-    """`parallel_to_aec` of a GroupEnv: every attempt sees what it sees in the group"""
-    group = GroupEnv("art/2048-v0", 2)
-    env = conversions.parallel_to_aec(GroupEnv("art/2048-v0", 2))
-    seen, _ = group.reset(seed=SEED)
-    env.reset(seed=SEED)
-    for _ in range(3):
-        for name in group.agents:
-            assert env.agent_selection == name
-            assert env.last()[0] == seen[name]
-            env.step("left" if name.endswith("0") else "up")
-        seen, *_ = group.step({"attempt_0": "left", "attempt_1": "up"})
 
 
 def test_films_of_a_game(tmp_path: Path) -> None:

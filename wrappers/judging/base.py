@@ -78,6 +78,15 @@ _UNFINISHED = "unfinished"
 class AttemptRecorder:
     """Records one attempt at a time, for a judge.
 
+    ::
+
+        recorder.begin(*env.reset(seed=3))
+        while not recorder.ended:
+            reply = ...
+            recorder.add(reply, *env.step(reply))
+
+    Attempts from the same seed are a group: ``judge_group(judge, [recorder.attempt("a"), …])``.
+
     It works with any environment whose observations and actions are text: what its ``info`` lacks is left
     empty in the attempt. The ending of an attempt that is still running is ``"unfinished"``.
     """
