@@ -7,27 +7,50 @@ of the update.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, get_args
 
-from art_gym.wrappers.group_scorer import GroupScorer, OnFailure
-from art_gym.wrappers.judging import Attempt, Judge, JudgeFailedError, Rubric, Step
+from art_gym.errors import did_you_mean
+from art_gym.wrappers.judging import (
+    Attempt,
+    Judge,
+    JudgeFailedError,
+    JudgingError,
+    Rubric,
+    Score,
+    Step,
+    judge_group,
+)
 from art_trainer.trl.dataset import Messages
 from art_trainer.trl.environments import ToolEnvironment
+
+OnFailure = Literal["nan", "raise"]
+"""What happens to a group that the judge fails on."""
+
+_MOST_THREADS = 8
 
 
 class RulerFunction:
     """A judge as a reward function of TRL's; see :func:`ruler_reward`.
 
     Attributes:
-        scoring: Counts the judge's results in ``judged`` and ``failures``.
+        judged: How many groups the judge scored.
+        failures: How many it failed on, by reason.
     """
 
     __name__ = "ruler"
 
-    def __init__(self, scoring: GroupScorer) -> None:
-        self.scoring = scoring
+    def __init__(self, judge: Judge, rubric: Rubric | None, on_failure: OnFailure) -> None:
+        if not callable(judge):
+            raise TypeError(f"a judge is called with a group and a rubric, {judge!r} cannot be called")
+        if on_failure not in get_args(OnFailure):
+            raise JudgingError(f"no on_failure `{on_failure}`{did_you_mean(on_failure, get_args(OnFailure))}")
+        self._judge, self._rubric, self._on_failure = judge, rubric, on_failure
+        self.judged = 0
+        self.failures: Counter[str] = Counter()
 
     def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
@@ -53,22 +76,31 @@ class RulerFunction:
                 group[row] = replace(attempt, id=f"attempt_{len(group)}")
         scores: list[float | None] = [None] * len(attempts)
         explanations: list[str | None] = [None] * len(attempts)
-        members = [list(group.values()) for group in groups.values()]
-        verdicts = self.scoring.verdicts(members) if members else []
-        failed = 0
+        with ThreadPoolExecutor(_MOST_THREADS) as threads:
+            verdicts = list(threads.map(self._verdict, groups.values()))
+        failed = [verdict for verdict in verdicts if isinstance(verdict, JudgeFailedError)]
+        self.failures.update(failure.reason for failure in failed)
+        self.judged += len(verdicts) - len(failed)
+        if failed and self._on_failure == "raise":
+            raise failed[0]
         for group, verdict in zip(groups.values(), verdicts, strict=True):
             if isinstance(verdict, JudgeFailedError):
-                failed += 1
                 continue
             for row, attempt in group.items():
                 score = verdict[attempt.id]
                 scores[row], explanations[row] = float(score.value), score.explanation
         # Loggers that TRL passes to reward functions, if it does.
         if "log_metric" in columns:
-            columns["log_metric"]("ruler/failed_groups", failed / max(len(groups), 1))
+            columns["log_metric"]("ruler/failed_groups", len(failed) / max(len(groups), 1))
         if "log_extra" in columns:
             columns["log_extra"]("ruler_explanation", explanations)
         return scores
+
+    def _verdict(self, group: Mapping[int, Attempt]) -> Mapping[str, Score] | JudgeFailedError:
+        try:
+            return judge_group(self._judge, list(group.values()), self._rubric)
+        except JudgeFailedError as failure:
+            return failure
 
 
 def ruler_reward(
@@ -90,7 +122,7 @@ def ruler_reward(
         JudgingError: For an unknown ``on_failure``.
         TypeError: If the judge cannot be called.
     """
-    return RulerFunction(GroupScorer(judge, rubric, on_failure=on_failure))
+    return RulerFunction(judge, rubric, on_failure)
 
 
 def _attempts(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from art_gym.wrappers.judging import Attempt, JudgeFailedError, Rubric, Score
+from art_gym.wrappers.judging import Attempt, JudgeFailedError, JudgingError, Rubric, Score
 from art_trainer.trl import ruler_reward, task_dataset
 from tests.art_trainer.trl.trl_runs import QUIET, SAY_ID, make_factory
 
@@ -55,10 +55,14 @@ def test_a_group_that_the_judge_fails_on_has_no_reward_and_the_others_have() -> 
     loggers = {"log_metric": logged.__setitem__, "log_extra": logged.__setitem__}
     assert reward(prompts=_ask("a", "b"), completions=_chat("1", "2"), **loggers) == [0.01, None]
     assert logged == {"ruler/failed_groups": 0.5, "ruler_explanation": ["1", None]}
-    assert (reward.scoring.judged, reward.scoring.failures["malformed"]) == (1, 1)
+    assert (reward.judged, reward.failures["malformed"]) == (1, 1)
     stop = ruler_reward(CountingJudge(fails_on="b"), on_failure="raise")
     with pytest.raises(JudgeFailedError, match="no words for it"):
         stop(prompts=_ask("b"), completions=_chat("2"))
+    with pytest.raises(TypeError, match="None cannot be called"):
+        ruler_reward(None)  # type: ignore[arg-type]
+    with pytest.raises(JudgingError, match="no on_failure `zero`; known: `nan`, `raise`"):
+        ruler_reward(CountingJudge(), on_failure="zero")  # type: ignore[arg-type]
 
 
 def test_messages_with_calls_and_plain_text_can_be_judged_too() -> None:
