@@ -20,7 +20,7 @@ ROOMS = {
         "registration arguments catalog lookup testing games wrappers envs servers cli"
     ).split(),
     "art_gym.wrappers": (
-        "isolated_random text_adapter record_episodes judging reward_terms rubric_reward adapters"
+        "isolated_random text_adapter record_episodes judging rubric_reward adapters"
     ).split(),
     "art_gym.wrappers.judging": (
         "base agreement cache budget prompt http_client llm_judge rubric_judge"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, SupportsFloat
+from typing import Any, Literal, SupportsFloat, get_args
 
 import gymnasium as gym
 from gymnasium.utils import RecordConstructorArgs
 
+from art_gym.base import add_terms, require_choice
 from art_gym.wrappers.judging.base import AttemptRecorder, Judge, judge_group
 from art_gym.wrappers.judging.rubric_judge import RubricJudge
-from art_gym.wrappers.reward_terms import RewardMix, RewardMode, own_terms
+
+RewardMode = Literal["replace", "add", "weighted"]
+"""How a judge's score is combined with the environment's reward."""
 
 _TERM = "rubric"
 
@@ -38,7 +41,8 @@ class RubricReward(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
             same replies always get the same score.
 
     Raises:
-        JudgingError: For an unknown mode, a weight out of range, or, from ``step``, what cannot be judged.
+        ValueError: For an unknown mode, or a weight out of range.
+        JudgingError: From ``step``, for what cannot be judged.
         JudgeFailedError: From an episode's last ``step``, if the judge has no answer. The episode then has
             no reward.
     """
@@ -52,13 +56,17 @@ class RubricReward(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         weight: float = 0.5,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        self.mix = RewardMix(mode, weight)
+        require_choice("mode", mode, get_args(RewardMode))
+        if not 0 <= weight <= 1:
+            raise ValueError(f"weight is the score's share of the reward, from 0 to 1, not {weight}")
         # A judge may hold what cannot be copied, such as a connection.
         RecordConstructorArgs.__init__(
             self, _disable_deepcopy=True, judge=judge, mode=mode, weight=weight, clock=clock
         )
         gym.Wrapper.__init__(self, env)
         self.judge: Judge = RubricJudge() if judge is None else judge
+        self.shares = {"replace": (0.0, 1.0), "add": (1.0, 1.0), "weighted": (1 - weight, weight)}[mode]
+        """What the environment's reward and the score count."""
         self._clock = clock
         self._since = 0.0
         self._recorder = AttemptRecorder()
@@ -82,12 +90,15 @@ class RubricReward(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
             now = self._clock()
             seconds, self._since = now - self._since, now
         self._recorder.add(action, observation, own, terminated, truncated, info, seconds=seconds)
-        result, value = {}, None
+        result: dict[str, Any] = {}
+        own_share, share = self.shares
+        own_terms = info.get("score_terms", {"environment": own}) if own_share else {}
+        terms = {name: own_share * value for name, value in own_terms.items()}
         if terminated or truncated:
             (score,) = judge_group(self.judge, [self._recorder.attempt("attempt")]).values()
             value = float(score.value)
+            add_terms(terms, {_TERM: share * value})
             parts = {name: float(part) for name, part in score.parts.items()}
             result[_TERM] = {"score": value, "explanation": score.explanation, "parts": parts}
-        terms = self.mix.terms(own_terms(info, own), _TERM, value)
         info = {**info, "independent_reward": own, "score_terms": terms, **result}
         return observation, sum(terms.values(), 0.0), terminated, truncated, info

@@ -14,7 +14,6 @@ import art_gym  # noqa: F401 (registers the environments)
 from art_gym.wrappers import RecordEpisodes
 from art_gym.wrappers.judging import Rubric
 from art_gym.wrappers.judging.rubric_judge import RubricJudge
-from art_gym.wrappers.reward_terms import RewardMix
 from art_gym.wrappers.rubric_reward import RubricReward
 from tests.art_gym.toys import CounterEnv
 
@@ -29,7 +28,7 @@ Wrap = Callable[..., gym.Env[str, str]]
         (
             RubricReward,
             {"judge": JUDGE, "mode": "weighted", "weight": 0.25},
-            {"judge": JUDGE, "mix": RewardMix("weighted", 0.25)},
+            {"judge": JUDGE, "shares": (0.75, 0.25)},
         ),
     ],
 )
@@ -62,6 +61,15 @@ def test_all_but_the_reward_is_as_in_the_environment(wrap: Wrap, tmp_path: Path)
         }
         assert reward == pytest.approx(sum(info["score_terms"].values()))
         assert not isinstance(env, RecordEpisodes) or reward == own_reward
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [({"mode": "Add"}, "did you mean `add`"), ({"weight": 1.5}, "from 0 to 1, not 1.5")],
+)
+def test_wrong_arguments_are_refused(arguments: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        RubricReward(CounterEnv(), **arguments)
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,7 @@ from art_gym.errors import ResetNeededError
 from art_gym.testing.checker import check_text_env
 from art_gym.tools import Outcome, tool
 from art_gym.wrappers.judging.base import Attempt, JudgeFailedError, Rubric, Score
-from art_gym.wrappers.reward_terms import RewardMode
-from art_gym.wrappers.rubric_reward import RubricReward
+from art_gym.wrappers.rubric_reward import RewardMode, RubricReward
 from tests.art_gym.toys import CounterEnv, EchoEnv
 from tests.wrappers.judge_doubles import FailsOn
 
