@@ -236,6 +236,7 @@ class _Bucket:
 
     sequences: list[TokenSequence]
     cache: Any
+    """``None`` if the model returns none."""
 
 
 class RecomputeDecoder:
@@ -256,13 +257,22 @@ class RecomputeDecoder:
                 self._open(group[first : first + self._max_rows])
 
     def step(self, sequences: Sequence[TokenSequence]) -> None:
-        """Extend all by one token, bucket by bucket; a finished member is computed along until all finish."""
+        """Extend all by one token, bucket by bucket; a finished member is computed along until all finish.
+
+        A model without such a cache reads the whole contexts again.
+        """
         wanted = set(sequences)
         for bucket in dict.fromkeys(self._buckets[s] for s in sequences):
             members = enumerate(bucket.sequences)
             running = [row for row, s in members if s in wanted and self._buckets.get(s) is bucket]
-            logits = self._next_logits(bucket)[torch.tensor(running, device=self._model.device)]
-            self._model.sample_into([bucket.sequences[row] for row in running], logits)
+            some = [bucket.sequences[row] for row in running]
+            if bucket.cache is None:
+                self.start(some)
+                continue
+            device = self._model.device
+            last = torch.tensor([[s.tokens[-1]] for s in bucket.sequences], device=device)
+            logits, _ = self._model(input_ids=last, use_cache=True, **{CACHE_NAME: bucket.cache})
+            self._model.sample_into(some, logits[torch.tensor(running, device=device)])
 
     def free(self, sequence: TokenSequence) -> None:
         """Forget the sequence's bucket."""
@@ -275,14 +285,3 @@ class RecomputeDecoder:
         for sequence in sequences:
             self._buckets[sequence] = bucket
         self._model.sample_into(sequences, logits)
-
-    def _next_logits(self, bucket: _Bucket) -> Tensor:
-        device = self._model.device
-        if bucket.cache is not None:
-            last = torch.tensor([[s.tokens[-1]] for s in bucket.sequences], device=device)
-            logits, _ = self._model(input_ids=last, use_cache=True, **{CACHE_NAME: bucket.cache})
-            return logits
-        longest = max(len(s.tokens) for s in bucket.sequences)
-        tokens = [s.tokens + s.tokens[-1:] * (longest - len(s.tokens)) for s in bucket.sequences]
-        logits, _ = self._model(input_ids=torch.tensor(tokens, device=device))
-        return logits

@@ -5,7 +5,7 @@ import pytest
 import torch
 from peft import LoraConfig
 
-from art_trainer.inference import slot_decoder
+from art_trainer.inference import generation, slot_decoder
 from art_trainer.inference.generation import RecomputeDecoder, common_prefix_length
 from art_trainer.inference.kv_cache import SlotCache
 from art_trainer.inference.policy import Conversation
@@ -61,6 +61,15 @@ def test_logprobs_are_those_of_a_plain_forward_pass(family, max_batch, temperatu
         assert policy._decoder.shares
         assert (0 < max(shared) <= 8) == (share_from == 1)
         assert all(prompt is None for prompt in policy._decoder._prompts)
+
+
+def test_without_a_cache_of_keys_replies_go_on_beside_longer_contexts(monkeypatch):
+    monkeypatch.setattr(SlotDecoder, "serves", lambda model: False)
+    monkeypatch.setattr(generation, "CACHE_NAME", "state")  # as of RWKV and Mamba
+    # Most replies are short: while the others go on, the next turn of these has begun.
+    policy = make_policy(stops=range(0, 256, 4), sampling={"max_new_tokens": 20})
+    assert isinstance(policy._decoder, RecomputeDecoder)
+    assert largest_error(policy.model, played(policy, seeds=2, turns=2)) < 1e-5
 
 
 @pytest.mark.parametrize("family", WINDOWED)
