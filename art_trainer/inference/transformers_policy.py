@@ -234,7 +234,8 @@ class TransformersPolicy(TrainablePolicy):
 
     def _ended(self) -> list[tuple[Conversation, Reply]]:
         """Return the replies that have ended; the others go on."""
-        replies = [(c, self._reply_if_ended(c, self.stop_token_ids)) for c in self._running]
+        stops = self.stop_token_ids  # once: to find them takes as long as to look at a hundred replies
+        replies = [(c, self._reply_if_ended(c, stops)) for c in self._running]
         self._running = [c for c, reply in replies if reply is None]
         return [(c, reply) for c, reply in replies if reply is not None]
 
