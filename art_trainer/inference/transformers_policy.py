@@ -159,7 +159,6 @@ class TransformersPolicy(TrainablePolicy):
         When memory runs out, half of the conversations wait, and what was computed is computed again.
 
         Raises:
-            RuntimeError: If conversations wait for a row and every row is held by one that was not submitted.
             DeviceMemoryError: If there is no room for one conversation.
         """
         if self._ready:
@@ -209,15 +208,19 @@ class TransformersPolicy(TrainablePolicy):
             self._decoder = RecomputeDecoder(self.model, self._sampling, max_rows=self.max_batch)
 
     def _seat_waiting(self) -> None:
+        full = len(self._seated) >= self.max_batch
+        if self._waiting and full and not self._pending and not self._running:
+            # Every row is held by a conversation that was not submitted again; its context is read anew then.
+            self._free_rows()
         while self._waiting and len(self._seated) < self.max_batch:
             conversation = self._waiting.popleft()
             self._seated.add(conversation)
             self._pending.append(conversation)
-        if self._waiting and not self._pending and not self._running:
-            raise RuntimeError(
-                f"{len(self._waiting)} conversations wait for one of {self.max_batch} rows, all held by "
-                "conversations that were not submitted again; submit or release them, or raise max_batch"
-            )
+
+    def _free_rows(self) -> None:
+        for conversation in self._seated:
+            self._decoder.free(conversation.state.sequence)
+        self._seated.clear()
 
     def _sample_replies(self, done: list[tuple[Conversation, Reply]]) -> None:
         """Sample for all that were submitted, and hand in replies, until most have theirs."""
@@ -247,9 +250,7 @@ class TransformersPolicy(TrainablePolicy):
             f"{self.max_batch} from now on. Replies are the same up to rounding."
         )
         _log.warning("%s", self.halved[-1])
-        for conversation in self._seated:
-            self._decoder.free(conversation.state.sequence)
-        self._seated.clear()
+        self._free_rows()
         ended = self._ended()
         self._waiting.extendleft(reversed(self._running + self._pending))
         self._running, self._pending = [], []

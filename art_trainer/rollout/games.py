@@ -304,12 +304,10 @@ def _release(play: _Game) -> dict[str, tuple[TokenHistory, ...]]:
 
 
 def _room(policies: Mapping[str, Policy]) -> int:
-    """Return how many games the policies can hold: a waiting seat keeps its row of the batch."""
+    """Return how many games the policies can hold: a waiting seat keeps its row of the batch, if it can."""
     rooms = [DEFAULT_MAX_CONCURRENT]
     for policy in {id(policy): policy for policy in policies.values()}.values():
         held = getattr(policy, "max_batch", None)
         if held is not None:
             rooms.append(held // sum(other is policy for other in policies.values()))
-    if min(rooms) < 1:
-        raise ValueError("max_batch of a policy is below the number of seats it plays: it holds no game")
-    return min(rooms)
+    return max(min(rooms), 1)

@@ -234,13 +234,20 @@ def test_a_released_conversation_is_forgotten_wherever_it_was():
     policy.submit(second)
     ((answered, _),) = policy.collect()
     assert answered is first
-    with pytest.raises(RuntimeError, match="1 conversations wait for one of 1 rows"):
-        policy.collect()
     assert len(policy.release(first)) == 1
     assert policy.release(second) == ()
     assert policy.release(second) == ()
     assert policy.collect() == []
     assert policy._decoder._owners == []
+
+
+@pytest.mark.parametrize("max_batch", [1, 3])
+def test_conversations_wait_for_no_row_of_one_that_is_not_submitted(max_batch):
+    # With threads the policy is asked while the environments of all that have a row are stepped.
+    policy = make_policy(max_batch=max_batch)
+    episodes = played(policy, 2, 2, env_threads=1)
+    assert [e.turns for e in episodes] == [e.turns for e in played(make_policy(), 2, 2)]
+    assert largest_error(policy.model, episodes) < 1e-5
 
 
 def test_from_pretrained_reads_a_folder_and_adds_an_adapter(tmp_path):
