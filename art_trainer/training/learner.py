@@ -268,8 +268,8 @@ class Learner:
                 rows = [_corrected(row, own, theirs, config) for row, own, theirs in columns]
                 metrics = correction_metrics(rows, logprobs, reported)
         if config.beta:
-            switched_off = self.model.disable_adapter() if self.reference is None else nullcontext()  # type: ignore[operator]
-            with switched_off:
+            trained: Any = self.model if self._sharded is None else self._sharded.model
+            with trained.disable_adapter() if self.reference is None else nullcontext():
                 logprobs = self._logprobs(self._reference_scorer, rows)
             rows = [replace(row, reference_logprobs=x) for row, x in zip(rows, logprobs, strict=True)]
         fresh = iter(rows)

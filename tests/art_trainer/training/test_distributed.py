@@ -54,6 +54,7 @@ UPDATES: dict[str, dict[str, Any]] = {
     "fsdp2-bfloat16": {"dtype": "bfloat16", "config": FSDP},
     "bfloat16": {"dtype": "bfloat16"},
     "fsdp2-bfloat16-lora": {"dtype": "bfloat16", "lora": True, "config": FSDP},
+    "fsdp2-lora": {"lora": True, "config": {**FSDP, "beta": 0.1}},
     "fsdp2-ppo": {"config": {"sharding": "fsdp2", "advantage_estimator": "gae"}},
 }  # fmt: skip
 EVERY = {"save_steps": 1, "save_total_limit": None}
