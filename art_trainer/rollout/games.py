@@ -110,7 +110,7 @@ class _Seat:
     observation: str = ""
     task_id: str | None = None
     turns: list[Turn] = field(default_factory=list)
-    reply: str | None = None
+    reply: Reply | None = None
     """The last reply, if its outcome is not known yet."""
     full: bool = False
     """Whether its context is full."""
@@ -124,7 +124,8 @@ class _Seat:
             self.turns[-1] = paid_more(self.turns[-1], reward, info.get("score_terms", {}))
         if self.reply is None:
             return
-        self.turns.append(turn_of(self.reply, text_of(observation), reward, info))
+        cut = self.reply.stop == "length"
+        self.turns.append(turn_of(self.reply.text, text_of(observation), reward, info, cut=cut))
         self.reply = None
 
     def end(self, ending: Ending, info: Mapping[str, Any]) -> None:
@@ -253,7 +254,7 @@ class _GameRunner:
             seat.full = True
             self._go_on(play, lambda: play.game.step(""))
         else:
-            self._go_on(play, lambda: _step(play, seat, reply.text))
+            self._go_on(play, lambda: _step(play, seat, reply))
 
     def _break(self, play: _Game, ending: Ending, error: str) -> None:
         """End a game with a fault, for all seats."""
@@ -289,10 +290,10 @@ class _GameRunner:
                 self._on_episode(episode)
 
 
-def _step(play: _Game, mover: _Seat, text: str) -> None:
+def _step(play: _Game, mover: _Seat, reply: Reply) -> None:
     """Step the game with a seat's reply, whose outcome is known when the seat is asked again."""
-    play.game.step(text)
-    mover.reply = text
+    play.game.step(reply.text)
+    mover.reply = reply
 
 
 def _release(play: _Game) -> dict[str, tuple[TokenHistory, ...]]:

@@ -41,6 +41,7 @@ def test_tokens_and_logprobs_are_exactly_what_each_seat_saw_and_sampled() -> Non
                     end = policy.tokenizer.eos_token_id
                     said = [token for token in span.token_ids if token != end]
                     assert policy.format.decode(said) == turn.reply
+                    assert turn.cut == (span.token_ids[-1] != end)
                 sampled += len(history.logprobs)
     assert sampled > 100
     played = [episode for game in games for episode in game.values() if episode.turns]
