@@ -118,6 +118,15 @@ def test_wrong_seats_and_policies_are_named(
         SelfPlayTrainer(policies, Race, settings(tmp_path), **options)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"dynamic_sampling": True}, {"env_threads": 2}, {"load_best_model_at_end": True, "eval_steps": 1}],
+)
+def test_settings_that_games_do_not_use_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"{next(iter(changes))} is .*: self-play has none"):
+        SelfPlayTrainer(race_policy(), Race, settings(tmp_path, **changes))
+
+
 def test_games_are_found_by_their_id() -> None:
     assert game_maker(DUEL, board_size=3, target=64)().possible_agents == ["slider_0", "placer_1"]
     assert isinstance(game_maker("tests.art_gym.toy_games:toy/Race-v0", goal=7)(), Race)
