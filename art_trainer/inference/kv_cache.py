@@ -10,6 +10,7 @@ hold only what follows (:mod:`art_trainer.inference.cache_attention`).
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -128,7 +129,8 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
     def __init__(self, cache: SlotCache) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._cache = cache
+        # A cycle would keep the tables of a decoder that is no longer used until garbage is collected.
+        self._cache: SlotCache = weakref.proxy(cache)
         self.own = Table(cache.capacity)
         self.shared = Table(cache.shared_capacity)
 

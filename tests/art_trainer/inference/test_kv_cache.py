@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,6 +12,7 @@ import torch.nn.functional as F
 from art_trainer.inference import slot_decoder
 from art_trainer.inference.cache_attention import SharedPrefixes
 from art_trainer.inference.kv_cache import SlotCache
+from art_trainer.inference.sampling import SamplingParams
 from tests.art_trainer.inference.test_transformers_policy import (
     VOCABULARY,
     make_policy,
@@ -79,3 +83,15 @@ def test_other_attentions_keep_a_copy_in_each_row():
     policy = make_policy(model=model)
     assert not policy._decoder.shares
     assert largest_error(policy.model, played(policy, seeds=2)) < 1e-5
+
+
+def test_the_tables_of_another_sampling_are_freed_at_once():
+    policy = make_policy()
+    played(policy, 1, 2, 1)
+    cache = weakref.ref(policy._decoder._cache)
+    gc.disable()
+    try:
+        policy.sampling = SamplingParams(temperature=0.0)
+        assert cache() is None
+    finally:
+        gc.enable()
