@@ -124,9 +124,9 @@ class GRPOConfig:
     optim: Optim = "adamw"
     """``"adamw"``, or ``"adamw_8bit"``: moments of 8 bits, a quarter of the memory; needs
     bitsandbytes."""
-    adam_beta1: Fraction = 0.9
+    adam_beta1: BelowOne = 0.9
     """AdamW's decay of the mean gradient."""
-    adam_beta2: Fraction = 0.999
+    adam_beta2: BelowOne = 0.999
     """AdamW's decay of the mean squared gradient."""
     adam_epsilon: Amount = 1e-8
     """AdamW's term against division by zero."""
@@ -324,7 +324,7 @@ DISCOUNTED = ("reward_to_go", "gigpo", "gae")
 """Estimators that use when a reward came."""
 _USED_BY = {
     "gamma": DISCOUNTED,
-    "step_advantage_weight": ("gigpo",),
+    **dict.fromkeys(("step_advantage_weight", "step_states"), ("gigpo",)),
     **dict.fromkeys(("lam", "vf_coef", "cliprange_value", "value_learning_rate"), ("gae",)),
 }
 """The estimators that use a setting, if not all do."""

@@ -73,6 +73,8 @@ def test_values_are_read_as_yaml_writes_them(key: str, value: object, read: obje
         ),
         ({"gamma": 0.9}, "'group' does not use it: set advantage_estimator to 'reward_to_go'"),
         ({"step_advantage_weight": 0.5}, "'group' does not use it"),
+        ({"step_states": "observation"}, "'group' does not use it: set advantage_estimator to 'gigpo'"),
+        ({"adam_beta1": 1.0}, "adam_beta1 is 1.0: set a number from 0 to below 1"),
         ({"advantage_estimator": "gigpo", "scale_rewards": "batch"}, "'gigpo' compares within groups"),
         ({"advantage_estimator": "gae", "scale_rewards": "group"}, "scale_rewards"),
         ({"advantage_estimator": "gae", "dynamic_sampling": True}, "a group of equal rewards teaches too"),

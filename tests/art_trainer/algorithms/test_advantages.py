@@ -174,7 +174,7 @@ def test_equal_rewards_have_advantages_of_exactly_zero(
 ) -> None:
     if (scale, estimator) == ("batch", "gigpo"):
         return  # such a config is refused
-    settings = {"advantage_estimator": estimator, "scale_rewards": scale, "step_states": "observation"}
+    settings = {"advantage_estimator": estimator, "scale_rewards": scale}
     assert of_single_turns([[value] * size, [0.0, 1.0]], **settings)[0] == [0.0] * size
 
 
