@@ -486,7 +486,9 @@ class TrainerEnvs:
         Raises:
             ConfigError: If the environment has no such split.
         """
-        split = self._split(self._config.train_split, TRAIN)
+        env = self.pool.acquire()
+        self.pool.release(env)
+        split = choose_split(env, self._config.train_split, TRAIN)
         return None if split is None else {"split": split}
 
     def evaluate(self, *, episodes: int, seed: int) -> Evaluation:
@@ -494,7 +496,7 @@ class TrainerEnvs:
         return evaluate(
             self._policy,
             self._make_eval_env,
-            split=self._split(self._config.eval_split, EVALUATION),
+            split=self._eval_split,
             episodes=episodes,
             seed=seed,
             max_concurrent=self._config.max_concurrent,
@@ -504,10 +506,10 @@ class TrainerEnvs:
         """Close the environments; new ones are made when needed again."""
         self.pool.close()
 
-    def _split(self, wanted: str | None, usual: tuple[str, ...]) -> str | None:
-        env = self.pool.acquire()
-        self.pool.release(env)
-        return choose_split(env, wanted, usual)
+    @cached_property
+    def _eval_split(self) -> str | None:
+        with closing(self._make_eval_env()) as env:
+            return choose_split(env, self._config.eval_split, EVALUATION)
 
 
 def maker(env: EnvSource) -> MakeEnv:

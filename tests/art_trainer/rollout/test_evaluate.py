@@ -5,10 +5,12 @@ import gymnasium as gym
 import pytest
 
 from art_gym import Task, TaskSet, UnknownTaskError
+from art_trainer.config import GRPOConfig
 from art_trainer.inference.scripted_policy import ScriptedPolicy
 from art_trainer.rollout.evaluate import (
     EpisodeResult,
     Evaluation,
+    TrainerEnvs,
     compare,
     evaluate,
     evaluation_split,
@@ -57,6 +59,12 @@ def test_a_part_of_a_split_is_not_its_first_tasks_and_the_same_for_every_seed():
     ]
     assert parts[0] == parts[1] != ["test-0", "test-1", "test-2"]
     assert len(set(parts[0])) == 3
+
+
+def test_a_trainers_evaluation_has_the_splits_of_the_environment_it_plays():
+    evaluate_echo = TrainerEnvs(Bare, make_echo, ScriptedPolicy("random"), GRPOConfig(eval_split="train"))
+    assert evaluate_echo.training_options() is None
+    assert evaluate_echo.evaluate(episodes=2, seed=0).split == "train"
 
 
 def test_the_split_is_test_unless_another_is_asked_for_or_there_are_no_tasks():
