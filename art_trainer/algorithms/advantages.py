@@ -157,7 +157,6 @@ def generalized_advantages(
     *,
     gamma: float = 1.0,
     lam: float = 0.95,
-    last_value: float = 0.0,
 ) -> Array:
     r"""Return the advantage of each turn.
 
@@ -173,7 +172,6 @@ def generalized_advantages(
         values_T: The value of the state each turn was played in.
         gamma: How much a reward one turn later is worth.
         lam: λ, how much an error one turn later counts.
-        last_value: The value of the state after the last turn; 0 if the attempt is over.
 
     Raises:
         ValueError: If there are not as many values as rewards.
@@ -181,7 +179,7 @@ def generalized_advantages(
     if len(rewards_T) != len(values_T):
         raise ValueError(f"{len(rewards_T)} rewards need as many values, got {len(values_T)}")
     advantages = np.zeros(len(rewards_T))
-    after, value_after = 0.0, last_value
+    after = value_after = 0.0  # an attempt that is over is worth nothing more
     for turn in range(len(rewards_T) - 1, -1, -1):
         error = rewards_T[turn] + gamma * value_after - values_T[turn]
         after = advantages[turn] = error + gamma * lam * after
@@ -190,11 +188,7 @@ def generalized_advantages(
 
 
 def fill_gaps(
-    values_T: Sequence[float] | Array,
-    rewards_T: Sequence[float] | Array,
-    *,
-    gamma: float = 1.0,
-    last_value: float = 0.0,
+    values_T: Sequence[float] | Array, rewards_T: Sequence[float] | Array, *, gamma: float = 1.0
 ) -> Array:
     r"""Return the values with those that are not a number computed from the next turn.
 
@@ -204,7 +198,7 @@ def fill_gaps(
     its reward counts for the turns before it.
     """
     filled = np.array(values_T, dtype=np.float64)
-    after = last_value
+    after = 0.0
     for turn in range(len(filled) - 1, -1, -1):
         if np.isnan(filled[turn]):
             filled[turn] = rewards_T[turn] + gamma * after

@@ -271,7 +271,7 @@ def cache_bytes_per_token(model: nn.Module) -> int:
     return _count(states for layer in layers for states in (layer.keys, layer.values)) * _itemsize(model)
 
 
-def activation_bytes_per_token(model: nn.Module, *, recompute: bool = False, kernels: bool = False) -> float:
+def activation_bytes_per_token(model: nn.Module, *, recompute: bool = False) -> float:
     """Return what autograd keeps of one token of an empty model between forward and backward, in bytes.
 
     Counted, not derived: the tensors that a pass over a few tokens saves for its backward, each once, without
