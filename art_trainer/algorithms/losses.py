@@ -225,18 +225,6 @@ def clipped_surrogate(
     return -torch.minimum(bounded * advantages, clipped * advantages)
 
 
-def clipped_tokens(
-    ratio: Tensor,
-    advantages: Tensor,
-    epsilon: float = 0.2,
-    epsilon_high: float = 0.28,
-    delta: float | None = None,
-) -> Tensor:
-    """Return for each token whether :func:`clipped_surrogate` removed its gradient; same arguments."""
-    clipped = ((ratio < 1 - epsilon) & (advantages < 0)) | ((ratio > 1 + epsilon_high) & (advantages > 0))
-    return clipped if delta is None else clipped | ((ratio > delta) & (advantages < 0))
-
-
 def cispo_surrogate(ratio: Tensor, logprobs: Tensor, advantages: Tensor, epsilon_high: float) -> Tensor:
     r"""Return each token's CISPO loss: the weight is clipped, and no token loses its gradient.
 
@@ -267,7 +255,10 @@ def surrogate(
         cut = (ratio.detach() > epsilon_high) & (advantages != 0)
         return cispo_surrogate(ratio, logprobs, advantages, epsilon_high), cut
     own = token_gradients(ratio, logprobs)
-    cut = clipped_tokens(ratio.detach(), advantages, epsilon, epsilon_high, delta)
+    fixed = ratio.detach()
+    cut = ((fixed < 1 - epsilon) & (advantages < 0)) | ((fixed > 1 + epsilon_high) & (advantages > 0))
+    if delta is not None:
+        cut |= (fixed > delta) & (advantages < 0)
     return clipped_surrogate(own, advantages, epsilon, epsilon_high, delta), cut
 
 
