@@ -21,7 +21,7 @@ import copy
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -48,12 +48,8 @@ from art_trainer.types import Group
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingSample:
-    """The rows of one episode of a kept group, and how many tokens of them are trained on."""
-
-    rows: tuple[TokenRow, ...]
-    tokens: int
+Sample = tuple[TokenRow, ...]
+"""The rows of one episode of a kept group."""
 
 
 def build_training_samples(
@@ -61,7 +57,7 @@ def build_training_samples(
     config: GRPOConfig,
     critic: Critic | None = None,
     estimates: ValueEstimates | None = None,
-) -> list[list[TrainingSample]]:
+) -> list[list[Sample]]:
     """Return the attempts to train on, by group; rows have their group's index and no weight yet."""
     kept = []
     estimated = estimate(whole, config, None if estimates is None else estimates.values)
@@ -78,10 +74,15 @@ def build_training_samples(
                 if critic is not None and estimates is not None:
                     row = critic.with_targets(row, history, estimates, index, member)
                 rows.append(row)
-            members.append(TrainingSample(tuple(rows), sum(row.targets.size for row in rows)))
-        if any(sample.tokens for sample in members):
+            members.append(tuple(rows))
+        if any(map(_tokens, members)):
             kept.append(members)
     return kept
+
+
+def _tokens(sample: Sample) -> int:
+    """Return how many tokens of an episode are trained on."""
+    return sum(row.targets.size for row in sample)
 
 
 class Learner:
@@ -185,7 +186,7 @@ class Learner:
             build_training_samples(whole, config, self.critic, estimates)
         )
         steps = min(config.steps_per_generation, len(kept))
-        batch_tokens = sum(attempt.tokens for members in kept for attempt in members) / max(steps, 1)
+        batch_tokens = sum(_tokens(sample) for members in kept for sample in members) / max(steps, 1)
         totals = UpdateTotals()
         for _ in range(config.num_iterations if kept else 0):
             for part in np.array_split(self.rng.permutation(len(kept)), steps):
@@ -241,9 +242,7 @@ class Learner:
             lambda rows: self._numbers(self._scorer, rows, lambda batch: head(self._scorer.hidden(batch))),
         )
 
-    def _add_logprob_columns(
-        self, groups: list[list[TrainingSample]]
-    ) -> tuple[list[list[TrainingSample]], dict[str, float]]:
+    def _add_logprob_columns(self, groups: list[list[Sample]]) -> tuple[list[list[Sample]], dict[str, float]]:
         """Add the columns that take a pass of their own: the reference's log-probs, and the old ones again.
 
         Once, before the first optimizer step: later passes meet the policy that sampled, not a newer one.
@@ -252,7 +251,7 @@ class Learner:
             The groups, and metrics of the sampler if it is compared with the learner.
         """
         config = self.config
-        rows = [row for members in groups for attempt in members for row in attempt.rows]
+        rows = [row for members in groups for sample in members for row in sample]
         metrics: dict[str, float] = {}
         if config.filters_sampling or config.importance_sampling_correction:
             reported = [row.old_logprobs for row in rows]
@@ -273,18 +272,14 @@ class Learner:
                 logprobs = self._logprobs(self._reference_scorer, rows)
             rows = [replace(row, reference_logprobs=x) for row, x in zip(rows, logprobs, strict=True)]
         fresh = iter(rows)
-        groups = [
-            [replace(attempt, rows=tuple(next(fresh) for _ in attempt.rows)) for attempt in members]
-            for members in groups
-        ]
-        return groups, metrics
+        return [[tuple(next(fresh) for _ in sample) for sample in members] for members in groups], metrics
 
     def _optimizer_step(
-        self, groups: Sequence[list[TrainingSample]], batch_tokens: float, totals: UpdateTotals
+        self, groups: Sequence[list[Sample]], batch_tokens: float, totals: UpdateTotals
     ) -> None:
         """Take one optimizer step on these groups."""
         samples = [sample for members in groups for sample in members]
-        lengths = torch.tensor([sample.tokens for sample in samples])
+        lengths = torch.tensor([_tokens(sample) for sample in samples])
         weights = token_weights(
             lengths,
             self.config.loss_type,
@@ -294,7 +289,7 @@ class Learner:
         rows = [
             replace(row, weight=weight)
             for sample, weight in zip(samples, weights, strict=True)
-            for row in sample.rows
+            for row in sample
         ]
         loss = self._backward(rows, int(lengths.sum()), totals)
         if self._sharded is None:

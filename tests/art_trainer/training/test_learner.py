@@ -53,7 +53,7 @@ def test_truncated_episodes_can_be_left_out_of_the_loss_but_not_of_the_baseline(
     first, second, third = with_rewards(group, [0.0, 0.0, 3.0]).episodes
     cut = Group((replace(first, ending=Ending.TRUNCATED), second, third))
     (members,) = build_training_samples([cut], config(mask_truncated_completions=True))
-    assert [sample.rows[0].advantages[0] for sample in members] == [-1.0, 2.0]
+    assert [sample[0].advantages[0] for sample in members] == [-1.0, 2.0]
 
 
 @pytest.mark.parametrize(
