@@ -95,7 +95,8 @@ class SharedPrefixes:
         # Query heads of one key head become further queries, [B, K, R * Q, D], so keys are never repeated.
         asked = query.reshape(rows, key_heads, -1, dim)
         each = asked.shape[2]
-        own, own_sum = _flash(asked, key, value, attn_mask=_repeated(mask, each // queries), scale=scale)
+        mask = mask if each == queries else mask.repeat(1, 1, each // queries, 1)
+        own, own_sum = _flash(asked, key, value, attn_mask=mask, scale=scale)
         table = self._cache.slots[module.layer_idx].shared
         if queries > 1:
             shared, shared_sum = self._attend_by_parts(table, asked, scale)
@@ -256,10 +257,6 @@ def _attend_table(
     )
     runs = replace(runs, keys=rows * (heads * positions))
     return attend_runs(asked, keys, values, runs, causal=causal, scale=scale)
-
-
-def _repeated(mask: Tensor, times: int) -> Tensor:
-    return mask if times == 1 else mask.repeat(1, 1, times, 1)
 
 
 def _dispatch(

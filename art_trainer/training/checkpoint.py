@@ -69,26 +69,17 @@ def write_checkpoint(
     path = Path(path)
     optimizer = learner.full_optimizer()
     if learner.processes.is_main:
-        _write(path, learner, tokenizer, optimizer, {"learner": learner.state(), **(state or {})})
+        with _replacing(path) as partial:
+            _write_model(learner.model, tokenizer, partial / "model")
+            save_file(optimizer_tensors(learner.model, optimizer), partial / _OPTIMIZER)
+            if learner.reference is not None:
+                save_file(unshared_state_dict(learner.reference), partial / _REFERENCE)
+            if learner.critic is not None:
+                save_file(learner.critic.tensors(), partial / _CRITIC)
+            whole = {"format": FORMAT, "learner": learner.state(), **(state or {})}
+            (partial / "state.json").write_text(json.dumps(whole), encoding="utf-8")
     learner.processes.gather(None)
     return path
-
-
-def _write(
-    path: Path,
-    learner: Learner,
-    tokenizer: Any,
-    optimizer: torch.optim.Optimizer,
-    state: Mapping[str, Any],
-) -> None:
-    with _replacing(path) as partial:
-        _write_model(learner.model, tokenizer, partial / "model")
-        save_file(optimizer_tensors(learner.model, optimizer), partial / _OPTIMIZER)
-        if learner.reference is not None:
-            save_file(unshared_state_dict(learner.reference), partial / _REFERENCE)
-        if learner.critic is not None:
-            save_file(learner.critic.tensors(), partial / _CRITIC)
-        (partial / "state.json").write_text(json.dumps({"format": FORMAT, **state}), encoding="utf-8")
 
 
 def write_warm_start(path: Path, model: Any, tokenizer: Any, rounds: int) -> None:
