@@ -87,7 +87,7 @@ class GRPOConfig:
     max_completion_length: Count = 512
     """Largest number of tokens in one reply. (TRL bounds the whole episode, observations included.)"""
     max_concurrent: Count | None = None
-    """Largest number of episodes played at the same time; ``None``: as many as the policy's batch takes."""
+    """Largest number of episodes played at the same time; ``None``: 256."""
     env_threads: Whole = 0
     """Threads that step environments while the policy samples for other episodes; 0: no threads. It helps if
     environments wait for something; they must allow steps from any thread."""

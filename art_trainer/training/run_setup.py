@@ -130,10 +130,11 @@ def local_policy(
 
 def model_options(run: RunSettings) -> ModelOptions:
     """How a run's model is loaded; a ConfigError for settings that contradict each other."""
-    if run.model == SCRATCH and (run.lora is not None or run.load_in_4bit):
-        raise ConfigError(
-            "lora is set, but a scratch model's weights are random and not worth freezing: leave it out"
-        )
+    for name in ("lora", "load_in_4bit"):
+        if run.model == SCRATCH and getattr(run, name):
+            raise ConfigError(
+                f"{name} is set, but a scratch model's weights are random, not worth freezing: leave it out"
+            )
     return ModelOptions(run.dtype, run.lora, run.load_in_4bit, run.gradient_checkpointing, run.device)
 
 
