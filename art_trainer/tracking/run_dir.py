@@ -311,7 +311,9 @@ def write_text(file: Path, text: str) -> None:
 
 
 def _append(file: Path, record: Mapping[str, Any]) -> None:
-    with file.open("a", encoding="utf-8") as stream:
+    file.touch(0o600)
+    # A lone surrogate in an environment's error must not stop the run.
+    with file.open("a", encoding="utf-8", errors="backslashreplace") as stream:
         stream.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 

@@ -143,7 +143,7 @@ def run_written(folder: Path, steps: range) -> RunFolder:
     run.begin(CONFIG, steps.start - 1)
     for step in steps:
         run.write_metrics({"step": float(step), "loss": 0.1})
-        run.write_warning(RunWarning(step, "kl", 0.5, 0.1, f"step {step}: so weit – zu weit"))
+        run.write_warning(RunWarning(step, "kl", 0.5, 0.1, f"step {step}: so weit – zu weit \udcff"))
         run.write_episodes(step, [made_group(step)], None, [made_group(50 + step)])
     run.sync()
     return run
@@ -152,13 +152,14 @@ def run_written(folder: Path, steps: range) -> RunFolder:
 def test_a_resumed_run_drops_what_it_repeats(tmp_path: Path) -> None:
     run = run_written(tmp_path / "run", range(1, 5))
     for file in (run.metrics_file, run.warnings_file):
+        assert file.stat().st_mode & 0o077 == 0, "for its owner alone"
         with file.open("a") as stream:
             stream.write('{"step": 2, "lo')  # a killed run's last line
     run_written(tmp_path / "run", range(3, 4))
     for file in (run.metrics_file, run.warnings_file):
         lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
         assert [line["step"] for line in lines] == [1, 2, 3]
-    assert (lines[0]["kind"], lines[0]["message"]) == ("warning", "step 1: so weit – zu weit")
+    assert (lines[0]["kind"], lines[0]["message"]) == ("warning", "step 1: so weit – zu weit \udcff")
     assert [record.step for record in iter_steps(run.path)] == [1, 2, 3]
     (settings,) = recorded_settings(run.path)
     assert settings == {"seed": 1}
