@@ -125,11 +125,17 @@ def default_env() -> str:
 
 
 def env_of_policies(policies: Iterable[str]) -> tuple[str, dict[str, Any]]:
-    """The environment, with its arguments, of the first policy that is a run's folder; else the default."""
-    for name in policies:
-        folder = RunFolder(Path(name))
+    """The environment and its arguments of the first policy that is a run or a checkpoint; else the default.
+
+    Raises:
+        ConfigError: If the settings of that run name no environment.
+    """
+    for path in map(Path, policies):
+        folder = RunFolder(path.resolve().parents[1] if (path / "manifest.json").exists() else path)
         if folder.settings_file.is_file():
             saved = folder.settings()
+            if not saved.get("env"):
+                raise ConfigError(f"{folder.settings_file} names no environment: give --env")
             return str(saved["env"]), dict(saved.get("env_args") or {})
     return default_env(), {}
 

@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 
 from art_trainer.cli.eval import stop_at_faults
 from art_trainer.cli.main import user_error
+from art_trainer.cli.run_config import env_of_policies
 from art_trainer.cli.training_run import hint_at_success
 from art_trainer.errors import ConfigError, EvaluationFailedError, StalledError
 from art_trainer.tracking import run_dir
@@ -152,3 +153,18 @@ def test_a_run_in_which_nothing_succeeds_asks_where_success_comes_from(success, 
     with caplog.at_level("INFO"):
         hint_at_success([("before", Mock(results=results))], [{"success": 0.0}])
     assert ("Outcome(success=True)" in caplog.text) == told
+
+
+def test_the_environment_of_a_policy_is_that_of_its_run_or_of_its_checkpoints_run(tmp_path, monkeypatch):
+    checkpoint = tmp_path / "run/checkpoints/step-000005"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "manifest.json").write_text("{}")
+    settings = tmp_path / "run/run.yaml"
+    settings.write_text("env: toy/Echo-v0\nenv_args: {words: 2}")
+    monkeypatch.chdir(checkpoint)
+    for policy in (str(tmp_path / "run"), str(checkpoint), "."):
+        assert env_of_policies(["random", policy]) == ("toy/Echo-v0", {"words": 2})
+    for text in ("max_steps: 3", "env: ''\ntasks: tasks.jsonl"):
+        settings.write_text(text)
+        with pytest.raises(ConfigError, match="names no environment: give --env"):
+            env_of_policies([str(tmp_path / "run")])
