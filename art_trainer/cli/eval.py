@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from art_gym.terminal import visible
 from art_trainer.cli import options as flags
@@ -178,7 +179,7 @@ def evaluate_policies(
     if not rows:
         raise failures[0]
     for one_failure in failures:
-        console.print(visible(str(one_failure)), markup=False, style="red", soft_wrap=True)
+        console.print(Text(visible(str(one_failure)), "red"), soft_wrap=True)
     return rows
 
 
@@ -205,7 +206,7 @@ def print_faults(rows: Rows, console: Console) -> None:
         if faults:
             count = f"{len(faults)} of {len(evaluation.results)} episodes"
             told = visible(f"{name}: a fault ended {count}, which do not count. The first: {faults[0]}")
-            console.print(told, markup=False, style="red", soft_wrap=True)
+            console.print(Text(told, "red"), soft_wrap=True)
 
 
 def print_results(rows: Rows, console: Console, *, compare: bool, by: str | None) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from art_gym.errors import did_you_mean
 from art_gym.terminal import visible
@@ -121,7 +122,7 @@ def judge_eval(
         record |= {"judges": [evaluation.to_json() for evaluation in evaluations]}
         write_text(json_, json.dumps(record, ensure_ascii=False, indent=1))
     for one_failure in failures:
-        console.print(visible(str(one_failure)), markup=False, style="red", soft_wrap=True)
+        console.print(Text(visible(str(one_failure)), "red"), soft_wrap=True)
     if failures:
         raise typer.Exit(1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 from importlib import import_module
@@ -17,6 +18,7 @@ if _missing := [name for name in ("typer", "rich", "yaml", "torch") if find_spec
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 from rich.console import Console
+from rich.text import Text
 
 from art_gym.errors import ArtGymError
 from art_gym.terminal import visible
@@ -37,6 +39,9 @@ def main(arguments: list[str] | None = None) -> None:
 
     The exit code of an error is 2 if it would happen again, 1 if it might not, such as a full disk.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # an encoding without ▁ or – must not stop a run
     try:
         app(args=arguments, prog_name="art-trainer")
     except KeyboardInterrupt:
@@ -47,9 +52,7 @@ def main(arguments: list[str] | None = None) -> None:
         if found is None:
             raise
         message, code = found
-        Console(stderr=True).print(
-            visible(f"art-trainer: {message}"), markup=False, highlight=False, soft_wrap=True
-        )
+        Console(stderr=True).print(Text(visible(f"art-trainer: {message}")), soft_wrap=True)
         sys.exit(code)
 
 

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from art_gym.cli.common import Version
 from art_gym.terminal import visible
@@ -44,11 +45,9 @@ class ConsoleHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one record."""
-        style = "yellow" if record.levelno >= logging.WARNING else None
+        style = "yellow" if record.levelno >= logging.WARNING else ""
         # A new console each time: it finds the stream that is standard output now.
-        Console().print(
-            visible(self.format(record)), style=style, markup=False, highlight=False, soft_wrap=True
-        )
+        Console().print(Text(visible(self.format(record)), style), soft_wrap=True)
 
 
 def show_logs(level: int = logging.INFO) -> None:

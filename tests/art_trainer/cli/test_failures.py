@@ -1,8 +1,10 @@
 """Failures fail: one line, an exit code that is not 0, and before the work where that can be known before."""
 
 import errno
+import io
 import json
 import os
+import sys
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -13,7 +15,7 @@ from openai import OpenAI
 from safetensors import SafetensorError
 
 from art_trainer.cli.eval import stop_at_faults
-from art_trainer.cli.main import user_error
+from art_trainer.cli.main import main, user_error
 from art_trainer.cli.run_config import env_of_policies
 from art_trainer.cli.training_run import hint_at_success
 from art_trainer.errors import ConfigError, EvaluationFailedError, StalledError
@@ -168,3 +170,12 @@ def test_the_environment_of_a_policy_is_that_of_its_run_or_of_its_checkpoints_ru
         settings.write_text(text)
         with pytest.raises(ConfigError, match="names no environment: give --env"):
             env_of_policies([str(tmp_path / "run")])
+
+
+def test_a_message_is_printed_as_it_is_and_in_any_encoding(monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(), "ascii")
+    monkeypatch.setattr(sys, "stderr", stream)
+    with pytest.raises(SystemExit):
+        main(["train", "--config", "openai:x: – [bold]"])
+    stream.flush()
+    assert b"openai:x: ? [bold]" in stream.buffer.getvalue()
