@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import gymnasium as gym
+import typer
 from rich.console import Console
 
 from art_gym.cli.play import PrintEpisode
@@ -59,10 +60,12 @@ def play(
 def watch(
     policy: Policy, make_env: Callable[[], gym.Env[str, str]], start: EpisodeSpec, console: Console
 ) -> None:
-    """Let a policy play one episode, and print it."""
+    """Let a policy play one episode, and print it; exit code 1 if a fault ended it."""
     from art_trainer.rollout.episodes import rollout_episodes
 
     env = PrintEpisode(make_env(), console, show_replies=True)
     (episode,) = rollout_episodes(policy, lambda: env, [start])
     for line in fault_lines(episode):
         console.print(line, soft_wrap=True)
+    if episode.failed:
+        raise typer.Exit(1)

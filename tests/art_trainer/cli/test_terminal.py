@@ -4,6 +4,7 @@ import io
 from types import SimpleNamespace
 
 import pytest
+import typer
 from rich.console import Console
 
 from art_trainer.cli import console as module
@@ -91,5 +92,7 @@ def console():
 
 def test_a_fault_is_shown(console):
     spec = EpisodeSpec(0, {"task": "test-1"})
-    watch(ScriptedPolicy("scripted"), lambda: Echo(fragile=True), spec, console)
+    with pytest.raises(typer.Exit) as ended:
+        watch(ScriptedPolicy("scripted"), lambda: Echo(fragile=True), spec, console)
+    assert ended.value.exit_code == 1
     assert "(env_error): RuntimeError: out of paint" in console.file.getvalue()
