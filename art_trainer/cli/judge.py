@@ -96,6 +96,7 @@ def judge_eval(
         if make_env is None:
             assert episodes is not None
             played = recorded_groups(episodes, groups)
+            env = played[0].group.episodes[0].env_id
         else:
             players = _players(env, make_env, policies, noise)
             starts = mixed_starts(make_env, groups=groups, split=split, seed=seed)
@@ -117,9 +118,10 @@ def judge_eval(
         raise failures[0]
     print_judges(evaluations, len(played) - len(whole), console)
     if json_ is not None:
-        record: dict[str, Any] = {"env": env, "env_args": dict(env_args), "split": split, "size": size}
-        record |= {"noise": noise, "seed": seed, "recorded": None if episodes is None else str(episodes)}
-        record |= {"judges": [evaluation.to_json() for evaluation in evaluations]}
+        record: dict[str, Any] = {"env": env, "recorded": None if episodes is None else str(episodes)}
+        if episodes is None:
+            record |= {"env_args": dict(env_args), "split": split, "size": size, "noise": noise, "seed": seed}
+        record["judges"] = [evaluation.to_json() for evaluation in evaluations]
         write_text(json_, json.dumps(record, ensure_ascii=False, indent=1))
     for one_failure in failures:
         console.print(Text(visible(str(one_failure)), "red"), soft_wrap=True)

@@ -60,7 +60,9 @@ def test_recorded_episodes_are_judged_in_place_of_played_ones(judge_eval, tmp_pa
     judge_eval("--judge", "rubric", "--episodes", "run", "--groups", 3, "--json", "f")
     data = json.loads((tmp_path / "f").read_text())
     (judge,) = data["judges"]
-    assert data["recorded"] == "run"
+    assert {name: data[name] for name in data if name != "judges"} == {
+        "env": groups[0].group.episodes[0].env_id, "recorded": "run",
+    }  # fmt: skip
     rewards = [pytest.approx(one.group.rewards) for one in groups[:3]]
     assert [group["rewards"] for group in judge["groups"]] == rewards
     assert judge["groups"][0]["players"] == ["step-000007"] * 4
