@@ -36,8 +36,10 @@ def runs(folder: Path = Path("runs")) -> None:
     headings = ["run", "model", "state", "reward by step"], ["step", "before", "after"]
     table = make_table(None, *headings)
     for path in sorted(found, key=lambda one: one.stat().st_mtime):
-        facts, run = run_reader(path).summary(), RunFolder(path)
-        rewards = [float(row["reward"]) for row in run.metrics().records if row.get("reward") is not None]
+        reader, run = run_reader(path), RunFolder(path)
+        columns = reader.metrics(None)["columns"]  # the whole file: a summary knows of a stall then
+        rewards = [one for one in columns.get("reward", ()) if one is not None]
+        facts = reader.summary()
         state = facts["state"]
         if facts["seconds_left"] is not None:
             state += f", {duration(facts['seconds_left'])} left"

@@ -18,6 +18,8 @@ def test_each_run_has_a_line(
     done = DashRun(tmp_path / "runs" / "done", max_steps=2)
     for step in (1, 2):
         done.step(step)
+    with done.log.metrics_file.open("a") as stream:
+        stream.write('{"reward": "damaged"}\n')
     done.evaluate(BEFORE, 5)
     done.evaluate(AFTER, 15)
     DashRun(tmp_path / "runs" / "begun").evaluate(BEFORE, 10)
