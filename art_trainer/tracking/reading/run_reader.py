@@ -101,18 +101,10 @@ class RunReader:
     def metrics(self, after: str | None) -> dict[str, Any]:
         """The rows after a cursor, see :class:`~art_trainer.tracking.reading.tail_reader.MetricTable`."""
         with self._lock:
-            self._read_metrics()
+            if not self.read_whole:
+                self.read_whole, self._metrics = True, MetricTable(self._folder.metrics_file)
+            self._update(self._read(self._folder.settings_file, self._folder.settings))
             return self._metrics.after(after)
-
-    def read(self) -> None:
-        """Read all metrics, as :meth:`metrics` does."""
-        with self._lock:
-            self._read_metrics()
-
-    def _read_metrics(self) -> None:
-        if not self.read_whole:
-            self.read_whole, self._metrics = True, MetricTable(self._folder.metrics_file)
-        self._update(self._read(self._folder.settings_file, self._folder.settings))
 
     def events(self) -> list[dict[str, Any]]:
         """The newest warnings, the oldest first."""
@@ -263,7 +255,7 @@ class RunsSource:
         """Read a run whose metrics no page has asked for, so that in time all summaries are complete."""
         reader = next((run for run in list(self._runs.values()) if not run.read_whole), None)
         if reader is not None:
-            reader.read()
+            reader.metrics(None)
 
     def ending(self) -> dict[str, Any]:
         """All that the overview shows, read anew: for pages whose server ends with its run."""
