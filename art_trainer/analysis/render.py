@@ -247,17 +247,12 @@ def usage_summary(usage: Mapping[str, float]) -> str:
         if usage.get(name)
     ]
     tokens = f"Tokens: {', '.join(parts) or 'none on record'}."
-    return f"{tokens} {cost_summary(usage)}".strip()
-
-
-def cost_summary(cost: Mapping[str, float]) -> str:
-    """What a run took, in a sentence; empty if that is not known."""
-    if "seconds" not in cost:
-        return ""
-    parts = [duration(cost["seconds"]), f"{cost['cpu_seconds']:,.0f} CPU-seconds"]
-    parts += [f"{cost['gpu_seconds']:,.0f} GPU-seconds"] if cost["gpu_seconds"] else []
-    parts += [f"price {short(cost['price'])}"] if "price" in cost else []
-    return f"Cost: {', '.join(parts)}."
+    if "seconds" not in usage:
+        return tokens
+    spent = [duration(usage["seconds"]), f"{usage['cpu_seconds']:,.0f} CPU-seconds"]
+    spent += [f"{usage['gpu_seconds']:,.0f} GPU-seconds"] if usage["gpu_seconds"] else []
+    spent += [f"price {short(usage['price'])}"] if "price" in usage else []
+    return f"{tokens} Cost: {', '.join(spent)}."
 
 
 # The page.

@@ -77,7 +77,12 @@ def eval_(
         by: Also group results by a field of the tasks: difficulty.
     """
     given = {name: value for name, value in locals().items() if value != _DEFAULTS[name]}
-    _check_policies(policy, compare)
+    if not policy:
+        raise ConfigError("nothing to evaluate: name at least one --policy, such as --policy random")
+    if compare and len(policy) < 2:
+        raise ConfigError("--compare needs at least two --policy")
+    if len(set(policy)) != len(policy):
+        raise ConfigError("the same --policy is given twice")
     if json_ is not None:
         require_writable(json_)
     if device is not None:
@@ -132,15 +137,6 @@ def command_of(given: Mapping[str, Any]) -> str:
     """The command line that plays the same episodes, by the flags that were given."""
     kept = {name: given[name] for name in given if name not in ("compare", "by", "json_")}
     return shlex.join(["art-trainer", "eval", *flags.flag_words(kept)])
-
-
-def _check_policies(policies: Sequence[str], compare: bool) -> None:
-    if not policies:
-        raise ConfigError("nothing to evaluate: name at least one --policy, such as --policy random")
-    if compare and len(policies) < 2:
-        raise ConfigError("--compare needs at least two --policy")
-    if len(set(policies)) != len(policies):
-        raise ConfigError("the same --policy is given twice")
 
 
 def evaluate_policies(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -105,11 +105,6 @@ def export_data(
     require_writable(target)
     require_observations(run)
     rows = (row for episode in selected_episodes(run, **selection) for row in sft_rows(episode, system))
-    return _write(rows, target)
-
-
-def _write(rows: Iterable[Row], target: Path) -> int:
-    """Write rows to a file, all or nothing; return how many there are."""
     target.parent.mkdir(parents=True, exist_ok=True)
     count = 0
     with TemporaryDirectory(dir=target.parent) as folder:
