@@ -199,8 +199,9 @@ def settings_of(
 
 
 def first_sentence(text: str) -> str:
-    """The first sentence of a setting's text, as plain text: without reStructuredText marks."""
-    plain = re.sub(r":\w+:`~?(?:[\w.]+\.)?(\w+)`", r"\1", " ".join(text.split())).replace("``", "`")
+    """The first sentence of a setting's text: without reStructuredText marks and references."""
+    plain = re.sub(r", see :\w+:`[^`]+`", "", " ".join(text.split()))
+    plain = re.sub(r":\w+:`~?(?:[\w.]+\.)?(\w+)`", r"\1", plain).replace("``", "`")
     return re.split(r"(?<=[.]) (?=[A-Z`(])", plain.replace("; `None`: ", "; default: "))[0]
 
 

@@ -53,6 +53,7 @@ def test_every_setting_has_a_text(name):
     sentence = first_sentence(setting_doc(name))
     assert sentence.endswith((".", "``"))
     assert ":func:" not in sentence
+    assert " see " not in sentence
 
 
 def test_importing_the_command_loads_no_pytorch():
