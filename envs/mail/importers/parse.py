@@ -231,7 +231,7 @@ class _Reader:
 def _best_alternative(parts: list[Part]) -> Part:
     """The part of a multipart/alternative to show: plain text that is not blank, else the richest."""
     for part in parts:
-        if part.kind == "text/plain" and part.content.strip():
+        if part.kind == "text/plain" and _text_of(part, part.kind).strip():
             return part
     texts = [part for part in parts if part.kind.startswith(("multipart/", "text/html"))]
     return texts[0] if texts else parts[0]
