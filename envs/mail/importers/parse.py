@@ -51,7 +51,10 @@ MAIL_HEADERS = frozenset(
     """from to cc subject date message-id received return-path reply-to sender mime-version content-type
     delivered-to in-reply-to references x-mailer x-mozilla-status""".split()
 )
-_ADDRESS_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"?|<[^<>]*>?|\([^()]*\)?|[,;]|:|[^",;:<>()]+|[>)]')
+_ENCODED = r"=\?[^?\s]+\?[bBqQ]\?[^?]*\?="  # with commas and brackets, against RFC 2047 but common
+_ADDRESS_TOKEN = re.compile(
+    rf'{_ENCODED}|"(?:[^"\\]|\\.)*"?|<[^<>]*>?|\([^()]*\)?|[,;]|:|(?:(?!{_ENCODED})[^",;:<>()])+|[>)]'
+)
 
 
 class Part(NamedTuple):
