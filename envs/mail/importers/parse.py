@@ -126,7 +126,7 @@ def parse_message(data: bytes, folder: str = "", mailbox: str = "") -> Parsed:
         cc=parse_addresses(root.headers.get("cc", "")),
         bcc=parse_addresses(root.headers.get("bcc", "")),
         subject=decode_header(root.headers.get("subject", ""))[:_MAX_VALUE],
-        body=_Reader().text(root).replace("\r\n", "\n").replace("\r", "\n").strip("\n"),
+        body=_Reader().text(root),
         folders=(folder,) if folder else (),
         mailboxes=(mailbox.lower(),) if mailbox else (),
     )
@@ -134,9 +134,13 @@ def parse_message(data: bytes, folder: str = "", mailbox: str = "") -> Parsed:
 
 
 def bounded(message: Message, data: bytes) -> Parsed:
-    """The message with at most `MAX_BODY` characters of text and an id, made of its bytes if it has none."""
+    """The message with at most `MAX_BODY` characters of text and an id, made of its bytes if it has none.
+
+    Soft hyphens go: a search would take the word for two.
+    """
     notes = []
-    message_id, body = message.message_id[:500], message.body
+    message_id = message.message_id[:500]
+    body = message.body.replace("\r\n", "\n").replace("\r", "\n").replace("\u00ad", "").strip("\n\ufeff")
     if len(body) > MAX_BODY:
         body = f"{body[:MAX_BODY]}\n[… {len(body) - MAX_BODY} more characters left out]"
         notes.append(f"text cut at {MAX_BODY:,} characters")
@@ -361,7 +365,7 @@ def parse_json(line: bytes, mailbox: str = "") -> Parsed:
         NotMailError: It is no JSON object, or one without any of the keys a message needs.
     """
     try:
-        record: Any = json.loads(line.decode("utf-8", "replace"))
+        record: Any = json.loads(line.decode("utf-8-sig", "replace"))
     except RecursionError as error:
         raise NotMailError("JSON nested too deeply") from error
     except ValueError as error:
@@ -384,7 +388,7 @@ def _message(record: dict[str, Any], line: bytes, mailbox: str) -> Parsed:
         cc=_people(record.get("cc")),
         bcc=_people(record.get("bcc")),
         subject=" ".join(_text(record.get("subject")).split()),
-        body=_text(record.get("body")).replace("\r\n", "\n"),
+        body=_text(record.get("body")),
         folders=folders,
         mailboxes=tuple(dict.fromkeys(folder.split("/")[0].lower() for folder in folders)) or (mailbox,),
         duplicate_ids=tuple(bare_id(other) for other in _texts(record.get("dup_ids"))),
@@ -419,5 +423,5 @@ def _people(value: object, names: str = "") -> tuple[Address, ...]:
 
 def _name(name: str, email: str) -> str:
     """A display name without quotes; none when it only repeats the address."""
-    name = name.strip(" '\",")
+    name = " ".join(name.split()).strip(" '\",")
     return "" if name.lower() == email else name[:500]
