@@ -6,6 +6,12 @@ import codecs
 from functools import lru_cache
 
 _NOT_CHARSETS = {"idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined", "mbcs", "oem"}
+_OTHER_NAMES = {  # that mail uses and Python does not know
+    "iso-8859-8-i": "iso-8859-8",
+    "windows-31j": "cp932",
+    "windows-874": "cp874",
+    "windows-949": "cp949",
+}
 # What mail means by a name is often the vendor's larger charset (https://encoding.spec.whatwg.org, 4.2).
 _LARGER = {
     "iso8859-1": "cp1252",
@@ -59,7 +65,8 @@ def _decoded(data: bytes, codec: str, errors: str) -> str | None:
 def _codec(charset: str) -> str | None:
     """Python's name of a text charset, or None."""
     try:
-        info = codecs.lookup(charset.strip("\"' \t").lower().removeprefix("x-"))
+        name = charset.strip("\"' \t").lower().removeprefix("x-")
+        info = codecs.lookup(_OTHER_NAMES.get(name, name))
     except (LookupError, ValueError):
         return None
     is_text = getattr(info, "_is_text_encoding", True)
