@@ -115,7 +115,7 @@ class MailStore:
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: The file is not a mail store, or one of another version.
+        ValueError: The file is not a mail store, damaged, or one of another version.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -125,9 +125,12 @@ class MailStore:
         self._homes: dict[str, _Rows] = {}
         _check_file(self.path)
         db = self._db()
-        self.meta: dict[str, str] = dict(db.execute("SELECT key, value FROM meta"))
-        (self._count,) = db.execute("SELECT ifnull(max(row), 0) FROM messages").fetchone()
-        (undated,) = db.execute("SELECT count(*) FROM messages WHERE date IS NULL").fetchone()
+        try:
+            self.meta: dict[str, str] = dict(db.execute("SELECT key, value FROM meta"))
+            (self._count,) = db.execute("SELECT ifnull(max(row), 0) FROM messages").fetchone()
+            (undated,) = db.execute("SELECT count(*) FROM messages WHERE date IS NULL").fetchone()
+        except sqlite3.DatabaseError as error:
+            raise ValueError(f"{self.path} is damaged ({error}): import the mail again") from error
         self._first_dated: int = undated + 1
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -170,6 +170,7 @@ def test_opening_says_what_is_wrong(tmp_path: Path, store: MailStore) -> None:
     with pytest.raises(FileNotFoundError, match="art-gym mail import"):
         MailStore(tmp_path / "none.db")
     (tmp_path / "text.db").write_text("hello")
+    (tmp_path / "cut.db").write_bytes(store.path.read_bytes()[:4096])
     for name, statement in (("other.db", "CREATE TABLE t (x)"), ("later.db", "PRAGMA user_version = 99")):
         if name == "later.db":
             (tmp_path / name).write_bytes(store.path.read_bytes())
@@ -179,6 +180,7 @@ def test_opening_says_what_is_wrong(tmp_path: Path, store: MailStore) -> None:
     for name, words in (
         ("text.db", "not a mail store"),
         ("other.db", "not a mail store"),
+        ("cut.db", r"cut\.db is damaged \(database disk image is malformed\): import the mail again"),
         ("later.db", "version 99"),
         (".", "is a folder"),
     ):
