@@ -12,7 +12,6 @@ import json
 import os
 import sqlite3
 import threading
-import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
@@ -28,7 +27,7 @@ from art_gym.envs.mail.store.writer import APPLICATION_ID, ROLES, SCHEMA_VERSION
 from art_gym.envs.mail.words import query_words
 from art_gym.errors import did_you_mean
 
-__all__ = ["Header", "Hit", "MailStore", "MailStoreWriter", "open_store", "query_words"]
+__all__ = ["Header", "Hit", "MailStore", "MailStoreWriter", "query_words"]
 
 _MAX_WORDS = 64  # words of a query that count; the rest is dropped
 _DAY_END = 86_399  # seconds from the start of a day to its last one
@@ -134,7 +133,7 @@ class MailStore:
         self._first_dated: int = undated + 1
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return open_store, (str(self.path),)
+        return MailStore, (str(self.path),)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> MailStore:
         return self
@@ -357,28 +356,6 @@ class MailStore:
             (match,),
         )
         return np.fromiter((row for (row,) in found), dtype=np.int64)
-
-
-_open_stores: weakref.WeakValueDictionary[tuple[str, int, int, int], MailStore] = (
-    weakref.WeakValueDictionary()
-)
-
-
-def open_store(path: str | os.PathLike[str]) -> MailStore:
-    """The store at a path; one object (and one cache) per file in a process, as long as it is in use.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: The file is not a mail store, or one of another version.
-    """
-    absolute = Path(path).absolute()
-    _check_file(absolute)
-    stat = absolute.stat()
-    key = (str(absolute), stat.st_ino, stat.st_mtime_ns, stat.st_size)
-    store = _open_stores.get(key)
-    if store is None:
-        store = _open_stores[key] = MailStore(absolute)
-    return store
 
 
 def _check_file(path: Path) -> None:
