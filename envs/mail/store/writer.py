@@ -46,7 +46,6 @@ CREATE VIRTUAL TABLE names USING fts5(
     name, content='', prefix='2 3', tokenize='unicode61 remove_diacritics 2'
 );
 """
-_BATCH = 500  # messages handed to SQLite at once
 _dump = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -136,7 +135,6 @@ class MailStoreWriter:
             for number in sorted(numbers, key=lambda number: (self._staged[number][0], number)):
                 spool.seek(self._staged[number][1])
                 tables.add(pickle.load(spool), self._copies.get(number, []))
-            tables.flush()
             db.execute("CREATE INDEX messages_date ON messages (date)")
             db.execute("INSERT INTO words(words) VALUES ('optimize')")
             db.execute("INSERT INTO names(names) VALUES ('optimize')")
@@ -165,7 +163,6 @@ class _Tables:
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db, self._row = db, 0
         self._people: dict[tuple[str, str], int] = {}
-        self._pending: dict[str, list[tuple[Any, ...]]] = {table: [] for table in self._STATEMENTS}
 
     def add(self, message: Message, copies: Sequence[Message]) -> None:
         """Add the next message, with the ids, folders and mailboxes of its copies."""
@@ -183,19 +180,13 @@ class _Tables:
         names = dict.fromkeys(" ".join(_cleaned(who)) for group in groups for who in group)
         date = None if message.date is None else _seconds(message.date)
         texts = (_dump(people[1:]), _dump(folders), _dump(homes), _dump(others), body)
-        put = self._pending
-        put["messages"].append((row, own, date, people[0][0], subject, *texts))
-        put["words"].append((row, subject, "\n".join(names), body))
-        put["roles"].extend((who, role, row) for role, group in enumerate(people) for who in group)
-        put["boxes"].extend((home, row) for home in homes)
-        if len(put["messages"]) >= _BATCH:
-            self.flush()
+        self._insert("messages", [(row, own, date, people[0][0], subject, *texts)])
+        self._insert("words", [(row, subject, "\n".join(names), body)])
+        self._insert("roles", [(who, role, row) for role, group in enumerate(people) for who in group])
+        self._insert("boxes", [(home, row) for home in homes])
 
-    def flush(self) -> None:
-        """Write the pending rows to SQLite."""
-        for table, rows in self._pending.items():
-            self._db.executemany(self._STATEMENTS[table], rows)
-            rows.clear()
+    def _insert(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        self._db.executemany(self._STATEMENTS[table], rows)
 
     def _person(self, who: Address) -> int:
         """The number of a person, assigned when first seen."""
@@ -203,8 +194,8 @@ class _Tables:
         number = self._people.get(key)
         if number is None:
             number = self._people[key] = len(self._people) + 1
-            self._pending["people"].append((number, *key))
-            self._pending["names"].append((number, " ".join(key)))
+            self._insert("people", [(number, *key)])
+            self._insert("names", [(number, " ".join(key))])
         return number
 
     def _claim(self, message_id: str, row: int, subject: str, body: str) -> str:
