@@ -67,39 +67,6 @@ class Posting(NamedTuple):
     scores: npt.NDArray[np.float64]
 
 
-class PostingCache:
-    """The postings of recently used words of one store; safe to share between threads.
-
-    FTS5's ``bm25()`` of a query is the sum over its words of a term that depends on that word and the message
-    alone (https://www.sqlite.org/fts5.html, section 5.1.1). So the terms of each word can be kept, and a
-    query of any number of words is scored by adding arrays: as exact as SQLite, faster than its OR, and with
-    the number of words matched for free.
-    """
-
-    def __init__(self) -> None:
-        self._postings: OrderedDict[str, Posting] = OrderedDict()
-        self._rows = 0
-        self._lock = threading.Lock()
-
-    def get(self, db: sqlite3.Connection, word: str) -> Posting:
-        """The posting of a word as ``query_words`` gives it; empty when no message holds it."""
-        with self._lock:
-            posting = self._postings.get(word)
-            if posting is not None:
-                self._postings.move_to_end(word)
-                return posting
-        records = np.fromiter(db.execute(_SQL, (f'"{word}"',)), dtype=_RECORD)
-        posting = Posting(records["row"].copy(), records["score"].copy())
-        with self._lock:
-            if word not in self._postings:
-                self._postings[word] = posting
-                self._rows += len(posting.rows) + 1
-            while self._rows > _CACHED_ROWS and len(self._postings) > 1:
-                _, old = self._postings.popitem(last=False)
-                self._rows -= len(old.rows) + 1
-        return posting
-
-
 class MailStore:
     """Read access to a mail store.
 
@@ -120,7 +87,9 @@ class MailStore:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path).absolute()
         self._local = threading.local()
-        self._postings = PostingCache()
+        self._postings: OrderedDict[str, Posting] = OrderedDict()  # the word used last is last
+        self._cached_rows = 0
+        self._lock = threading.Lock()
         self._homes: dict[str, _Rows] = {}
         _check_file(self.path)
         db = self._db()
@@ -184,9 +153,8 @@ class MailStore:
             return [Hit(int(row), 0, 0.0) for row in rows[::-1][:limit]]
         matched = np.zeros(self._count + 1, dtype=np.uint8)
         scores = np.zeros(self._count + 1)
-        db = self._db()
         for word in words:
-            posting = self._postings.get(db, word)
+            posting = self._posting(word)
             matched[posting.rows] += 1
             scores[posting.rows] += posting.scores
         if allowed is not None:
@@ -273,7 +241,30 @@ class MailStore:
     def document_frequency(self, word: str) -> int:
         """In how many messages a word stands (its first one, when the text holds several; 0 when none)."""
         found = query_words(word)
-        return len(self._postings.get(self._db(), found[0]).rows) if found else 0
+        return len(self._posting(found[0]).rows) if found else 0
+
+    def _posting(self, word: str) -> Posting:
+        """The posting of a word as ``query_words`` gives it; empty when no message holds it.
+
+        FTS5's ``bm25()`` of a query is the sum over its words of a term that depends on that word and the
+        message alone (https://www.sqlite.org/fts5.html, section 5.1.1). So the terms of each word can be
+        kept, and a query of any number of words is scored by adding arrays: as exact as SQLite, faster than
+        its OR, and with the number of words matched for free.
+        """
+        with self._lock:
+            if word in self._postings:
+                self._postings.move_to_end(word)
+                return self._postings[word]
+        records = np.fromiter(self._db().execute(_SQL, (f'"{word}"',)), dtype=_RECORD)
+        posting = Posting(records["row"].copy(), records["score"].copy())
+        with self._lock:
+            if word not in self._postings:
+                self._postings[word] = posting
+                self._cached_rows += len(posting.rows) + 1
+            while self._cached_rows > _CACHED_ROWS and len(self._postings) > 1:
+                _, old = self._postings.popitem(last=False)
+                self._cached_rows -= len(old.rows) + 1
+        return posting
 
     def _db(self) -> sqlite3.Connection:
         """This thread's own connection in this process; one inherited over a fork is left alone."""
