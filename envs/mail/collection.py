@@ -88,7 +88,7 @@ def read_questions(path: str | PathLike[str], store: MailStore) -> list[Question
         FileNotFoundError: If there is no such file.
     """
     questions: dict[str, Question] = {}
-    with Path(path).open(encoding="utf-8") as lines:
+    with Path(path).open("rb") as lines:  # a line in another charset is an error of that line
         for number, line in enumerate(lines, 1):
             if line.strip():
                 place = f"{path}, line {number}"

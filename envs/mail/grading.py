@@ -122,6 +122,11 @@ def says_nothing_found(answer: str, question: str = "") -> bool:
     return all(_stem(word.lower()) in asked or word.lower() in asked for word in named)
 
 
+def can_be_right(answer: str, answer_type: str | None, question: str) -> bool:
+    """Whether an answer is graded right where it is the accepted one: ``no`` is not, it gives up."""
+    return matches(answer, [answer], answer_type, question) and not says_nothing_found(answer, question)
+
+
 def stands_in(answer: str, text: str) -> bool:
     """Whether a text has the words of an answer one after another, in any script.
 

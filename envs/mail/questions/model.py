@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any, Literal, get_args
 
+from art_gym.envs.mail.grading import can_be_right
 from art_gym.envs.mail.message import to_utc
 from art_gym.envs.mail.store.store import MailStore
 from art_gym.envs.mail.synthetic.fast_rng import FastRng
@@ -86,7 +87,7 @@ class Question:
 
 
 def check_in_store(questions: Mapping[str, Question], store: MailStore) -> None:
-    """Check that the mails of questions are in the store and can be seen when they are asked for.
+    """Check that questions can be answered: by the grader's rules, and from mail seen when they are asked.
 
     Args:
         questions: The questions, by the place that an error names.
@@ -96,13 +97,19 @@ def check_in_store(questions: Mapping[str, Question], store: MailStore) -> None:
         ValueError: For the first that is not, with place and field.
     """
     boxes = dict(store.mailboxes())
+    places: dict[str, str] = {}
     for place, question in questions.items():
+        if (first := places.setdefault(question.id, place)) != place:
+            raise ValueError(f"{place}: id: {question.id!r} is the id of {first}, too")
         if fault := _fault(question, store, boxes):
             raise ValueError(f"{place}: {fault}")
 
 
 def _fault(question: Question, store: MailStore, boxes: Mapping[str, int]) -> str | None:
     box, asked_on = question.mailbox, question.asked_on
+    answers, kind = question.answers, question.answer_type
+    if answers and not any(can_be_right(answer, kind, question.text) for answer in answers):
+        return f"answers: graded as {kind}, nothing would be right, not even {answers[0]!r}: reword it"
     if box is not None and box not in boxes:
         return f"mailbox: {store.path.name} has no {box!r}{did_you_mean(box, boxes)}"
     for gold in question.gold_ids:
@@ -155,7 +162,7 @@ def _are_texts(value: object) -> bool:
 def _is_time(value: object) -> bool:
     try:
         return value is None or (isinstance(value, str) and _moment(value) is not None)
-    except ValueError:
+    except (ValueError, OverflowError):
         return False
 
 

@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from art_gym.envs.mail.grading import matches, says_nothing_found, stands_in
+from art_gym.envs.mail.grading import can_be_right, matches, says_nothing_found, stands_in
 from art_gym.envs.mail.message import Message
 from art_gym.envs.mail.questions.imported import MIN_BODY_WORDS, length, own_text, time_of_asking
 from art_gym.envs.mail.questions.model import AnswerType, Question, random_split
@@ -128,7 +128,7 @@ class QuestionWriter:
         text, answer = (str(found.get(name) or "").strip() for name in ("question", "answer"))
         # Dates and numbers in words are read in English only; what is not read is compared as text.
         types = [name for name in get_args(AnswerType) if name in (found.get("answer_type"), "text")]
-        answer_type = next((name for name in types if matches(answer, [answer], name, text)), None)
+        answer_type = next((name for name in types if can_be_right(answer, name, text)), None)
         if not text or not answer:
             raise DroppedError("no question in the model's answer")
         if not stands_in(answer, f"{message.subject}\n{own}"):

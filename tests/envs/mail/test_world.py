@@ -392,6 +392,11 @@ def test_own_questions_may_be_short_and_for_evaluation_alone_and_are_read_again(
         ({"answer_type": "sum"}, "answer_type: it must be null or one of"),
         ({"split": "tets"}, "split: it must be one of train, validation, test"),
         ({"mailbox": 3}, "mailbox: it must be"),
+        ({"id": "q"}, r"id: 'q' is the id of .*questions\.jsonl, line 1, too"),
+        ('"caf\udce9"', "'utf-8' codec can't decode byte 0xe9"),
+        ({"asked_on": "0001-01-01T00:00+05:00"}, "asked_on: it must be null or a time"),
+        ({"kind": "fact", "answers": ["No"], "answer_type": "text"}, "graded as text, .* not even 'No'"),
+        ({"kind": "fact", "answers": ["soon"], "answer_type": "date"}, "answers: graded as date"),
         ({"mailbox": "me"}, r"mailbox: world\.db has no 'me'"),
         ({"colour": "red"}, "colour: a question has no such field"),
     ],
@@ -399,9 +404,11 @@ def test_own_questions_may_be_short_and_for_evaluation_alone_and_are_read_again(
 def test_a_line_that_is_no_question_is_named(
     questions: list[Question], store: MailStore, tmp_path: Path, change: str | dict[str, Any], words: str
 ) -> None:
-    line = change if isinstance(change, str) else json.dumps(questions[0].to_json() | change)
+    asked = questions[0].to_json()
+    line = change if isinstance(change, str) else json.dumps(asked | change)
     path = tmp_path / "questions.jsonl"
-    path.write_text("\n" + line)
+    first = json.dumps(asked | {"id": "q"})
+    path.write_bytes(f"\ufeff{first}\n{line}".encode("utf-8", "surrogateescape"))
     with pytest.raises(ValueError, match=rf"questions\.jsonl, line 2: .*{words}"):
         read_questions(path, store)
 
