@@ -139,6 +139,8 @@ def questions_command(
 
     with user_errors():
         store = MailStore(box)
+        if out.exists() and out.samefile(box):
+            raise ValueError(f"the questions would replace the mailbox {box}; choose another --out")
         if writer is not None:
             from art_gym.cli.mail_writer import write_questions
 

@@ -52,6 +52,7 @@ def test_search_shows_hits(box, command, rejected):
     questions = box.with_name("questions.jsonl")
     assert "about the 2 mails of" in rejected("mail", "questions", box, "--out", questions)
     assert not questions.exists()
+    assert "would replace the mailbox" in rejected("mail", "questions", box, "--out", box)
     assert box.stat().st_mode & 0o777 == 0o600
     assert "Example: art-gym mail import" in command("mail", "import", "--help").out
 
