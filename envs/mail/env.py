@@ -20,6 +20,8 @@ from art_gym.tools import Outcome, tool
 
 _PAGE = 1_500  # characters of a message on one page
 _SNIPPET = 40  # characters of a result's snippet: enough to judge by, and a result stays one line
+_LONGEST_FIELD = 200  # characters of a sender or subject in a list of results
+_LONGEST_LINE = 1_000  # characters of a line above an opened mail
 _MOST_RESULTS = 20
 _MOST_SOURCES = 3
 
@@ -114,16 +116,6 @@ class EmailEnv(TextEnv):
             raise ValueError(f"no reward `{reward}`{did_you_mean(reward, REWARDS)}")
         self.store, tasks = open_collection(mailbox, questions, world_seed=world_seed, difficulty=difficulty)
         self.reward_name = reward
-        self._ids: dict[int, int] = {}
-        self._words: list[str] = []
-        self._results: list[tuple[int, int]] = []
-        self._ranks: dict[int, int] = {}
-        self._scores: dict[int, float] = {}
-        self._gold: frozenset[int] = frozenset()
-        self._mailbox: str | None = None
-        self._until: datetime | None = None
-        self._progress = Progress()
-        self._result: dict[str, str] | None = None
         super().__init__(
             tasks,
             split=split,
@@ -134,10 +126,14 @@ class EmailEnv(TextEnv):
 
     def begin(self, task: Task) -> str:
         """Forget the last episode and show the question."""
-        self._ids, self._words, self._results, self._ranks, self._scores = {}, [], [], {}, {}
+        self._ids: dict[int, int] = {}
+        self._words: list[str] = []
+        self._results: list[tuple[int, int]] = []
+        self._ranks: dict[int, int] = {}
+        self._scores: dict[int, float] = {}
         self._progress = Progress()
-        self._result = None
-        self._mailbox = task.data["mailbox"]
+        self._result: dict[str, str] | None = None
+        self._mailbox: str | None = task.data["mailbox"]
         asked_on = task.data["asked_on"]
         self._until = datetime.fromisoformat(asked_on) if asked_on else None
         rows = [self.store.find(message_id) for message_id in task.data["gold_ids"]]
@@ -244,7 +240,9 @@ class EmailEnv(TextEnv):
         lines = [f"From: {message.sender}", f"To: {', '.join(map(str, message.to))}"]
         if message.cc:
             lines.append(f"Cc: {', '.join(map(str, message.cc))}")
-        lines += [f"Date: {when}", f"Subject: {message.subject}", "", body[(page - 1) * _PAGE : page * _PAGE]]
+        lines += [f"Date: {when}", f"Subject: {message.subject}"]
+        lines = [_cut(line, _LONGEST_LINE) for line in lines]
+        lines += ["", body[(page - 1) * _PAGE : page * _PAGE]]
         if pages > 1:
             lines.append(f"(page {page} of {pages})")
         return Outcome("\n".join(lines), self._progress_terms())
@@ -359,8 +357,13 @@ class EmailEnv(TextEnv):
             header = self.store.header(row)
             when = f"{header.date:%Y-%m-%d}" if header.date else "no date"
             found = f"{self.store.snippet(row, self._words, _SNIPPET)} | {matched}/{len(self._words)}"
-            lines.append(f"{when} | {header.sender.label} | {header.subject} | {found} | m{number}")
+            who, subject = _cut(header.sender.label, _LONGEST_FIELD), _cut(header.subject, _LONGEST_FIELD)
+            lines.append(f"{when} | {who} | {subject} | {found} | m{number}")
         return "\n".join(lines)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def _seconds(when: datetime | None) -> float:

@@ -2,6 +2,7 @@ import copy
 import pickle
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 
 from art_gym.envs.mail.baselines import _first_or_last, _likely_value, _narrowed, demonstrator
 from art_gym.envs.mail.env import EmailEnv
+from art_gym.envs.mail.message import Address
 from art_gym.envs.mail.rewards import episode_facts
 from art_gym.envs.mail.store.store import query_words
-from tests.envs.mail.boxes import EVE, FALCON_MAILS, FALCON_QUESTIONS, mail, written
+from tests.envs.mail.boxes import BOB, EVE, FALCON_MAILS, FALCON_QUESTIONS, mail, written
 from tests.envs.playing import last_info
 
 
@@ -93,6 +95,18 @@ def test_a_vector_environment_joins_facts_that_differ(env: EmailEnv, order: tupl
 def test_a_mailbox_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"none\.db"):
         EmailEnv(mailbox=tmp_path / "none.db")
+
+
+def test_a_long_subject_and_many_recipients_leave_room_for_the_rest(tmp_path: Path) -> None:
+    crowd = tuple(Address(f"Person {number}", f"p{number}@fir.example") for number in range(900))
+    sent = replace(mail(2, BOB, "long " * 9_000, "the text", day=0), to=crowd)
+    env = EmailEnv(mailbox=written(tmp_path / "box.db", [sent]).path, questions=FALCON_QUESTIONS[:1])
+    begin(env, "known_item")
+    assert env.step('search("text")')[0].count("long") == 40
+    shown = env.step('read("m1")')[0]
+    assert "Person 0 <p0@fir.example>, Person 1 <" in shown
+    assert "\n\nthe text" in shown
+    assert len(shown) < 2_500
 
 
 def test_the_default_world_is_shared_and_has_every_difficulty() -> None:
