@@ -8,16 +8,16 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from art_gym.base import SnapshotMixin, TurnLimitSpec
+from art_gym.base import SnapshotMixin, TurnLimitSpec, require_choice
 from art_gym.envs.game_2048 import rendering
 from art_gym.envs.game_2048.options import GameOptions, split_of
 from art_gym.envs.game_2048.rules.board import ACTIONS, Rules
 from art_gym.envs.game_2048.rules.rewards import shaped_terms, target_terms
 from art_gym.envs.game_2048.rules.tile_rng import TileRng, draw_key
-from art_gym.errors import ResetNeededError, did_you_mean
+from art_gym.errors import ResetNeededError
 
 _BYTE = np.dtype(np.uint8)
-_RENDER_MODES = ("ansi", "human", "rgb_array")
+RENDER_MODES = ("ansi", "human", "rgb_array")
 
 
 class Array2048Env(TurnLimitSpec, SnapshotMixin, gym.Env[NDArray[np.uint8], SupportsInt]):
@@ -73,7 +73,7 @@ class Array2048Env(TurnLimitSpec, SnapshotMixin, gym.Env[NDArray[np.uint8], Supp
     * v0: first version.
     """
 
-    metadata: dict[str, Any] = {"render_modes": list(_RENDER_MODES), "render_fps": 4}  # noqa: RUF012
+    metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 4}  # noqa: RUF012
     shared: ClassVar[tuple[str, ...]] = (
         "action_space",
         "observation_space",
@@ -109,7 +109,8 @@ class Array2048Env(TurnLimitSpec, SnapshotMixin, gym.Env[NDArray[np.uint8], Supp
             split=split,
             max_turns=max_turns,
         )
-        check_render_mode(render_mode)
+        if render_mode is not None:
+            require_choice("render_mode", render_mode, RENDER_MODES)
         self.max_turns = max_turns
         self.rules = Rules.of(board_size)
         self.render_mode = render_mode
@@ -209,9 +210,7 @@ class Array2048Env(TurnLimitSpec, SnapshotMixin, gym.Env[NDArray[np.uint8], Supp
         if options.reward == "target" and not self._running:
             terms |= target_terms(exponents, options.board_size, options.target, reached=self.reached)
         reward = 0.0
-        for (
-            value
-        ) in terms.values():  # one by one, as the vector environment adds them: sum() may round otherwise
+        for value in terms.values():  # as the vector environment adds them: sum() may round otherwise
             reward += value
         return reward
 
@@ -227,16 +226,6 @@ class Array2048Env(TurnLimitSpec, SnapshotMixin, gym.Env[NDArray[np.uint8], Supp
 
     def _render_human(self) -> None:
         print(rendering.colored(self.rules.exponents(self.board), self.rules.size, self.score))
-
-
-def check_render_mode(render_mode: str | None) -> None:
-    """Refuse a render mode that the array environments do not have.
-
-    Raises:
-        ValueError: For an unknown one.
-    """
-    if render_mode is not None and render_mode not in _RENDER_MODES:
-        raise ValueError(f"render_mode `{render_mode}`{did_you_mean(str(render_mode), _RENDER_MODES)}")
 
 
 def _as_int(action: object) -> int:

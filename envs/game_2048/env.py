@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from art_gym.base import require_choice
 from art_gym.env import Baseline, TextEnv
 from art_gym.envs.game_2048 import rendering
 from art_gym.envs.game_2048.options import GameOptions
@@ -17,7 +18,6 @@ from art_gym.envs.game_2048.rendering import observation, observation_with_point
 from art_gym.envs.game_2048.rules.board import ACTIONS, Rules
 from art_gym.envs.game_2048.rules.rewards import shaped_terms, target_terms
 from art_gym.envs.game_2048.rules.tile_rng import SPLITS, TileRng, draw_key
-from art_gym.errors import did_you_mean
 from art_gym.tasks import Task
 from art_gym.terminal import visible
 from art_gym.tools import Outcome, tool
@@ -141,10 +141,7 @@ class Game2048Env(TextEnv):
             split=split,
             max_turns=max_turns,
         )
-        if opening_player not in self.baselines:
-            raise ValueError(
-                f"no opening_player `{opening_player}`{did_you_mean(str(opening_player), self.baselines)}"
-            )
+        require_choice("opening_player", opening_player, tuple(self.baselines))
         self.opening_moves = opening_moves
         self.opening_player = opening_player
         self.show_points = bool(show_points)

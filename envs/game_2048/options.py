@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from art_gym.base import require_choice
 from art_gym.envs.game_2048.rules.board import Rules
 from art_gym.envs.game_2048.rules.rewards import ILLEGAL_MOVE, REWARDS
 from art_gym.envs.game_2048.rules.tile_rng import SPLITS
@@ -52,8 +53,7 @@ class GameOptions:
     ) -> GameOptions:
         """The options, with ``None`` replaced by what goes with the board's size and the reward."""
         Rules.of(board_size)
-        if reward not in REWARDS:
-            raise ValueError(f"no reward `{reward}`{did_you_mean(str(reward), REWARDS)}")
+        require_choice("reward", reward, REWARDS)
         return cls(
             board_size=board_size,
             reward=reward,
@@ -66,9 +66,7 @@ class GameOptions:
         )
 
     def __post_init__(self) -> None:
-        if self.observation not in OBSERVATIONS:
-            wrong = f"no observation `{self.observation}`"
-            raise ValueError(f"{wrong}{did_you_mean(str(self.observation), OBSERVATIONS)}")
+        require_choice("observation", self.observation, OBSERVATIONS)
         check_target(self.target, self.board_size)
         if not 0 <= self.illegal_move_penalty < float("inf"):
             raise ValueError(f"illegal_move_penalty must be 0 or more, not {self.illegal_move_penalty}")

@@ -40,17 +40,10 @@ class TileRng:
             make the same moves still meet the same tiles, but from the first different move on each has luck
             of its own. (Two attempts that come to the very same board after equally many moves share it
             again.) Either way each game alone is a fair one.
-
-    Raises:
-        ValueError: If the key is not from 0 to 2**64 - 1.
     """
 
     key: int
     shared: bool = True
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.key <= _WORD:
-            raise ValueError(f"a key is from 0 to 2**64 - 1, not {self.key}")
 
     def draw(self, count: int, board: int) -> int:
         """64 random bits for the tile that appears after ``count`` others.

@@ -11,8 +11,9 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from art_gym.base import require_choice
 from art_gym.envs.game_2048 import rendering
-from art_gym.envs.game_2048.array_env import Array2048Env, check_render_mode
+from art_gym.envs.game_2048.array_env import RENDER_MODES, Array2048Env
 from art_gym.envs.game_2048.options import GameOptions, split_of
 from art_gym.envs.game_2048.rules import rewards
 from art_gym.envs.game_2048.rules.tile_rng import SPLITS
@@ -55,7 +56,8 @@ class Vector2048Env(gym.vector.VectorEnv[_Arrays, _Arrays, _Arrays]):
             raise TypeError(f"num_envs must be an int, not {num_envs!r}")
         if num_envs < 1:
             raise ValueError(f"num_envs must be at least 1, not {num_envs}")
-        check_render_mode(render_mode)
+        if render_mode is not None:
+            require_choice("render_mode", render_mode, RENDER_MODES)
         self.options = GameOptions.checked(**options)
         self.num_envs, self.render_mode = num_envs, render_mode
         self.autoreset_mode = AutoresetMode(autoreset_mode)
