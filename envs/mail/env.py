@@ -7,6 +7,7 @@ from datetime import date, datetime
 from os import PathLike
 from typing import Any, ClassVar, Literal
 
+from art_gym.base import require_choice
 from art_gym.env import Baseline, TextEnv
 from art_gym.envs.mail.baselines import BASELINES, TEACHERS
 from art_gym.envs.mail.collection import open_collection
@@ -14,7 +15,7 @@ from art_gym.envs.mail.grading import matches, says_nothing_found
 from art_gym.envs.mail.questions import Question
 from art_gym.envs.mail.rewards import REWARDS, Progress, episode_facts, failed_terms, right_terms
 from art_gym.envs.mail.store.store import Hit, query_words
-from art_gym.errors import ToolError, did_you_mean
+from art_gym.errors import ToolError
 from art_gym.tasks import Task
 from art_gym.tools import Outcome, tool
 
@@ -112,8 +113,7 @@ class EmailEnv(TextEnv):
         invalid_action_penalty: float = 0.2,
         render_mode: str | None = None,
     ) -> None:
-        if reward not in REWARDS:
-            raise ValueError(f"no reward `{reward}`{did_you_mean(reward, REWARDS)}")
+        require_choice("reward", reward, REWARDS)
         self.store, tasks = open_collection(mailbox, questions, world_seed=world_seed, difficulty=difficulty)
         self.reward_name = reward
         super().__init__(

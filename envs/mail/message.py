@@ -55,14 +55,9 @@ class Message:
     duplicate_ids: tuple[str, ...] = ()
 
     @property
-    def recipients(self) -> tuple[Address, ...]:
-        """Everyone it was sent to: to, cc and bcc, in this order."""
-        return self.to + self.cc + self.bcc
-
-    @property
     def people(self) -> tuple[Address, ...]:
         """The sender and every recipient."""
-        return (self.sender, *self.recipients)
+        return (self.sender, *self.to, *self.cc, *self.bcc)
 
     @property
     def ids(self) -> tuple[str, ...]:

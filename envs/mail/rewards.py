@@ -59,16 +59,10 @@ def failed_terms(*, answered: bool) -> dict[str, float]:
 # Facts about a finished episode, in the form that judges compare.
 
 _NOTHING = "not in the mailbox"
-_FEWEST_TURNS = {
-    "known_item": 2,  # search, select
-    "fact": 3,  # search, read, answer
-    "two_messages": 4,  # search, read, read, answer
-    "unanswerable": 2,  # search, answer
-}
-_REQUIRED = {
+_FEWEST_CALLS = {
     "known_item": ("search", "select"),
     "fact": ("search", "read", "answer"),
-    "two_messages": ("search", "read", "answer"),
+    "two_messages": ("search", "read", "read", "answer"),
     "unanswerable": ("search", "answer"),
 }
 
@@ -92,8 +86,8 @@ def episode_facts(
     free_text = kind in ("fact", "two_messages") and question["answer_type"] in (None, "text")
     facts: dict[str, Any] = {
         "match": "similar" if free_text else "exact",
-        "optimal_turns": _FEWEST_TURNS[kind],
-        "required_actions": list(_REQUIRED[kind]),
+        "optimal_turns": len(_FEWEST_CALLS[kind]),
+        "required_actions": list(dict.fromkeys(_FEWEST_CALLS[kind])),
     }
     if result is not None:  # left out, not None: vector environments join each key's values of one type
         facts["result"] = dict(result)

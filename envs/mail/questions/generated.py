@@ -68,13 +68,11 @@ class WordIndex:
     """The messages that hold a word in subject, people or body, as a set; bit ``i`` is message ``i``."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
-        size = len(messages) // 8 + 1
-        rows: dict[str, bytearray] = defaultdict(lambda: bytearray(size))
+        self._sets: dict[str, int] = defaultdict(int)
         for i, message in enumerate(messages):
             people = " ".join(f"{person.name} {person.email}" for person in message.people)
             for word in set(words_of(f"{message.subject}\n{people}\n{message.body}")):
-                rows[word][i >> 3] |= 1 << (i & 7)
-        self._sets = {word: int.from_bytes(row, "little") for word, row in rows.items()}
+                self._sets[word] |= 1 << i
 
     def holding_all(self, words: Iterable[str], visible: int) -> int:
         """The messages of ``visible`` that hold every (lower-case) word."""
