@@ -10,16 +10,14 @@ Nothing here needs PettingZoo itself: a :class:`TextGame` is any object with its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import gymnasium as gym
 
-from art_gym.env import Baseline
+from art_gym.baselines import Act, Baseline
 from art_gym.errors import ResetNeededError, did_you_mean
 from art_gym.spaces import UnicodeText
-
-Act = Callable[[str], str]
 
 
 class TextGame(Protocol):
