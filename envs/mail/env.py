@@ -274,7 +274,7 @@ class EmailEnv(TextEnv):
             raise ToolError(f"cite at most {_MOST_SOURCES} mails, not {len(cited)}")
         kind, nothing = self.task.data["kind"], says_nothing_found(text, self.task.prompt)
         if nothing and kind != "unanswerable":
-            return self._no_answer("You gave up.")
+            return self._end(None, "You gave up.")
         self._result = {"answer": text}
         if kind == "known_item":
             return self._end(False, "The question asks for a mail: use select.")
@@ -287,7 +287,7 @@ class EmailEnv(TextEnv):
 
     def on_truncation(self) -> Outcome:
         """Running out of turns costs as much as a wrong answer."""
-        return self._no_answer("No turns are left.")
+        return self._end(None, "No turns are left.")
 
     def facts(self) -> dict[str, Any]:
         """The expected and the given result, for judges; mails are named by Message-ID."""
@@ -315,23 +315,20 @@ class EmailEnv(TextEnv):
     def _progress_terms(self, *, ended: bool = False) -> dict[str, float]:
         return self._progress.terms(ended=ended) if self.reward_name == "shaped" else {}
 
-    def _no_answer(self, words: str) -> Outcome:
-        terms = failed_terms(answered=False) | self._progress_terms(ended=True)
-        return Outcome(words, terms, ends=True, metrics=self._metrics())
-
-    def _end(self, right: bool, words: str, *, sources: float = 0.0) -> Outcome:
-        left = (self.max_turns - self.turn) / self.max_turns
-        paid = right_terms(sources=sources, turns_left=left) if right else failed_terms(answered=True)
+    def _end(self, right: bool | None, words: str, *, sources: float = 0.0) -> Outcome:
+        """The end of the episode; ``right`` is ``None`` without a mail or an answer."""
+        paid = failed_terms(answered=right is not None)
+        if right:
+            left = (self.max_turns - self.turn) / self.max_turns
+            paid = right_terms(sources=sources, turns_left=left)
         terms = paid | self._progress_terms(ended=True)
-        return Outcome(words, terms, ends=True, success=right, metrics=self._metrics())
-
-    def _metrics(self) -> dict[str, float]:
-        return {
+        metrics = {
             "found": float(self._progress.found),
             "read": float(self._progress.read),
             "searches": float(self._progress.searches),
             "difficulty": float(self.task.data["difficulty"]),
         }
+        return Outcome(words, terms, ends=True, success=bool(right), metrics=metrics)
 
     def _row(self, email_id: str) -> int:
         """The mail an id of this episode stands for; only what was listed has one."""
