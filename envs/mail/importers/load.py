@@ -52,12 +52,6 @@ class ImportReport:
     notes: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
 
-    def skip(self, where: str, reason: str) -> None:
-        """Count a message that is not imported."""
-        self.reasons[reason] += 1
-        if len(self.skipped) < _LISTED:
-            self.skipped.append((where, reason))
-
     def summary(self) -> str:
         """The account as lines of text."""
         rate = self.read / self.seconds if self.seconds > 0 else 0.0
@@ -146,16 +140,17 @@ def _check(paths: list[Path], out: Path, format: str | None) -> None:
 def _import_one(raw: Raw, writer: MailStoreWriter, report: ImportReport) -> None:
     report.read += 1
     report.sources[raw.source] += 1
-    if raw.reason:
-        report.skip(raw.where, raw.reason)
-        return
     try:
+        if raw.reason:
+            raise NotMailError(raw.reason)
         if raw.format == "jsonl":
             message, notes = parse_json(raw.data, raw.mailbox)
         else:
             message, notes = parse_message(raw.data, raw.folder, raw.mailbox)
     except NotMailError as error:
-        report.skip(raw.where, str(error))
+        report.reasons[str(error)] += 1
+        if len(report.skipped) < _LISTED:
+            report.skipped.append((raw.where, str(error)))
         return
     if writer.add(message):
         report.imported += 1

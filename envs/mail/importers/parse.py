@@ -28,7 +28,7 @@ from urllib.parse import unquote_to_bytes
 
 from art_gym.envs.mail.importers.charsets import decode
 from art_gym.envs.mail.importers.text import decode_header, html_to_text, transfer_decode
-from art_gym.envs.mail.message import Address, Message, bare_id
+from art_gym.envs.mail.message import Address, Message, bare_id, to_utc
 
 MAX_BODY = 1_000_000  # characters of a text that are kept
 
@@ -287,7 +287,7 @@ def parse_date(value: str) -> datetime | None:
     Years of three digits, also as ``0102``, count from 1900 (RFC 5322, 4.3), and so do ones as ``19102``.
     Dates before 1970-01-02 and on 1980-01-01 are the zeros of clocks, not dates; ones from 2100 on are wrong.
     """
-    with suppress(ValueError):
+    with suppress(ValueError, OverflowError):
         return usable_date(datetime.fromisoformat(value.strip()))
     try:
         fields = email.utils.parsedate_tz(decode_header(value[:200]))
@@ -303,10 +303,7 @@ def parse_date(value: str) -> datetime | None:
 
 def usable_date(moment: datetime) -> datetime | None:
     """A date in UTC, or ``None`` for one that no mail was sent at (see :func:`parse_date`)."""
-    try:
-        utc = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-    except OverflowError:
-        return None
+    utc = to_utc(moment)
     if not datetime(1970, 1, 2, tzinfo=UTC) <= utc < datetime(2100, 1, 1, tzinfo=UTC):
         return None
     if (1980, 1, 1) in ((utc.year, utc.month, utc.day), (moment.year, moment.month, moment.day)):
@@ -374,10 +371,6 @@ def parse_json(line: bytes, mailbox: str = "") -> Parsed:
         raise NotMailError("no JSON object")
     if not any(record.get(key) for key in _NEEDED):
         raise NotMailError(f"a JSON object without {', '.join(_NEEDED)}")
-    return _message(record, line, mailbox)
-
-
-def _message(record: dict[str, Any], line: bytes, mailbox: str) -> Parsed:
     folders = _texts(record.get("folders"))
     sender = _people(record.get("from"), _text(record.get("x_from")))
     message = Message(

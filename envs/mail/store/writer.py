@@ -232,14 +232,9 @@ def _digests(message: Message, minute: int | None) -> list[int]:
     subject, body = clean_text(message.subject), clean_text(message.body)
     who = message.sender.email.lower() or message.sender.name.lower()
     text = "\0".join((" ".join(subject.lower().split()), clean_text(who), " ".join(body.split())))
-    base = hashlib.blake2b(text.encode(), digest_size=8)
     minutes: Iterable[int | None] = (None,) if minute is None else (minute, minute - 1, minute + 1)
-    digests = []
-    for at in minutes:
-        digest = base.copy()
-        digest.update(f"\0{at}".encode())
-        digests.append(int.from_bytes(digest.digest()))
-    return digests
+    digests = (hashlib.blake2b(f"{text}\0{at}".encode(), digest_size=8) for at in minutes)
+    return [int.from_bytes(digest.digest()) for digest in digests]
 
 
 def _seconds(moment: datetime) -> int:
