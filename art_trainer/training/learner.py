@@ -422,7 +422,8 @@ class Learner:
             parts |= value_parts
         with torch.no_grad():
             parts["loss"] = loss
-            parts["sampling_kl"] = kl_k3(logprobs, batch.old_logprobs_N).sum()
+            # From the sampler to the policy: unbiased, since the tokens are the sampler's.
+            parts["sampling_kl"] = kl_k3(batch.old_logprobs_N, logprobs).sum()
             parts["ratio_min"], parts["ratio_max"] = torch.aminmax(found.ratio_N)
             # One transfer for all: on a GPU each number fetched alone would wait for the device.
             values = torch.stack([value.float() for value in parts.values()]).tolist()
