@@ -45,7 +45,9 @@ def results_table(rows: Rows) -> Table:
     first = rows[0][1]
     split = f", {first.split} split" if first.split else ""
     samples = f" ({first.samples} attempts at each start)" if first.samples > 1 else ""
-    title = f"{first.env_id}{split}, {len(first.results)} episodes{samples}, 95% intervals"
+    tasks, count = len({result.task_id for result in first.results}), len(first.results)
+    episodes = f"{count} episodes of {tasks} tasks" if 1 < tasks < count else f"{count} episodes"
+    title = f"{first.env_id}{split}, {episodes}{samples}, 95% intervals"
     headings = ["success", "mean reward", "turns", "tokens", "invalid"]
     faults = any(evaluation.faults for _, evaluation in rows)
     if faults:

@@ -178,7 +178,7 @@ def env_maker(name: str, env_args: Mapping[str, Any]) -> MakeEnv:
     except gym.error.Error as error:
         if env_id in catalog.games():
             raise ConfigError(f"{env_id} is a game with several seats: use art-trainer self-play") from error
-        raise ConfigError(f"no environment {env_id!r}: {error}; {catalog.own_file(env_id)}") from error
+        raise ConfigError(f"no environment {env_id!r}: {error} ({catalog.own_file(env_id)})") from error
     except ModuleNotFoundError as error:
         raise ConfigError(f"environment {env_id!r} needs a module that is not installed: {error}") from error
     except Exception as error:  # the author's code may raise anything
