@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import zlib
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -24,11 +26,10 @@ _ENGLISH_WORD = re.compile(r"(?=[a-z]*[aeiouy])[a-z]{4,14}")
 _QUOTE = re.compile(
     r"^\s*(?:>|-{2,}\s*(?:original|forwarded)|on .{5,80} wrote:)", re.IGNORECASE | re.MULTILINE
 )
-_NOISE = {
-    "x": VOCABULARY["contexts"],
-    "l": VOCABULARY["places"],
-    "n": VOCABULARY["first_names"],
-}
+REPLY_PREFIX = re.compile(r"^(?:\s*\w{1,4}(?:\[\d+\])?\s*[:：])+")
+"""What answers and forwarded mails have before their subject, as in ``Re: AW[2]: ``."""
+_NOISE_MAILS = 20
+"""Of so many other mails one lends a question its noise; if none can, the generated company's words do."""
 
 
 def known_item_questions(
@@ -38,7 +39,9 @@ def known_item_questions(
 
     Identifying words are real words that the sender wrote and that few mails share, or the sender's name.
     Those of difficulty 1 find the mail alone; those of difficulty 2 share their words with other mails
-    and name sender and month. Every question is checked by searching. Splits share no message.
+    and name sender and month. Every question is checked by searching. Its other clause has words of another
+    mail, which are as rare, and its sender: neither a list of words nor a search for all of them tells the
+    two apart. Splits share no conversation.
 
     Args:
         store: The mailbox to ask about.
@@ -50,12 +53,13 @@ def known_item_questions(
         ValueError: If not one can be made.
     """
     fast = FastRng(rng)
+    seed = fast.below(1 << 32)
     rows = list(store.rows(mailbox))
     questions: list[Question] = []
     for row in fast.shuffled(rows):
         if len(questions) >= count:
             break
-        question = _question(store, fast, rows, row, mailbox)
+        question = _question(store, fast, rows, row, mailbox, seed)
         if question is not None:
             questions.append(question)
     if not questions:
@@ -68,7 +72,7 @@ def known_item_questions(
 
 
 def _question(
-    store: MailStore, rng: FastRng, rows: list[int], row: int, mailbox: str | None
+    store: MailStore, rng: FastRng, rows: list[int], row: int, mailbox: str | None, seed: int
 ) -> Question | None:
     message = store.message(row)
     own = query_words(own_text(message))
@@ -80,7 +84,8 @@ def _question(
         return None
     shape, roles, dated = found
     held = set(query_words(f"{message.subject} {message.body} {' '.join(map(str, message.people))}"))
-    text, keywords = request(rng, shape, roles, _NOISE, lambda word: word not in held)
+    noise = _noise(store, rng, rows, held, asked_on)
+    text, keywords = request(rng, shape, roles, noise, lambda word: word not in held)
     if dated and (sent := message.date):
         form = rng.pick(QUESTION_PHRASES["sent_forms"]).format(m=MONTHS[sent.month - 1], year=sent.year)
         text = f"{text} {form}"
@@ -92,11 +97,17 @@ def _question(
         gold_ids=(message.message_id,),
         answers=(),
         answer_type=None,
-        split=random_split(rng),
+        split=split_of(message, seed),
         asked_on=asked_on,
         mailbox=mailbox,
         keywords=keywords,
     )
+
+
+def split_of(message: Message, seed: int) -> str:
+    """A random split, the same for all mails of a conversation: one subject, but for ``Re:``."""
+    conversation = REPLY_PREFIX.sub("", message.subject).strip().casefold() or message.message_id
+    return random_split(FastRng(np.random.default_rng([seed, zlib.crc32(conversation.encode())])))
 
 
 def own_text(message: Message) -> str:
@@ -122,11 +133,7 @@ def _find_keywords(
 ) -> tuple[str, dict[str, str], bool] | None:
     """Shape, roles and whether sender and month are needed; checked by searching as an agent would."""
     names = _sender_words(message)
-    most = max(30, len(store) // 60)
-    words = [word for word in rng.shuffled(own) if _is_real(word) and word not in names][:24]
-    # What stands between spaces in Chinese is seldom said twice.
-    fewest = {word: _MIN_SHARED if _has_case(word) else 1 for word in words}
-    rare = [word for word in words if fewest[word] <= store.document_frequency(word) <= most]
+    rare = _rare_words(store, rng, [word for word in own if word not in names], 24)
     for _ in range(_TRIES if len(rare) >= 3 else 0):
         chosen = rng.sample(rare, 3)
         by_sender = bool(names) and rng.chance(30)
@@ -148,6 +155,28 @@ def _find_keywords(
             if [hit.row for hit in dated if hit.matched == 3] == [row]:
                 return "sab", roles, True
     return None
+
+
+def _rare_words(store: MailStore, rng: FastRng, words: list[str], tried: int) -> list[str]:
+    """Real words that few mails share, of so many that are tried."""
+    some = [word for word in rng.shuffled(words) if _is_real(word)][:tried]
+    # What stands between spaces in Chinese is seldom said twice.
+    fewest = {word: _MIN_SHARED if _has_case(word) else 1 for word in some}
+    most = max(30, len(store) // 60)
+    return [word for word in some if fewest[word] <= store.document_frequency(word) <= most]
+
+
+def _noise(
+    store: MailStore, rng: FastRng, rows: list[int], held: set[str], asked_on: datetime
+) -> Mapping[str, Sequence[str]]:
+    """Words for the clause that does not describe the mail: those of one other mail, and its sender."""
+    for row in rng.sample(rows, _NOISE_MAILS):
+        other = store.message(row)
+        words = _rare_words(store, rng, [w for w in query_words(own_text(other)) if w not in held], 12)
+        names = [name.capitalize() for name in _sender_words(other)[-1:] if name not in held]
+        if len(words) >= 3 and names and (other.date is None or other.date <= asked_on):
+            return {"n": names, **dict.fromkeys("uqh", words)}
+    return {"n": VOCABULARY["first_names"], **dict.fromkeys("uqh", VOCABULARY["details"])}
 
 
 def _has_case(word: str) -> bool:

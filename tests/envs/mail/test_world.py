@@ -3,7 +3,7 @@
 import json
 import re
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -306,6 +306,19 @@ def test_known_items_of_any_mailbox_are_found_by_their_identifying_words(store: 
         best = [hit.row for hit in hits if hit.matched == 3]
         assert row in best
         assert (len(best) == 1) == (question.difficulty == 1)
+
+
+def test_known_items_of_any_mailbox_are_decided_by_no_search_for_all_words(store: MailStore) -> None:
+    made = known_item_questions(store, np.random.default_rng(3), 120)
+    splits, found = defaultdict[str, set[str]](set), 0
+    for question in made:
+        first, *_ = store.search(question.text, until=question.asked_on)
+        found += store.message_id(first.row) == question.gold_ids[0]
+        subject = store.message(store.find(question.gold_ids[0])).subject
+        splits[subject.removeprefix("Re: ").lower()].add(question.split)
+    assert found < 0.5 * len(made)
+    assert len(splits) < len(made)
+    assert all(len(of_conversation) == 1 for of_conversation in splits.values())
 
 
 @pytest.mark.parametrize(
