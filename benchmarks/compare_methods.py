@@ -52,7 +52,9 @@ GAME = (
 TO_GO = "advantage_estimator=reward_to_go scale_rewards=batch"
 CREDIT_2048 = {
     "gigpo": "advantage_estimator=gigpo scale_rewards=group",
+    "gigpo_unscaled": "advantage_estimator=gigpo scale_rewards=none",
     "reward_to_go": TO_GO,
+    "reward_to_go_by_group": "advantage_estimator=reward_to_go scale_rewards=group",
     "group": "advantage_estimator=group gamma=1.0 scale_rewards=batch",
     "gae": "advantage_estimator=gae scale_rewards=batch",
 }
