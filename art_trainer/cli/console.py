@@ -46,7 +46,8 @@ def results_table(rows: Rows) -> Table:
     split = f", {first.split} split" if first.split else ""
     samples = f" ({first.samples} attempts at each start)" if first.samples > 1 else ""
     tasks, count = len({result.task_id for result in first.results}), len(first.results)
-    episodes = f"{count} episodes of {tasks} tasks" if 1 < tasks < count else f"{count} episodes"
+    repeated = tasks > 1 and tasks * first.samples < count
+    episodes = f"{count} episodes of {tasks} tasks" if repeated else f"{count} episodes"
     title = f"{first.env_id}{split}, {episodes}{samples}, 95% intervals"
     headings = ["success", "mean reward", "turns", "tokens", "invalid"]
     faults = any(evaluation.faults for _, evaluation in rows)

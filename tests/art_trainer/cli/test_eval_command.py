@@ -41,6 +41,12 @@ def test_policies_are_compared_and_every_episode_is_written(invoke, tmp_path):
     assert made_with["threads"] == torch.get_num_threads()
 
 
+def test_results_say_of_how_few_tasks_they_are(invoke):
+    words = "--split train --episodes 40 --policy random"
+    played = invoke("eval", "--env", ENV, *words.split())
+    assert "train split, 40 episodes of 6 tasks, 95% intervals" in " ".join(played.output.split())
+
+
 @pytest.mark.parametrize(
     "words",
     [
