@@ -106,6 +106,12 @@ class GRPOTrainer:
         self.reward = reward
         self.processes = processes or current_process_group()
         check_context(policy.model, policy.max_context)
+        room, reply = policy.max_context, self.config.max_completion_length
+        if room is not None and reply >= room:
+            raise ConfigError(
+                f"max_completion_length is {reply}, but {policy.name} holds {room} tokens of prompt and "
+                f"reply together, so that no reply would begin: set it well below, such as {room // 4}"
+            )
         self.learner = Learner(policy.model, self.config, self.processes)
         self.log = RunFolder(Path(self.config.output_dir))
         self._health = HealthMonitor(self.config, policy.name)

@@ -172,6 +172,11 @@ def test_an_environment_may_be_an_id_or_made_by_gym(make_trainer: Make) -> None:
         make_trainer("run", train_split="train")
 
 
+def test_a_reply_that_is_as_long_as_a_context_is_refused(make_trainer: Make) -> None:
+    with pytest.raises(ConfigError, match=r"max_completion_length is 64, but .* holds 64 tokens"):
+        make_trainer("run", max_completion_length=64)
+
+
 def test_groups_without_signal_are_replaced_counted_resumed_and_replayed(make_trainer: Make) -> None:
     def run(folder: str, stop: int, resume: GRPOTrainer | None = None) -> GRPOTrainer:
         settings = {"groups_per_step": 6, "max_steps": stop, "max_resampled_groups": 20, "seed": 3}
