@@ -207,7 +207,7 @@ _OBJECTS: Mapping[type, Callable[[Any], Any]] = {int: _Int, float: _Float}
 
 
 def jsonable(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """A call's arguments with dates as text."""
+    """A call's arguments with dates as text, and with numbers that a vector environment can keep."""
     return {name: _OBJECTS.get(type(value), plain)(value) for name, value in arguments.items()}
 
 

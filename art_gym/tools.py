@@ -50,6 +50,8 @@ class Outcome:
             raise TypeError(f"the observation of an Outcome must be a str, not {self.observation!r}")
         for name in ("score_terms", "metrics"):
             given = getattr(self, name)
+            if type(given) is dict and not given:
+                continue
             try:
                 numbers = {key: float(value) for key, value in given.items()}
             except (TypeError, ValueError, AttributeError) as error:
