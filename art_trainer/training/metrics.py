@@ -10,8 +10,8 @@ context ended), ``frac_reward_zero_std``, ``failed_groups`` and ``score/<term>``
 that a judge had no score for. From the update: ``loss``, ``policy_loss``, ``entropy`` (nats per token),
 ``clip_ratio`` (share of tokens whose gradient the clip took, or for ``"cispo"`` made smaller), ``ratio/min``
 and ``ratio/max`` (of the learner's probability to the sampler's, over all tokens or sequences of the step),
-``grad_norm``, ``kl`` (nats per token, to the reference if there is one, else to the policy that sampled),
-with a reference also ``sampling_kl`` (to the policy that sampled), ``trained_tokens`` and
+``grad_norm``, ``kl`` (nats per token, to the reference if there is one, else from the policy that sampled),
+with a reference also ``sampling_kl`` (from the policy that sampled), ``trained_tokens`` and
 ``skipped_updates``. If the sampler is compared with the learner,
 ``sampling/sampling_logp_difference/{mean,max}`` (nats, without sign) and
 ``sampling/importance_sampling_ratio/{min,mean,max}`` (as used, within its bounds). With dynamic sampling

@@ -7,7 +7,7 @@ const KNOWN = {
   eval_reward: ["Held-out reward", "mean of evaluated episodes"],
   independent_reward: ["Environment's reward", "reward without the judge"],
   kl: ["KL", "nats per token"],
-  sampling_kl: ["KL to the sampler", "nats per token"],
+  sampling_kl: ["KL from the sampler", "nats per token"],
   entropy: ["Entropy", "nats per token"],
   loss: ["Loss", "training objective"],
   policy_loss: ["Policy loss", ""],
