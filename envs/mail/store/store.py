@@ -38,6 +38,7 @@ _CACHED_ROWS = 2_000_000  # rows kept over all words, 12 bytes each
 _SQL = (
     f"SELECT rowid, -bm25(words, {_SUBJECT_WEIGHT}, 1.0, 1.0) FROM words WHERE words MATCH ? ORDER BY rowid"
 )
+_COUNT = "SELECT count(*) FROM words WHERE words MATCH ?"
 _RECORD = np.dtype([("row", np.int32), ("score", np.float64)])
 
 _Rows = npt.NDArray[np.int64]
@@ -89,6 +90,7 @@ class MailStore:
         self._local = threading.local()
         self._postings: OrderedDict[str, Posting] = OrderedDict()  # the word used last is last
         self._cached_rows = 0
+        self._frequencies: dict[str, int] = {}
         self._lock = threading.Lock()
         self._homes: dict[str, _Rows] = {}
         _check_file(self.path)
@@ -241,7 +243,11 @@ class MailStore:
     def document_frequency(self, word: str) -> int:
         """In how many messages a word stands (its first one, when the text holds several; 0 when none)."""
         found = query_words(word)
-        return len(self._posting(found[0]).rows) if found else 0
+        if not found:
+            return 0
+        if found[0] not in self._frequencies:  # counted, since a posting would be scored too
+            (self._frequencies[found[0]],) = self._db().execute(_COUNT, (f'"{found[0]}"',)).fetchone()
+        return self._frequencies[found[0]]
 
     def _posting(self, word: str) -> Posting:
         """The posting of a word as ``query_words`` gives it; empty when no message holds it.
