@@ -98,15 +98,26 @@ def world_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["ART_GYM_CACHE"] = str(shared / "art-gym-cache")
 
 
-@pytest.fixture
-def forget_env_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Forget the environments that files of ``tmp_path`` register, and the modules that they are."""
+@pytest.fixture(autouse=True)
+def forget_env_files(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Forget the environments of files that a test wrote and imported, and the modules that they are."""
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(lookup, "_registered_by", {})
-    ids = set(gym.registry)
+    monkeypatch.setattr(lookup, "_registered_by", {**lookup._registered_by})
+    modules, ids = {*sys.modules}, {*gym.registry}
     yield
-    for name, module in [*sys.modules.items()]:
-        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
-            del sys.modules[name]
-    for env_id in set(gym.registry) - ids:
-        del gym.registry[env_id]
+    written = str(tmp_path_factory.getbasetemp())
+    gone = {
+        name
+        for name in sys.modules.keys() - modules
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(written)
+    }
+    for name in gone:
+        del sys.modules[name]
+    # A library that it imported for the first time stays imported, and its environments registered.
+    for env_id in gym.registry.keys() - ids:
+        entry_point = gym.registry[env_id].entry_point
+        home = entry_point if isinstance(entry_point, str) else getattr(entry_point, "__module__", "")
+        if home.partition(":")[0] in gone:
+            del gym.registry[env_id]

@@ -36,7 +36,7 @@ Write = Callable[..., Path]
 
 
 @pytest.fixture
-def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forget_env_files: None) -> Iterator[Write]:
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
     """Write a file of the current folder."""
     monkeypatch.chdir(tmp_path)
 

@@ -51,9 +51,7 @@ def typing(*lines: str) -> Callable[[], str]:
         (("--env-args", "turns=2"), "", 2, ("turns",)),
     ],
 )
-def test_a_file_is_played_by_hand(
-    command, tmp_path, monkeypatch, forget_env_files, arguments, typed, code, shown
-):
+def test_a_file_is_played_by_hand(command, tmp_path, monkeypatch, arguments, typed, code, shown):
     (tmp_path / "word.py").write_text(FILE, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.stdin", io.StringIO(typed))

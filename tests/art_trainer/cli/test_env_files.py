@@ -20,7 +20,7 @@ SHORT += ("--set", "num_generations=2", "--set", "groups_per_step=1")
 
 
 @pytest.fixture
-def file(tmp_path: Path, forget_env_files: None) -> Path:
+def file(tmp_path: Path) -> Path:
     """The README's environment, in a file without a package."""
     path = tmp_path / "guess.py"
     path.write_text(GUESS, encoding="utf-8")
