@@ -6,12 +6,13 @@ import copy
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from art_gym.errors import did_you_mean
+from art_gym.errors import ToolDeclarationError, did_you_mean
 from art_gym.parameters import plain
 from art_gym.parsing.parser import ParseError
 from art_gym.spaces import MAX_LENGTH
@@ -102,8 +103,9 @@ class TaskEnv(SnapshotMixin):
         render_mode: str | None,
     ) -> None:
         """Check and set the common arguments of ``__init__``."""
-        if not 0 <= invalid_action_penalty < float("inf"):
-            raise ValueError(f"invalid_action_penalty must be 0 or more, not {invalid_action_penalty}")
+        penalty = invalid_action_penalty
+        if not (isinstance(penalty, int | float | np.floating) and 0 <= penalty < float("inf")):
+            raise ValueError(f"invalid_action_penalty must be a number, 0 or more, not {penalty!r}")
         if render_mode is not None:
             require_choice("render_mode", render_mode, self.metadata["render_modes"])
         if tasks is None:
@@ -113,7 +115,7 @@ class TaskEnv(SnapshotMixin):
         missing = split == "train" and split not in self.tasks.splits
         self.task = (self.tasks if missing else self.tasks.split(split))[0]
         self.split = split
-        self.invalid_action_penalty = float(invalid_action_penalty)
+        self.invalid_action_penalty = float(penalty)
         self.render_mode = render_mode
 
     def _choose_task(self, options: Mapping[str, Any], ignored: Sequence[str] = ()) -> Task:
@@ -132,6 +134,15 @@ class TaskEnv(SnapshotMixin):
     def _penalty(self) -> dict[str, float]:
         """The score term of an invalid reply."""
         return {"invalid_action": -self.invalid_action_penalty} if self.invalid_action_penalty else {}
+
+
+def check_names(tools: Iterable[str], base: type[TaskEnv]) -> None:
+    """Raise ``ToolDeclarationError`` for a tool with the name of something that every environment has."""
+    taken = {*dir(base), *base._fixed, "task", "turn", "turns"}.intersection(tools)
+    if taken:
+        raise ToolDeclarationError(
+            f"tool `{min(taken)}` has the name of something that every environment has: rename the method"
+        )
 
 
 def error_info(error: ParseError) -> dict[str, str]:
@@ -153,6 +164,12 @@ def require_choice(name: str, value: str, known: Sequence[str]) -> None:
     """Raise ``ValueError`` for an argument that is not one of the known values."""
     if value not in known:
         raise ValueError(f"{name} `{value}`{did_you_mean(str(value), known)}")
+
+
+def require_count(name: str, value: Any) -> None:
+    """Raise ``ValueError`` for an argument that is not a whole number of at least 1."""
+    if not isinstance(value, Integral) or value < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
 
 
 def add_terms(terms: dict[str, float], more: Mapping[str, float]) -> None:

@@ -17,15 +17,17 @@ from art_gym.base import (
     TaskEnv,
     TurnLimitSpec,
     add_terms,
+    check_names,
     error_info,
     fit_text,
     jsonable,
     only_first_call,
+    require_count,
     system_text,
     turns_left,
 )
 from art_gym.baselines import Baseline
-from art_gym.errors import ResetNeededError, ToolDeclarationError, ToolError
+from art_gym.errors import ResetNeededError, ToolError
 from art_gym.parsing.parser import Call, ParseError, parse
 from art_gym.random_calls import random_calls
 from art_gym.spaces import UnicodeText
@@ -75,11 +77,7 @@ class TextEnv(TurnLimitSpec, TaskEnv, gym.Env[str, str]):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.tools = collect_tools(cls)
-        taken = {*dir(TextEnv), *cls._fixed, "task", "turn"}.intersection(cls.tools)
-        if taken:
-            raise ToolDeclarationError(
-                f"tool `{min(taken)}` has the name of something that every environment has: rename the method"
-            )
+        check_names(cls.tools, TextEnv)
         cls.baselines = {"random": random_calls, **cls.baselines}
         cls.system = system_text(cls.instructions, cls.tools)
 
@@ -94,8 +92,7 @@ class TextEnv(TurnLimitSpec, TaskEnv, gym.Env[str, str]):
     ) -> None:
         if not self.tools:
             raise TypeError(f"{type(self).__name__} has no tool: mark at least one method with @tool")
-        if not hasattr(max_turns, "__index__") or max_turns < 1:
-            raise ValueError(f"max_turns must be a whole number of at least 1, not {max_turns!r}")
+        require_count("max_turns", max_turns)
         self._configure(tasks, split, invalid_action_penalty, render_mode)
         self.max_turns = max_turns
         self.observation_space = UnicodeText()

@@ -53,6 +53,9 @@ class ToolError(ArtGymError, ValueError):
     raises is a bug of the environment and leaves ``step`` as it is.
     """
 
+    def __str__(self) -> str:
+        return super().__str__() or "This call was refused."
+
 
 def described(error: BaseException) -> str:
     """``"KeyError: 'title' (desk.py, line 11)"``: an error, with :func:`user_line` if there is one."""

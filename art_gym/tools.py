@@ -187,6 +187,8 @@ def tool(
     """
 
     def mark(marked: _Method) -> _Method:
+        if not callable(marked):
+            raise ToolDeclarationError(f"@tool takes ends=… and examples=…, not {marked!r}")
         setattr(marked, _MARK, {"ends": ends, "examples": examples})
         return marked
 
@@ -198,7 +200,8 @@ def collect_tools(cls: type) -> dict[str, Tool]:
     found: dict[str, Tool] = {}
     for base in reversed(cls.__mro__):
         for name, member in vars(base).items():
-            declared = getattr(member, _MARK, None)
+            # The mark of a function below @staticmethod is not the static method's own.
+            declared = getattr(getattr(member, "__func__", member), _MARK, None)
             if declared is not None:
                 found[name] = Tool.from_method(member, **declared)
             elif name in found:  # overridden without the mark: no longer a tool

@@ -28,16 +28,18 @@ from art_gym.base import (
     WARN_AT,
     TaskEnv,
     add_terms,
+    check_names,
     error_info,
     fit_text,
     jsonable,
     only_first_call,
     require_choice,
+    require_count,
     system_text,
     turns_left,
 )
 from art_gym.baselines import Baseline
-from art_gym.errors import ResetNeededError, ToolError
+from art_gym.errors import ResetNeededError, ToolError, did_you_mean
 from art_gym.games.moves import MoveResult, read_choices, seat, seat_tools
 from art_gym.parsing.parser import Call, ParseError, parse
 from art_gym.spaces import UnicodeText
@@ -113,6 +115,7 @@ class TextAECEnv(TaskEnv, pettingzoo.AECEnv):  # type: ignore[misc]  # PettingZo
         super().__init_subclass__(**kwargs)
         cls.metadata = {"name": cls.__name__, **cls.metadata}
         cls.tools = seat_tools(cls, cls.seats)
+        check_names({name for tools in cls.tools.values() for name in tools}, TextAECEnv)
         cls.systems = {
             name: system_text(cls.instructions.get(name, ""), tools) for name, tools in cls.tools.items()
         }
@@ -130,10 +133,9 @@ class TextAECEnv(TaskEnv, pettingzoo.AECEnv):  # type: ignore[misc]  # PettingZo
     ) -> None:
         super().__init__()
         require_choice("actions", actions, ("text", "discrete"))
-        if max_cycles < 1:
-            raise ValueError(f"max_cycles must be at least 1, not {max_cycles}")
-        if patience is not None and patience < 1:
-            raise ValueError(f"patience must be at least 1, or None, not {patience}")
+        require_count("max_cycles", max_cycles)
+        if patience is not None:
+            require_count("patience", patience)
         self._configure(tasks, split, invalid_action_penalty, render_mode)
         self.actions = actions
         self.max_cycles = max_cycles
@@ -329,6 +331,11 @@ class TextAECEnv(TaskEnv, pettingzoo.AECEnv):  # type: ignore[misc]  # PettingZo
     def _apply(self, name: str, result: MoveResult) -> None:
         """Distribute messages and rewards, pass the turn, and end the game if it is over."""
         upcoming = result.next or self.seats[(self.seats.index(name) + 1) % len(self.seats)]
+        for named in (*result.messages, *result.score_terms, *result.success, upcoming):
+            if named not in self.seats:
+                raise ValueError(
+                    f"{type(self).__name__} has no seat `{named}`{did_you_mean(named, self.seats)}"
+                )
         terminated = result.ends
         truncated = not terminated and self.turns[upcoming] >= self.max_cycles
         if truncated:

@@ -35,6 +35,10 @@ class MoveResult:
     success: frozenset[str] = frozenset()
     metrics: Mapping[str, float] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if isinstance(self.success, str):
+            raise TypeError(f"the success of a MoveResult must be a set of seats, not {self.success!r}")
+
     def after(self, earlier: MoveResult) -> MoveResult:
         """Merge this with an earlier result: messages are joined by line, score terms are added.
 

@@ -174,8 +174,10 @@ def step(env: TextEnv, reply: Any) -> None:
             )
             for given in (0, 2.5, "5")
         ),
-        (lambda: CounterEnv(invalid_action_penalty=-1), ValueError, "must be 0 or more"),
-        (lambda: CounterEnv(invalid_action_penalty=math.nan), ValueError, "must be 0 or more"),
+        *(
+            (lambda given=given: CounterEnv(invalid_action_penalty=given), ValueError, "number, 0 or more")
+            for given in (-1, math.nan, "0.1")
+        ),
         (lambda: CounterEnv(render_mode="ansy"), ValueError, "did you mean `ansi`"),
         (lambda: CounterEnv(split="valid"), UnknownTaskError, "no split `valid`"),
         (lambda: CounterEnv().reset(options={"task": "t99"}), UnknownTaskError, "no task `t99`"),

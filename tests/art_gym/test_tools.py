@@ -203,6 +203,13 @@ def test_wrong_declarations_are_refused(method: Any, named: str) -> None:
         Tool.from_method(method, ends=False)
 
 
+def test_a_mark_below_staticmethod_or_on_no_method_is_refused() -> None:
+    with pytest.raises(ToolDeclarationError, match="ordinary method with `self`"):
+        collect_tools(type("Desk", (), {"look": staticmethod(tool(declared()))}))
+    with pytest.raises(ToolDeclarationError, match="not 'look'"):
+        tool("look")  # type: ignore[call-overload]
+
+
 @pytest.mark.parametrize(
     ("default", "hint", "shown"),
     [(None, int, None), ((), list[int], []), ([date(2024, 3, 1)], list[date], ["2024-03-01"])],

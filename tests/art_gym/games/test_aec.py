@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pettingzoo.test import api_test, seed_test
 
 from art_gym import ResetNeededError, Task, ToolDeclarationError, UnknownTaskError, tool
-from art_gym.games.aec import TextAECEnv, seat
+from art_gym.games.aec import MoveResult, TextAECEnv, seat
 from art_gym.games.seats import SeatEnv, players_of, text_of
 from tests.art_gym.pettingzoo_warnings import MASK_AT_THE_END, no_other_warnings
 from tests.art_gym.toy_games import FIRST, SECOND, Pennies, Race
@@ -285,11 +285,11 @@ class Named(Race):
         super().__init__(tasks=tasks, **options)
 
 
-def act() -> Any:
+def act(returned: object = None) -> Any:
     @tool
     def act(self: Any) -> Any:
         """Act."""
-        return "text"
+        return returned
 
     return act
 
@@ -302,8 +302,8 @@ def idle() -> Any:
     return type("Idle", (TextAECEnv,), {"seats": ("a_0", "b_1"), "act": seat("a_0")(act())})
 
 
-def play_text() -> None:
-    game = race(act=act())()
+def play_act(returned: object = "text") -> None:
+    game = race(act=act(returned))()
     game.reset()
     game.step("act()")
 
@@ -317,7 +317,7 @@ def play_text() -> None:
         (lambda: Race(actions="discreet"), ValueError, "did you mean `discrete`"),
         (lambda: Race(render_mode="ANSI"), ValueError, "render_mode"),
         (lambda: Race(max_cycles=0), ValueError, "max_cycles"),
-        (lambda: Race(patience=0), ValueError, "patience"),
+        *((lambda given=given: Race(patience=given), ValueError, "patience") for given in (0, "3")),
         (lambda: Race(invalid_action_penalty=-1), ValueError, "invalid_action_penalty"),
         (lambda: Named().reset(options={"task": "nope"}), UnknownTaskError, "no task `nope`"),
         (lambda: Named().reset(options={"tusk": 1}), ValueError, "did you mean `task`"),
@@ -325,7 +325,11 @@ def play_text() -> None:
         (lambda: race(choices=lambda self, name: [])(actions="discrete"), ValueError, "first_0"),
         (lambda: race(act=seat("firts_0")(act())), ToolDeclarationError, "did you mean `first_0`"),
         (idle, ToolDeclarationError, "no tool for the seat `b_1`"),
-        (play_text, TypeError, "`act` returned str"),
+        (play_act, TypeError, "`act` returned str"),
+        (partial(play_act, MoveResult({"first": ""})), ValueError, "did you mean `first_0`"),
+        (partial(play_act, MoveResult(next="secnd_1")), ValueError, "did you mean `second_1`"),
+        (lambda: MoveResult(success=FIRST), TypeError, "a set of seats"),  # type: ignore[arg-type]
+        (lambda: race(last=act()), ToolDeclarationError, "rename the method"),
         (lambda: SeatEnv(Race(), "first", {}), ValueError, "no seat `first`; did you mean `first_0`"),
         (lambda: SeatEnv(Race(), FIRST, {}), ValueError, "second_1"),
         (lambda: SeatEnv(Race(), FIRST, {SECOND: "bast"}), ValueError, "did you mean `best`"),
