@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import secrets
 from collections import Counter
@@ -78,6 +79,10 @@ def judge_eval(
         judge_args: Argument of the judge model, such as cache=judge.db.
         seed: The same seed gives the same groups.
     """
+    given = {name for name, value in locals().items() if value != _DEFAULTS[name]}
+    if episodes is not None and (unused := given & _OF_PLAYING):
+        flag = min(unused).replace("_", "-")
+        raise ConfigError(f"--episodes judges what was recorded: leave --{flag} out")
     from art_trainer.rollout.envs import env_maker, find_env
 
     _check_twice("judge", judge)
@@ -127,6 +132,10 @@ def judge_eval(
         console.print(Text(visible(str(one_failure)), "red"), soft_wrap=True)
     if failures:
         raise typer.Exit(1)
+
+
+_DEFAULTS = {name: one.default for name, one in inspect.signature(judge_eval).parameters.items()}
+_OF_PLAYING = {"env", "env_args", "split", "size", "policies", "noise", "seed"}
 
 
 def _check_twice(flag: str, names: Sequence[str]) -> None:

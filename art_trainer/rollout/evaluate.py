@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -227,9 +227,7 @@ class Evaluation:
         Raises:
             ValueError: If no task has this field; suggests the nearest name.
         """
-        known = list(dict.fromkeys(field for fields in self.tasks.values() for field in fields))
-        if name not in known:
-            raise ValueError(f"the tasks of {self.env_id} have no field `{name}`{did_you_mean(name, known)}")
+        require_field(self.env_id, self.tasks, name)
         parts: dict[Any, list[EpisodeResult]] = {}
         for result in self.results:
             parts.setdefault(self.tasks.get(result.task_id, {}).get(name), []).append(result)
@@ -430,14 +428,16 @@ def evaluate_starts(
         seconds=time.perf_counter() - began,
         settings=dict(options.get("settings") or {}),
         samples=samples,
-        tasks=_task_fields(known, played) if isinstance(known, TaskSet) else {},
+        tasks=task_fields(known, (episode.task_id for episode in played)),
     )
 
 
-def _task_fields(tasks: TaskSet, played: Sequence[Episode]) -> dict[str, dict[str, Any]]:
-    """Return the short fields of the tasks that were played."""
-    found = {}
-    for task_id in dict.fromkeys(episode.task_id for episode in played):
+def task_fields(tasks: object, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return the short fields of an environment's tasks of these ids; empty if it has no tasks."""
+    found: dict[str, dict[str, Any]] = {}
+    if not isinstance(tasks, TaskSet):
+        return found
+    for task_id in dict.fromkeys(ids):
         try:
             data = tasks.get(task_id).data
         except UnknownTaskError:  # an episode that failed before it had a task
@@ -446,6 +446,13 @@ def _task_fields(tasks: TaskSet, played: Sequence[Episode]) -> dict[str, dict[st
         if fields:
             found[task_id] = fields
     return found
+
+
+def require_field(env_id: str, tasks: Mapping[str, Mapping[str, Any]], name: str) -> None:
+    """Raise ``ValueError`` if no task has a field of this name; suggest the nearest one."""
+    known = list(dict.fromkeys(field for fields in tasks.values() for field in fields))
+    if name not in known:
+        raise ValueError(f"the tasks of {env_id} have no field `{name}`{did_you_mean(name, known)}")
 
 
 def _short(value: object) -> bool:

@@ -59,7 +59,8 @@ JUDGE = f"judge eval {ENV}"
         (f"{JUDGE} --policies scriptd", "scriptd"),
         (f"{JUDGE} --policies random --policies random", "--policies random is given twice"),
         (f"{JUDGE} --env toy/Nothing-v0", "no environment 'toy/Nothing-v0'"),
-        (f"{JUDGE} --episodes .", "no two recorded episodes"),
+        ("judge eval --episodes .", "no two recorded episodes"),
+        ("judge eval --episodes . --size 4", "judges what was recorded: leave --size out"),
         (f"{JUDGE} --judge openai:m@http://localhost:1/v1 --judge-args sed=1", "unexpected keyword"),
     ],
 )
