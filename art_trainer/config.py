@@ -276,7 +276,10 @@ class GRPOConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for check in (_check_clipping, _check_correction, _check_estimator, _check_groups, _check_evaluation):
+        for check in (
+            *(_check_needs, _check_clipping, _check_correction, _check_estimator),
+            *(_check_groups, _check_evaluation),
+        ):
             check(self)
 
     @property
@@ -333,6 +336,26 @@ _USED_BY = {
 def _refuse(condition: object, message: str) -> None:
     if condition:
         raise ConfigError(message)
+
+
+_NEEDS = {
+    **dict.fromkeys(
+        ("importance_sampling_mode", "importance_sampling_clip_max", "importance_sampling_clip_min"),
+        "importance_sampling_correction",
+    ),
+    "max_resampled_groups": "dynamic_sampling",
+}
+"""Settings that have no effect without another."""
+
+
+def _check_needs(config: GRPOConfig) -> None:
+    for field in dataclasses.fields(config):
+        value, needed = getattr(config, field.name), _NEEDS.get(field.name)
+        _refuse(
+            needed is not None and value != field.default and not getattr(config, needed),
+            f"{field.name} is {value!r}, but has no effect without {needed}: set {needed} too, or leave "
+            f"{field.name} out",
+        )
 
 
 def _check_clipping(config: GRPOConfig) -> None:
@@ -445,27 +468,27 @@ def field_docs(settings_class: type) -> dict[str, str]:
 def read_settings(settings_class: type[T], data: Mapping[str, Any]) -> T:
     """Build a settings class from a mapping, such as a YAML file's.
 
-    A number written as text is read as a number: YAML takes ``1e-3`` for text.
-
     Raises:
-        ConfigError: If a key is unknown (the near miss is named), or a value has a wrong type or is out of
-            range.
+        ConfigError: If a key is unknown (the near miss is named), or of a value, see :func:`check_fields`.
     """
     known = field_types(cast(Any, settings_class))
     for key in data:
         if key not in known:
             raise ConfigError(f"unknown key {key!r}{did_you_mean(str(key), known)}")
-    return settings_class(**{key: _converted(key, known[key], value) for key, value in data.items()})
+    return settings_class(**data)
 
 
 def check_fields(settings: object) -> None:
-    """Check each field's range (a :class:`Check` in its type) or choices (a ``Literal``).
+    """Check each field's type and its range (a :class:`Check` in its type) or choices (a ``Literal``).
+
+    A number written as text becomes a number: YAML takes ``1e-3`` for text.
 
     Raises:
         ConfigError: Names the setting, its value and what to set.
     """
     for name, field_type in field_types(cast(Any, type(settings))).items():
-        value, kinds = getattr(settings, name), _alternatives(field_type)
+        value, kinds = _converted(name, field_type, getattr(settings, name)), _alternatives(field_type)
+        object.__setattr__(settings, name, value)  # the settings are frozen
         for kind in kinds if value is not None else ():
             if get_origin(kind) is Literal and value not in get_args(kind):
                 choices = get_args(kind)

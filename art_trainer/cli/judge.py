@@ -86,8 +86,11 @@ def judge_eval(
     from art_trainer.rollout.envs import env_maker, find_env
 
     _check_twice("judge", judge)
-    console, env = Console(), find_env(env or default_env()).name
-    make_env = None if episodes is not None else env_maker(env, env_args)
+    console = Console()
+    if episodes is None:
+        env = find_env(env or default_env()).name
+        make_env = env_maker(env, env_args)
+        players = _players(env, make_env, policies, noise)
     from art_trainer.analysis.judge_evaluation import evaluate_judge
     from art_trainer.analysis.mixed_groups import mixed_starts, play_mixed_groups, recorded_groups
     from art_trainer.cli.console import episode_bar
@@ -98,12 +101,10 @@ def judge_eval(
     evaluations, failures = [], []
     with contextlib.ExitStack() as stack:
         rated = [one for name in judge for one in _judges(name, without_facts, judge_args, stack)]
-        if make_env is None:
-            assert episodes is not None
+        if episodes is not None:
             played = recorded_groups(episodes, groups)
             env = played[0].group.episodes[0].env_id
         else:
-            players = _players(env, make_env, policies, noise)
             starts = mixed_starts(make_env, groups=groups, split=split, seed=seed)
             with episode_bar(console, "attempts", len(starts) * size) as on_episode:
                 played = play_mixed_groups(players, make_env, starts, size, on_episode=on_episode)

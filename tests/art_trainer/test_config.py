@@ -33,9 +33,10 @@ def test_defaults_that_trl_has_are_trls() -> None:
     ],
 )
 def test_values_are_read_as_yaml_writes_them(key: str, value: object, read: object) -> None:
-    found = getattr(GRPOConfig.from_mapping({key: value}), key)
-    assert found == read
-    assert type(found) is type(read)
+    for config in (GRPOConfig.from_mapping({key: value}), GRPOConfig(**{key: value})):  # type: ignore[arg-type]
+        found = getattr(config, key)
+        assert found == read
+        assert type(found) is type(read)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,12 @@ def test_values_are_read_as_yaml_writes_them(key: str, value: object, read: obje
         ({"stop_strings": [3]}, "stop_strings"),
         ({"stop_strings": None}, "stop_strings"),
         ({"delta": 1.2}, "ratios up to 1 \\+ epsilon_high = 1.28 are not clipped"),
-        ({"importance_sampling_clip_min": 3.0}, r"clip_min \(3.0\) is not below .*clip_max \(3.0\)"),
+        ({"importance_sampling_clip_min": 0.5}, "no effect without importance_sampling_correction"),
+        ({"max_resampled_groups": 9}, "no effect without dynamic_sampling"),
+        (
+            {"importance_sampling_correction": True, "importance_sampling_clip_min": 3.0},
+            r"clip_min \(3.0\) is not below .*clip_max \(3.0\)",
+        ),
         (
             {
                 "importance_sampling_correction": True,
@@ -125,7 +131,7 @@ def test_every_number_and_choice_has_a_range(name: str) -> None:
         ("records_states", {}, False),
         ("records_states", {"advantage_estimator": "gigpo"}, True),
         ("records_states", {"advantage_estimator": "gigpo", "step_states": "observation"}, False),
-        ("resampling_budget", {"max_resampled_groups": 9}, 0),
+        ("resampling_budget", {"groups_per_step": 9}, 0),
         ("resampling_budget", {"dynamic_sampling": True, "groups_per_step": 5}, 5),
         ("resampling_budget", {"dynamic_sampling": True, "max_resampled_groups": 9}, 9),
     ],

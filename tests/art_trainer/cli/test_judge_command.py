@@ -52,12 +52,12 @@ def test_players_can_be_chosen_and_play_without_noise(judge_eval, tmp_path):
     assert judge["tau"] is None  # nobody did better than anybody
 
 
-def test_recorded_episodes_are_judged_in_place_of_played_ones(judge_eval, tmp_path):
+def test_recorded_episodes_are_judged_in_place_of_played_ones(invoke, tmp_path):
     policies = [ScriptedPolicy("scripted"), ScriptedPolicy("random")]
     groups = play_mixed_groups(policies, Echo, mixed_starts(Echo, groups=5), 4)
     RunFolder(tmp_path / "run").path.mkdir()
     RunFolder(tmp_path / "run").write_episodes(7, [one.group for one in groups], 100)
-    judge_eval("--judge", "rubric", "--episodes", "run", "--groups", 3, "--json", "f")
+    invoke("judge", "eval", "--judge", "rubric", "--episodes", "run", "--groups", 3, "--json", "f")
     data = json.loads((tmp_path / "f").read_text())
     (judge,) = data["judges"]
     assert {name: data[name] for name in data if name != "judges"} == {
