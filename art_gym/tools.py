@@ -67,7 +67,7 @@ class Tool:
     Attributes:
         name: The method's name.
         description: The docstring's text before its first section.
-        parameters: In the method's order.
+        parameters: In the method's order, but required ones first: calls give those by position.
         ends: Whether a valid call ends the episode.
     """
 
@@ -123,6 +123,7 @@ class Tool:
             known = [parameter.name for parameter in parameters]
             if name not in known:
                 raise ToolDeclarationError(f"{where} has examples of `{name}`{did_you_mean(name, known)}")
+        parameters.sort(key=lambda parameter: not parameter.required)  # of keyword-only ones any may be
         summary = " ".join(re.split(r"\n\s*\n\w+:\n|\n\s*\n", doc.strip())[0].split())
         return cls(method.__name__, summary, tuple(parameters), ends)
 

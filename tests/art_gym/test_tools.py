@@ -111,6 +111,24 @@ def test_usage_and_example_are_what_a_model_may_write() -> None:
         assert parameter.convert(parameter.example()) == parameter.example()
 
 
+def test_required_arguments_come_first_where_keyword_only_ones_are_mixed() -> None:
+    class Keyed:
+        @tool
+        def go(self, *, speed: int = 1, to: str) -> str:
+            """Go.
+
+            Args:
+                speed: How fast.
+                to: Where.
+            """
+            return to
+
+    tools = collect_tools(Keyed)
+    assert tools["go"].usage() == "go(to: str, speed: int = 1)"
+    assert parse(tools["go"].example(), tools) == parse("go(to='text')", tools)
+    assert isinstance(parse(tools["go"].example(), tools), Call)
+
+
 @pytest.mark.parametrize(
     ("name", "given", "expected"),
     [
