@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterator
 from typing import Any, Final
 
+import gymnasium as gym
+
 from art_gym.spaces import UnicodeText
 from art_gym.testing.rules import Rule, check, must_not_raise
 from art_gym.testing.trajectories import Subject, Transition, quoted
@@ -168,6 +170,13 @@ def _not_both(subject: Subject) -> Iterator[str]:
 @check(Rule.MAX_TURNS)
 def _max_turns(subject: Subject) -> Iterator[str]:
     limit = subject.env.max_turns
+    made = subject.env.spec
+    cut = None if made is None or made.id not in gym.registry else gym.registry[made.id].max_episode_steps
+    if cut is not None and cut < limit:
+        yield (
+            f"It is registered with max_episode_steps={cut}, so Gymnasium's TimeLimit ends episodes without "
+            f"on_truncation, success and metrics; max_turns is {limit}. Give max_turns={cut} instead."
+        )
     for episode in subject.episodes:
         for turn, seen in enumerate(episode):
             if seen.truncated and turn != limit:

@@ -123,6 +123,12 @@ def test_advice_is_an_error_only_for_what_is_published(monkeypatch, name, value)
         check_text_env(GuessEnv(), publish=True)
 
 
+def test_a_registered_time_limit_below_max_turns_is_named():
+    gym.register("conformance/Cut-v0", GuessEnv, max_episode_steps=4)
+    with pytest.raises(ContractError, match=r"max_episode_steps=4.*max_turns is 6"):
+        check_text_env(gym.make("conformance/Cut-v0"))
+
+
 def test_what_cannot_be_pickled_comes_with_what_to_do():
     class LambdaEnv(GuessEnv):
         def begin(self, task):
