@@ -187,11 +187,16 @@ def env_maker(name: str, env_args: Mapping[str, Any]) -> MakeEnv:
         given = ", ".join(f"{name}={value!r}" for name, value in env_args.items()) or "no arguments"
         seen = error if user_line(error) is None else described(error)
         raise ConfigError(f"{env_id} cannot be made with {given}: {seen}") from error
-    return functools.partial(_make_unpacked, make) if _has_dict_spaces(env, env_id) else make
+    return text_maker(make, env, env_id)
 
 
-def _has_dict_spaces(env: gym.Env[Any, Any], env_id: str) -> bool:
-    """Whether an environment's texts lie in ``Dict`` spaces, from which they have to be taken.
+def text_maker(make: MakeEnv, env: gym.Env[Any, Any], env_id: str) -> MakeEnv:
+    """Return ``make``, or if the texts lie in ``Dict`` spaces one that takes them out.
+
+    Args:
+        make: Makes the environment.
+        env: One that it made.
+        env_id: Its name, for the error.
 
     Raises:
         ConfigError: If its observations or actions are not text.
@@ -206,7 +211,8 @@ def _has_dict_spaces(env: gym.Env[Any, Any], env_id: str) -> bool:
                 "yours as art_gym.wrappers.TextAdapter(env, observe=..., actions=[...]) and train "
                 "--env your_file.py; docs/guides/other-environments.md shows how"
             )
-    return isinstance(observed, gym.spaces.Dict) or isinstance(acted, gym.spaces.Dict)
+    packed = isinstance(observed, gym.spaces.Dict) or isinstance(acted, gym.spaces.Dict)
+    return functools.partial(_make_unpacked, make) if packed else make
 
 
 def _make_unpacked(make_env: MakeEnv) -> gym.Env[str, str]:

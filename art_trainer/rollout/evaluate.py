@@ -23,7 +23,7 @@ from art_gym.errors import UnknownTaskError, did_you_mean
 from art_gym.tasks import TaskSet
 from art_trainer.config import GRPOConfig
 from art_trainer.inference.policy import Policy
-from art_trainer.rollout.envs import EVALUATION, TRAIN, EnvPool, MakeEnv, choose_split, find_env
+from art_trainer.rollout.envs import EVALUATION, TRAIN, EnvPool, MakeEnv, choose_split, env_maker, text_maker
 from art_trainer.rollout.episodes import rollout_episodes
 from art_trainer.rollout.statistics import (
     mean_interval,
@@ -523,6 +523,7 @@ def maker(env: EnvSource) -> MakeEnv:
     """Return a function that makes environments like this one.
 
     Raises:
+        ConfigError: If there is none of that name, or its observations or actions are not text.
         TypeError: If no second one can be made like it.
     """
     if isinstance(env, gym.Env):
@@ -534,8 +535,5 @@ def maker(env: EnvSource) -> MakeEnv:
             )
         # A text environment's own limit is in its spec too: another TimeLimit would end nothing earlier.
         own = getattr(env.unwrapped, "max_turns", None) == spec.max_episode_steps
-        return lambda: gym.make(spec, max_episode_steps=-1 if own else None)
-    if isinstance(env, str):
-        env_id = find_env(env).id
-        return lambda: gym.make(env_id)
-    return env
+        return text_maker(lambda: gym.make(spec, max_episode_steps=-1 if own else None), env, spec.id)
+    return env_maker(env, {}) if isinstance(env, str) else env

@@ -100,6 +100,11 @@ class GRPOTrainer:
         backend: RolloutBackend | None = None,
     ) -> None:
         self.config = config or GRPOConfig()
+        if not isinstance(policy, TrainablePolicy):
+            raise TypeError(
+                "the policy must be one that can be trained, as TransformersPolicy.from_pretrained gives, "
+                f"not {policy!r:.60}"
+            )
         self.policy = policy
         self.policy.sampling = SamplingParams.for_training(self.config, policy.sampling.stop_token_ids)
         self.callbacks = tuple(callbacks)

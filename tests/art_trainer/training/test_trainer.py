@@ -170,6 +170,11 @@ def test_an_environment_may_be_an_id_or_made_by_gym(make_trainer: Make) -> None:
         make_trainer("run", env=GuessEnv())
     with pytest.raises(ConfigError, match="no split 'train'"):
         make_trainer("run", train_split="train")
+    for cart in ("CartPole-v1", gym.make("CartPole-v1")):
+        with pytest.raises(ConfigError, match="CartPole-v1 is not a text environment"):
+            make_trainer("run", env=cart)
+    with pytest.raises(TypeError, match=r"from_pretrained .* not 'art-tiny'"):
+        GRPOTrainer("art-tiny", GuessEnv)  # type: ignore[arg-type]
 
 
 def test_a_reply_that_is_as_long_as_a_context_is_refused(make_trainer: Make) -> None:
