@@ -22,7 +22,7 @@ import numpy as np
 
 from art_gym.base import add_terms
 from art_gym.env import truncate
-from art_gym.errors import user_line
+from art_gym.errors import did_you_mean, user_line
 from art_trainer.inference.policy import Conversation, Policy, Reply
 from art_trainer.rollout.envs import EnvPool, MakeEnv, TextEnvironment, state_digest
 from art_trainer.types import (
@@ -56,6 +56,13 @@ class RolloutOptions(TypedDict, total=False):
     environments that wait (for a sandbox, a server) and may be stepped from any thread."""
     timings: Timings | None
     """Filled with how long each episode's turns took."""
+
+
+def require_known(options: Iterable[str], kind: Any) -> None:
+    """Raise ``TypeError`` for an option that a ``TypedDict`` of keyword arguments lacks."""
+    for name in options:
+        if name not in kind.__annotations__:
+            raise TypeError(f"no option `{name}`{did_you_mean(name, kind.__annotations__)}")
 
 
 @dataclass(eq=False, slots=True)
@@ -124,7 +131,12 @@ def rollout_episodes(
 
     Returns:
         The episodes, in the order of their specs.
+
+    Raises:
+        TypeError: For an option that there is not.
+        ValueError: If ``max_concurrent`` is below 1.
     """
+    require_known(options, RolloutOptions)
     max_concurrent = options.get("max_concurrent")
     limit = DEFAULT_MAX_CONCURRENT if max_concurrent is None else max_concurrent
     if limit < 1:

@@ -24,7 +24,7 @@ from art_gym.tasks import TaskSet
 from art_trainer.config import GRPOConfig
 from art_trainer.inference.policy import Policy
 from art_trainer.rollout.envs import EVALUATION, TRAIN, EnvPool, MakeEnv, choose_split, env_maker, text_maker
-from art_trainer.rollout.episodes import rollout_episodes
+from art_trainer.rollout.episodes import require_known, rollout_episodes
 from art_trainer.rollout.statistics import (
     mean_interval,
     paired_difference,
@@ -385,6 +385,7 @@ def evaluate(
         options: See :class:`PlayOptions`.
 
     Raises:
+        TypeError: For an option that there is not.
         UnknownTaskError: If the environment has tasks but no such split.
         ValueError: If ``episodes`` or ``samples`` is below 1.
     """
@@ -405,6 +406,7 @@ def evaluate_starts(
     **options: Unpack[PlayOptions],
 ) -> Evaluation:
     """Evaluate a policy on given starts; see :func:`evaluate`, which chooses them."""
+    require_known(options, PlayOptions)
     with closing(make_env()) as env:
         env_id = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
         known = getattr(env.unwrapped, "tasks", None)

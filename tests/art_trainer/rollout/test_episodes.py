@@ -15,6 +15,7 @@ from art_trainer.inference.scripted_policy import ScriptedPolicy
 from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.rollout.envs import EnvPool
 from art_trainer.rollout.episodes import group_specs, rollout_episodes, rollout_groups
+from art_trainer.rollout.evaluate import evaluate
 from art_trainer.types import Ending, EpisodeSpec, TokenHistory
 from tests.art_trainer.tiny_models import EchoEnv, byte_tokenizer, tiny_model
 
@@ -246,7 +247,11 @@ def test_a_group_starts_from_one_state_with_randomness_of_its_own():
     assert groups != rollout_groups(Script(drawn), CountEnv, group_specs([5, 6], 4, rng_seed=[7, 1]))
 
 
-def test_sizes_below_one_are_refused():
+def test_sizes_below_one_and_unknown_options_are_refused():
+    with pytest.raises(TypeError, match="no option `max_concurent`; did you mean `max_concurrent`"):
+        rollout_episodes(Script(drawn), CountEnv, starts(1), max_concurent=4)
+    with pytest.raises(TypeError, match="no option `transcript`"):
+        evaluate(Script(drawn), CountEnv, episodes=1, transcript=[])
     with pytest.raises(ValueError, match="max_concurrent"):
         rollout_episodes(Script(drawn), CountEnv, starts(1), max_concurrent=0)
     with pytest.raises(ValueError, match="size=0"):
