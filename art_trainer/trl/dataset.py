@@ -95,13 +95,20 @@ def reset_options(task: str | None) -> dict[str, Any] | None:
     return None if task is None else {"task": task}
 
 
-def check_start(env: str, seed: object, task: object, observation: str, prompt: Messages) -> None:
+def check_start(
+    env: str, seed: object, task: object, observation: str, prompt: Messages, *, free_text: bool
+) -> None:
     """Raise a ConfigError if an episode does not begin with what its row's prompt says."""
     first, last = prompt[0]["content"], prompt[-1]["content"]
     begins = observation == last
     if len(prompt) > 1:
         instructions = observation.removesuffix(f"\n\n{last}")
         begins = instructions != observation and first in (instructions, without_tool_list(instructions))
+        if begins and first != (instructions if free_text else without_tool_list(instructions)):
+            raise ConfigError(
+                f"the dataset of {env} was made with free_text={not free_text} and the factory with "
+                f"free_text={free_text}: give both the same, or the model reads of the wrong tools"
+            )
     if not begins:
         raise ConfigError(
             f"{env} with seed {seed} and task {task!r} does not begin with what the dataset's prompt says: "

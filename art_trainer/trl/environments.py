@@ -120,7 +120,8 @@ class ToolEnvironment:
         except Exception:  # an environment is its author's code; what it raises is this episode's outcome
             self._fail()
             return
-        check_start(self._factory.env_spec, row["seed"], row["task"], observation, row["prompt"])
+        start = (row["seed"], row["task"], observation, row["prompt"])
+        check_start(self._factory.env_spec, *start, free_text=self._factory.free_text)
         self._recorder.begin(observation, info)
         self._playing = True
 

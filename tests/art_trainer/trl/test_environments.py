@@ -234,6 +234,14 @@ def test_free_text_is_one_tool_and_needs_no_tools() -> None:
     assert environment.get_reward() == 3.0
 
 
+def test_a_dataset_and_a_factory_of_which_one_has_free_text_are_refused() -> None:
+    for free_text in (False, True):
+        row = task_dataset("art/2048-v0", size=1, free_text=free_text)[0]
+        make_factory("art/2048-v0", free_text=free_text)().reset(**row)
+        with pytest.raises(ConfigError, match=f"made with free_text={free_text}"):
+            make_factory("art/2048-v0", free_text=not free_text)().reset(**row)
+
+
 def test_tools_that_cannot_be_methods_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"returns no tools.*free_text=True"):
         make_factory("toy/TrlToolless-v0")()

@@ -27,10 +27,10 @@ ENVIRONMENTS = {
 @pytest.mark.parametrize("env", list(ENVIRONMENTS))
 def test_a_step_of_training(env: str, way: str, tmp_path: Path) -> None:
     env_args, tool, argument = ENVIRONMENTS[env]
-    rows, tokenizer = task_dataset(env, size=2, env_args=env_args), byte_chat()
+    options = {"env_args": env_args, "free_text": way == "free text"}
+    rows, tokenizer = task_dataset(env, size=2, **options), byte_chat()
     tokenizer.chat_template = TOOLS_TEMPLATE
     tokenizer = free_text(tokenizer)
-    options = {"env_args": env_args, "free_text": way == "free text"}
     factory = environment_factory(env, max_completion_length=700, **options)
     if way == "tools":
         call = {"name": tool, "arguments": {argument: "{content}"}}
