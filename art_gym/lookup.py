@@ -168,6 +168,7 @@ def _register_class(path: Path, module: ModuleType) -> list[str]:
         what = f"several environment classes ({names})" if names else "no class derived from TextEnv"
         raise EnvLookupError(
             f'{path} registers no environment and has {what}: add gym.register("mine/Name-v0", entry_point=…)'
+            ', or for a game of several seats pettingzoo.register("aec", "mine/Name-v0", entry_point=…)'
         )
     name = classes[0].__name__
     env_id = f"{NAMESPACE}/{name.removesuffix('Env') or name}-v0"

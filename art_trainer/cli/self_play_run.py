@@ -156,7 +156,8 @@ class SelfPlayRun:
                 if before is not None and after is not None and before.counted and after.counted:
                     changes = "".join(f"\n  {line}" for line in comparison_lines(compare(before, after)))
                     lines.append(f"{seat} against {opponent}, after training:{changes}")
-        self._console.print(table)
+        nobody = "Nothing to compare with: the game has no scripted `players` for the other seats."
+        self._console.print(table if table.row_count else nobody)
         for line in lines:
             _log.info("%s", line)
         _log.info("Transcripts: %s", self._folder.evaluations)

@@ -125,7 +125,8 @@ def game_texts(make_game: MakeGame, *, seed: int, games: int = 8) -> list[str]:
     for seat, names in players.items():
         if not names:
             raise ConfigError(
-                f"{seat} has no scripted player to take a vocabulary from: name a model instead"
+                f"{seat} has no scripted player to take a vocabulary from: name a model, or add some to the "
+                "game's class attribute `players`"
             )
     texts = []
     for turn in range(max(map(len, players.values()))):

@@ -112,7 +112,7 @@ def test_a_file_registers_a_game(write: Write) -> None:
         ("bug.py", "x = 1\ny = absent\n", "bug.py", "bug.py, line 2: NameError"),
         ("typo.py", "x = (\n", "typo.py", r"SyntaxError.*typo.py, line 1"),
         ("needs.py", "import no_such_module_here\n", "needs.py", "line 1: ModuleNotFoundError"),
-        ("none.py", "x = 1\n", "none.py", "no class derived from TextEnv: add gym.register"),
+        ("none.py", "x = 1\n", "none.py", "no class derived from TextEnv: add gym.register.* pettingzoo"),
         ("many.py", COIN + "class EdgeEnv(CoinEnv): pass\n", "many.py", r"\(CoinEnv, EdgeEnv\)"),
         ("calendar.py", HEADS, "calendar.py", "as `calendar`, which is .*calendar.py; rename"),
         ("my.own.py", HEADS, "my.own.py", "use letters"),
