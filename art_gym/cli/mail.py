@@ -1,6 +1,7 @@
 """``art-gym mail``: import real mail into a mailbox file, search it, and make questions about it."""
 
 import json
+import shlex
 import sys
 from datetime import date
 from pathlib import Path
@@ -45,7 +46,7 @@ def import_command(
         print(f"interrupted: nothing was written to {out}", file=sys.stderr)
         raise typer.Exit(130) from None
     print(visible(report.summary()))
-    print(f"written to {out}; search it with: art-gym mail search {out} WORDS")
+    print(f"written to {out}; search it with: art-gym mail search {shlex.quote(str(out))} WORDS")
 
 
 def _import_with_progress(sources: list[Path], out: Path, format: str | None) -> "ImportReport":

@@ -1,6 +1,7 @@
 """``art-gym new``: write a package with an environment of one's own, from templates."""
 
 import re
+import shlex
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -104,7 +105,7 @@ def new_command(
         print(f"written: {path}")
     name_here = f"{env_name.module}:{env_name.env_id}"
     print(f"\n{env_name.env_id} is ready to play. Next:")
-    print(f"  cd {package}")
+    print(f"  cd {shlex.quote(str(package))}")
     print(f"  art-gym certify {name_here}")
     print(f"  art-trainer train --env {name_here} --model scratch")
     print(f'Once it is installed (pip install -e ".[test]"), {env_name.env_id} is enough, in any folder.')

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import shlex
 import types
 from collections.abc import Iterable, Mapping
 from importlib import resources
@@ -213,7 +214,7 @@ def gather_settings(
     require_writable(folder.path, folder=True)
     if resume is None and (folder.settings_file.exists() or folder.metrics_file.exists()):
         raise ConfigError(
-            f"{folder.path} already holds a run: resume it with --resume {folder.path}, "
+            f"{folder.path} already holds a run: resume it with --resume {shlex.quote(str(folder.path))}, "
             "or give another --output-dir"
         )
     return settings

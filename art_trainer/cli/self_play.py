@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 
 import typer
 from rich.console import Console
@@ -44,6 +45,6 @@ def self_play(settings: Settings) -> None:
         run.train()
         run.play_models(AFTER)
     except KeyboardInterrupt:
-        _log.info("\nStopped. Resume with: art-trainer self-play --resume %s", folder.path)
+        _log.info("\nStopped. Resume with: art-trainer self-play --resume %s", shlex.quote(str(folder.path)))
         raise typer.Exit(INTERRUPTED) from None
     run.print_results()

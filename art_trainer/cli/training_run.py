@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -134,7 +135,7 @@ def reported(folder: RunFolder, command: str) -> Iterator[None]:
     except KeyboardInterrupt:
         _log.info(
             "\nStopped. Report so far: %s\nResume with: art-trainer %s --resume %s",
-            *(folder.report_file, command, folder.path),
+            *(folder.report_file, command, shlex.quote(str(folder.path))),
         )
         raise typer.Exit(INTERRUPTED) from None
     except StalledError:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import calendar
 import json
 import os
+import shlex
 import sqlite3
 import threading
 from collections import OrderedDict
@@ -357,17 +358,20 @@ class MailStore:
 
 def _check_file(path: Path) -> None:
     """Raise unless a file is a mail store of this version, judging by its first 100 bytes."""
+    quoted = shlex.quote(str(path))
     if not path.exists():
         raise FileNotFoundError(
-            f"no mail store at {path}; make one with: art-gym mail import PATH --out {path}"
+            f"no mail store at {path}; make one with: art-gym mail import PATH --out {quoted}"
         )
     if not path.is_file():
-        raise ValueError(f"{path} is a folder, not a mail store; import it with: art-gym mail import {path}")
+        raise ValueError(
+            f"{path} is a folder, not a mail store; make one with: art-gym mail import {quoted} --out box.db"
+        )
     with path.open("rb") as file:
         head = file.read(100)
     if not head.startswith(b"SQLite format 3\0") or int.from_bytes(head[68:72]) != APPLICATION_ID:
         raise ValueError(
-            f"{path} is not a mail store; make one with: art-gym mail import {path} --out box.db"
+            f"{path} is not a mail store; make one with: art-gym mail import {quoted} --out box.db"
         )
     version = int.from_bytes(head[60:64])
     if version != SCHEMA_VERSION:

@@ -27,9 +27,10 @@ def box(jsonl: Path, command) -> Path:
 
 
 def test_import_writes_a_store_and_reports(jsonl, command, rejected):
-    out = jsonl.with_name("box.db")
+    out = jsonl.with_name("my box.db")
     result = command("mail", "import", jsonl, "--out", out)
     assert result.code == 0
+    assert f"art-gym mail search '{out}' WORDS" in result.out
     assert len(MailStore(out)) == 2
     assert "2 imported" in result.out
     assert "skipped 1: no JSON" in result.out
