@@ -286,7 +286,7 @@ def require_writable(path: Path, *, folder: bool = False) -> None:
     if not folder and path.is_dir():
         raise ConfigError(f"cannot write {path}: it is a folder, name a file in it")
     place = next(one for one in (path, *path.absolute().parents) if one.exists())
-    if place != path and not place.is_dir():
+    if (folder or place != path) and not place.is_dir():
         raise ConfigError(f"cannot write {path}: {place} is not a folder")
     try:
         TemporaryFile(dir=place if place.is_dir() else place.absolute().parent).close()
