@@ -165,25 +165,29 @@ def unless_quiet(console: Console, settings: Settings) -> Console:
 def episode_bar(console: Console, name: str, total: int | None) -> Iterator[Callable[[object], None]]:
     """Show progress within the context: a bar in a terminal, elsewhere a line a minute.
 
-    It gives what to call for each episode, or with the ``step`` and ``steps`` of an optimizer step.
+    It gives what to call for each episode, or with the ``step`` and ``steps`` of an optimizer step. A step 1 begins
+    another round.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not is_live(console)) as bar:
         bar.add_task(name, total=total)
         (task,) = bar.tasks
         began = shown = time.monotonic()
+        rounds = 0
 
         def advance(done: object) -> None:
-            nonlocal began, shown
+            nonlocal began, shown, rounds
             if isinstance(done, Mapping):
-                bar.update(task.id, completed=done["step"], total=done["steps"])
+                rounds += done["step"] == 1
+                label = f"{name}, round {rounds}" if rounds > 1 else name
+                bar.update(task.id, completed=done["step"], total=done["steps"], description=label)
             else:
                 bar.advance(task.id)
             now = time.monotonic()
             if task.completed == 1:
                 began = now  # of another round of steps
             elif bar.disable and now - shown >= _LOG_SECONDS:
-                shown, pace = now, f"{name}: {task.completed:.0f}"
+                shown, pace = now, f"{task.description}: {task.completed:.0f}"
                 if task.total is not None:
                     left = (now - began) / (task.completed - 1) * (task.total - task.completed)
                     pace += f"/{task.total:.0f}, {duration(left)} left"

@@ -56,7 +56,12 @@ def test_a_pipe_gets_a_line_a_minute_of_a_long_evaluation_or_warm_start(monkeypa
     with module.episode_bar(out, "tiny", None if steps else 8) as advance:
         for step in range(1, 9):
             advance({"step": step, "steps": 8} if steps else EPISODE)
-    assert out.file.getvalue().splitlines() == ["tiny: 3/8, 1 min 40 s left", "tiny: 6/8, 40 s left"]
+        if steps:
+            for step in range(1, 5):
+                advance({"step": step, "steps": 8})
+    expected = ["tiny: 3/8, 1 min 40 s left", "tiny: 6/8, 40 s left"]
+    expected += ["tiny, round 2: 2/8, 2 min 00 s left"] * steps
+    assert out.file.getvalue().splitlines() == expected
 
 
 def test_a_terminal_gets_a_bar_and_the_rewards_curve():
