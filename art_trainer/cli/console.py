@@ -165,8 +165,8 @@ def unless_quiet(console: Console, settings: Settings) -> Console:
 def episode_bar(console: Console, name: str, total: int | None) -> Iterator[Callable[[object], None]]:
     """Show progress within the context: a bar in a terminal, elsewhere a line a minute.
 
-    It gives what to call for each episode, or with the ``step`` and ``steps`` of an optimizer step. A step 1 begins
-    another round.
+    It gives what to call for each episode, or with the ``step`` and ``steps`` of an optimizer step. A step 1
+    begins another round.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not is_live(console)) as bar:

@@ -167,7 +167,7 @@ def test_the_writer_says_what_is_wrong(tmp_path: Path) -> None:
 
 
 def test_opening_says_what_is_wrong(tmp_path: Path, store: MailStore) -> None:
-    with pytest.raises(FileNotFoundError, match="art-gym mail import PATH --out '.*/not here.db'"):
+    with pytest.raises(FileNotFoundError, match=r"art-gym mail import PATH --out '.*/not here.db'"):
         MailStore(tmp_path / "not here.db")
     (tmp_path / "text.db").write_text("hello")
     (tmp_path / "cut.db").write_bytes(store.path.read_bytes()[:4096])
