@@ -139,7 +139,8 @@ def _format_of(rows: list[tuple[str, Any]], path: Path) -> str:
         if format.fields <= set(first):
             return name
     shown = ", ".join(list(first)[:10])
-    raise ValueError(f"{path}: no known format has the fields {shown}; formats: {', '.join(FORMATS)}")
+    formats = "; ".join(f"{name}: {', '.join(sorted(one.fields))}" for name, one in FORMATS.items())
+    raise ValueError(f"{path}: no known format has the fields {shown}. Fields of each format: {formats}")
 
 
 def _read_all(rows: list[tuple[str, Any]], read: Reader) -> Iterator[tuple[str, Problem | str]]:

@@ -103,6 +103,15 @@ def test_a_faulty_problem_is_left_out_with_the_reason(
     assert f"line 2: {words}" in result.summary()
 
 
+def test_the_guides_tasks_are_problems(tmp_path: Path) -> None:
+    guide = Path(__file__).parents[3] / "docs/guides/coding.md"
+    (text,) = re.findall(r"```json\n(.*?)```", guide.read_text(), re.DOTALL)
+    (tmp_path / "mine.jsonl").write_text(text)
+    found = load_problems(tmp_path / "mine.jsonl")
+    assert [(one.kind, one.split) for one in found.problems] == [("function", "train"), ("script", "test")]
+    assert found.left_out == ()
+
+
 def test_an_id_counts_once(tmp_path: Path) -> None:
     result = loaded(tmp_path, OWN.to_json(), OWN.to_json())
     assert result.left_out == (("line 2", "the id 'own/one' occurs before"),)
@@ -114,7 +123,7 @@ def test_files_that_hold_no_problems_say_so(tmp_path: Path) -> None:
         ("", "holds no problems"),
         ("[1]", "no JSON objects"),
         ("{", "line 1 is no JSON"),
-        ('{"name": 1}', "no known format has the fields name"),
+        ('{"name": 1}', "no known format has the fields name. Fields of each format: humaneval: "),
         ('{"id": "x", "prompt": "x"}', "holds no problem that can be used; line 1: kind 'function' needs"),
     ]:
         file.write_text(text)
