@@ -73,7 +73,7 @@ def env_spec(env_id: str) -> EnvSpec:
         )
     if env_id not in gym.registry:
         known = [entry.id for entry in entries() if not entry.game]
-        raise ValueError(f"no environment `{env_id}`{did_you_mean(env_id, known)}; {own_file(env_id)}")
+        raise ValueError(f"no environment `{env_id}`{did_you_mean(env_id, known)} ({own_file(env_id)})")
     return gym.registry[env_id]
 
 
