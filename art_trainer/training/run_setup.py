@@ -153,6 +153,8 @@ def model_path(name: str, baselines: tuple[str, ...] = ()) -> str:
         _refuse_typos(name, (*KNOWN_MODELS, *baselines))
     path = result_checkpoint(RunFolder(path).checkpoints) or path
     if not (path / "model").is_dir():
+        if RunFolder(path).holds_run:
+            raise ConfigError(f"no model at {name!r}: this run has no checkpoint yet")
         return name
     if (path / "manifest.json").exists():
         verify_checkpoint(path, "model/")
