@@ -33,8 +33,11 @@ def runs(folder: Path = Path("runs")) -> None:
     found = [path for path in folder.iterdir() if path.is_dir() and RunFolder(path).holds_run]
     if not found:
         raise ConfigError(f"no run in {folder}: name a folder that contains runs")
-    headings = ["run", "model", "state", "reward by step"], ["step", "before", "after"]
-    table = make_table(None, *headings)
+    console = Console()
+    # A terminal of less than 80 columns has no room for the curve beside the results.
+    room = min(24, console.width - 74) if console.width >= 80 else 0
+    right = ["reward", "step", "before", "after"] if room else ["step", "before", "after"]
+    table = make_table(None, ["run", "model", "state"], right)
     for path in sorted(found, key=lambda one: one.stat().st_mtime):
         reader, run = run_reader(path), RunFolder(path)
         columns = reader.metrics(None)["columns"]  # the whole file: a summary knows of a stall then
@@ -46,9 +49,9 @@ def runs(folder: Path = Path("runs")) -> None:
         if facts["stall"] is not None:
             state += f": {facts['stall']['title']}"
         step = f"{facts['step']}/{facts['max_steps'] or '?'}"
-        shown = path.name, facts["model"] or "–", state, sparkline(rewards), step
-        table.add_row(*map(Text, (*shown, _result(run, BEFORE), _result(run, AFTER))))
-    Console().print(table)
+        shown = [path.name, facts["model"] or "–", state, *([sparkline(rewards, room)] if room else [])]
+        table.add_row(*map(Text, (*shown, step, _result(run, BEFORE), _result(run, AFTER))))
+    console.print(table)
 
 
 def run_reader(path: Path) -> RunReader:

@@ -54,8 +54,6 @@ class ViewReader:
             known = [] if rows["reset"] else view.series.get(name, [])
             view.series[name] = known + [one for one in rows["columns"].get(name, ()) if one is not None]
         view.step, view.steps, state = facts["step"], facts["max_steps"], facts["state"]
-        if state != "finished" and self._is_stopped():
-            state = "stopped"
         self.ended = state in ("finished", "stopped")
         view.seconds_left = None if self.ended else facts["seconds_left"]
         view.title = f"{self._folder.path.resolve().name}: {state}"
@@ -67,9 +65,3 @@ class ViewReader:
                 self._episode_of = view.step
             except RecordError as error:
                 view.warnings.append(str(error))
-
-    def _is_stopped(self) -> bool:
-        """Whether the report, which is written whatever ends a run, is newer than settings and metrics."""
-        files = (self._folder.report_file, self._folder.settings_file, self._folder.metrics_file)
-        report, *others = (file.stat().st_mtime if file.exists() else 0.0 for file in files)
-        return report > max(others)

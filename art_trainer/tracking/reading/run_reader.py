@@ -62,8 +62,9 @@ class RunReader:
 
         Returns:
             ``env`` and ``model``; ``state``: ``starting``, ``running``, ``quiet`` (nothing was written for a
-            while) or ``finished``; ``step`` and ``max_steps``; ``seconds_left`` at the speed of the newest
-            steps; ``stall``, ``title`` and ``message`` of what keeps the run from learning;
+            while), ``stopped`` (before the last step, with a report) or ``finished``; ``step`` and
+            ``max_steps``; ``seconds_left`` at the speed of the newest steps; ``stall``,
+            ``title`` and ``message`` of what keeps the run from learning;
             ``quiet_seconds`` since anything was written; numbers that change with new ``metrics``,
             ``episodes``, ``warnings`` and ``evaluations``; ``latest`` values of some metrics. ``None`` is
             unknown. Of a long file of metrics only the end is read, without ``stall``, until
@@ -81,6 +82,8 @@ class RunReader:
             state = "running" if step else "starting"
             if left == 0:
                 state = "finished"
+            elif self._is_stopped():
+                state = "stopped"
             elif quiet is not None and quiet > max(_QUIET_SECONDS, 5 * (pace or 0.0)):
                 state = "quiet"
             return {
@@ -187,6 +190,12 @@ class RunReader:
     def _evaluations_version(self) -> str:
         times = [file.stat().st_mtime_ns for file in self._folder.evaluations.glob("*.json")]
         return f"{len(times)}-{max(times, default=0)}"
+
+    def _is_stopped(self) -> bool:
+        """Whether the report, which is written whatever ends a run, is newer than settings and metrics."""
+        files = (self._folder.report_file, self._folder.settings_file, self._folder.metrics_file)
+        report, *others = (file.stat().st_mtime if file.exists() else 0.0 for file in files)
+        return report > max(others)
 
     def _quiet_seconds(self) -> float | None:
         files = (self._folder.metrics_file, self.episodes.file, self._folder.settings_file)

@@ -1,8 +1,10 @@
 """``art-trainer runs``: a line for each run in a folder."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from click.testing import Result
 
 from art_trainer.tracking.run_dir import AFTER, BEFORE
@@ -23,7 +25,11 @@ def test_each_run_has_a_line(
     done.evaluate(BEFORE, 5)
     done.evaluate(AFTER, 15)
     DashRun(tmp_path / "runs" / "begun").evaluate(BEFORE, 10)
+    (tmp_path / "runs/begun/report.html").touch()
+    os.utime(tmp_path / "runs/begun/report.html", (2**31, 2**31))
     (tmp_path / "runs/begun/evaluations/after.json").write_text("{")
+    asked = refused("eval", "--env", "art/2048-v0", "--policy", "runs/begun")
+    assert "no model at 'runs/begun': this run has no checkpoint yet" in asked
     found = invoke("runs")
     rows = {row.split("│")[1].strip(): row for row in found.output.splitlines() if row.startswith("│")}
     assert list(rows) == ["done", "begun"]
@@ -31,9 +37,26 @@ def test_each_run_has_a_line(
         "art-tiny", "finished", "▁█", "2/2", "25%", "75%",
     ]  # fmt: skip
     assert [cell.strip() for cell in rows["begun"].split("│")[3:8]] == [
-        "starting",
+        "stopped",
         "",
         "0/10",
         "50%",
         "damaged",
     ]
+
+
+@pytest.mark.parametrize(("columns", "curve"), [(80, "▁▂▄▅▇█"), (60, "")])
+def test_a_narrow_terminal_shows_whole_results(
+    invoke: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: int, curve: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    run = DashRun(tmp_path / "runs" / "Email-v0-art-tiny-1", max_steps=60)
+    for step in range(1, 61):
+        run.step(step)
+    run.evaluate(BEFORE, 5)
+    run.evaluate(AFTER, 15)
+    lines = invoke("runs").output.splitlines()
+    assert max(map(len, lines)) <= columns
+    (row,) = (line for line in lines if "75%" in line)
+    assert [word for word in ("25%", "60/60", curve) if word not in row] == []
+    assert (columns == 80) == ("Email-v0-art-tiny-1" in row)

@@ -1,7 +1,7 @@
 // The overview: state, curves, warnings and evaluations of each run.
 
-const STATE_WORDS = { starting: "starting", running: "running", quiet: "quiet", finished: "finished", ended: "ended early" };
-const STATE_KINDS = { running: "good", finished: "done", ended: "warn", quiet: "warn", starting: "" };
+const STATE_WORDS = { starting: "starting", running: "running", quiet: "quiet", stopped: "stopped", finished: "finished", ended: "ended early" };
+const STATE_KINDS = { running: "good", finished: "done", ended: "warn", quiet: "warn", stopped: "warn", starting: "" };
 const TILES = ["reward", "success", "eval_success", "eval_reward", "kl", "entropy", "loss", "tokens_per_second"];
 
 const overview = { built: false };
