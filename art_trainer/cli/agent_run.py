@@ -10,13 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 import typer
 from rich.console import Console
 
 from art_trainer.cli.console import episode_bar, print_settings, unless_quiet
 from art_trainer.cli.live_view import TrainingProgress
-from art_trainer.cli.training_run import print_results, reported, run_trainer, write_evaluation
+from art_trainer.cli.training_run import (
+    print_results,
+    reported,
+    run_trainer,
+    write_evaluation,
+    write_settings,
+)
 from art_trainer.errors import ConfigError, TrainerError
 from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.rollout.envs import choose_split, env_maker, train_split
@@ -93,7 +98,8 @@ def train_agent(settings: Settings, console: Console, *, dry_run: bool = False) 
         checkpoint = find_checkpoint(settings)
         policy = prepare_policy(settings, tuple, checkpoint=checkpoint)
         settings = sized_for(settings, policy.model.device)  # type: ignore[arg-type]
-        folder.write_settings({**settings.to_mapping(), "threads": torch.get_num_threads()})
+        if checkpoint is None:
+            write_settings(settings)
         _log.info("Run folder: %s", folder.path)
         shorten_garbage_collections()
         with reported(folder, "train"), ExitStack() as stack:

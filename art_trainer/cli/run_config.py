@@ -30,6 +30,7 @@ from art_trainer.training.run_settings import (
     SCRATCH,
     SETTINGS,
     Layer,
+    RunSettings,
     Settings,
     merge_settings,
 )
@@ -204,6 +205,8 @@ def gather_settings(
     lora = Layer("default of lora", LORA if chosen.get("lora") is not None else {})
     layers = [Layer(DEFAULT, below), lora, Layer(f"default of {model}", small), *layers]
     settings = merge_settings(layers)
+    if resume is not None:
+        _require_same_base(saved.values.get("model"), settings.run)
     run = dataclasses.replace(settings.run, env=env)  # a file's whole path, for a resume from another folder
     if has_env:
         find_env(env, run.all_env_args)
@@ -240,6 +243,13 @@ def _saved_settings(resume: Path) -> dict[str, Any]:
             f"--resume: {folder.settings_file} names no environment: no command started this run"
         )
     return folder.settings()
+
+
+def _require_same_base(before: Any, run: RunSettings) -> None:
+    """Refuse to resume an adapter on another model; a folder in place of what is no folder here has moved."""
+    moved = Path(run.model).is_dir() and not Path(str(before)).is_dir()
+    if run.lora is not None and not moved and Path(run.model).resolve() != Path(str(before)).resolve():
+        raise ConfigError(f"--resume: the run's adapter is of the model {before}, not of {run.model}")
 
 
 def free_folder(env: str, model: str) -> Path:

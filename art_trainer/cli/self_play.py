@@ -30,13 +30,14 @@ def self_play(settings: Settings) -> None:
     """
     from art_trainer.cli.console import print_settings, unless_quiet
     from art_trainer.cli.self_play_run import SelfPlayRun
-    from art_trainer.cli.training_run import INTERRUPTED
+    from art_trainer.cli.training_run import INTERRUPTED, write_settings
     from art_trainer.tracking.run_dir import AFTER, BEFORE
 
     console, folder = Console(), settings.folder
     print_settings(settings, unless_quiet(console, settings))
     run = SelfPlayRun(settings, console)
-    folder.write_settings(settings.to_mapping())
+    if run.checkpoint is None:
+        write_settings(settings)
     _log.info("Run folder: %s", folder.path)
     try:
         run.play_scripts()

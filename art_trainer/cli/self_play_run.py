@@ -56,7 +56,7 @@ class SelfPlayRun:
         self._console, self._shown = console, unless_quiet(console, settings)
         self._make_game = game_maker(run.env, **run.all_env_args)
         self._make_eval_game = game_maker(run.env, **run.env_args)
-        self._checkpoint = find_checkpoint(settings)
+        self.checkpoint = find_checkpoint(settings)
         with closing(self._make_game()) as game:
             seats = list(game.possible_agents)
         self._progress = TrainingProgress(self._shown, settings.episodes_per_step * len(seats))
@@ -110,7 +110,7 @@ class SelfPlayRun:
     def warm_up(self) -> None:
         """Imitate a scripted player, if the settings ask for it and there is no checkpoint."""
         run, trainer = self._settings.run, self._trainer
-        if run.warm_start is None or self._checkpoint is not None:
+        if run.warm_start is None or self.checkpoint is not None:
             return
         player = run.warm_start
         if player == AUTO:
@@ -137,7 +137,7 @@ class SelfPlayRun:
 
     def train(self) -> None:
         """Train, from the checkpoint if the run is resumed."""
-        run_trainer(self._trainer, self._settings, self._progress, self._checkpoint)
+        run_trainer(self._trainer, self._settings, self._progress, self.checkpoint)
 
     def print_results(self) -> None:
         """Print how each player did in each seat against each opponent, and what training changed."""
@@ -173,7 +173,7 @@ class SelfPlayRun:
         model = prepare_policy(
             settings,
             lambda: game_texts(self._make_game, seed=settings.config.seed),
-            checkpoint=self._checkpoint,
+            checkpoint=self.checkpoint,
         )
         policies: dict[str, Policy] = {first: model}
         for other in seats:

@@ -100,8 +100,8 @@ def _run_main(
     if processes.size > 1:
         _log.info("%d processes train together.", processes.size)
     run = TrainingRun(settings, shown, processes)
-    # Sums are cut into as many parts as there are threads: a repeated run needs the same number.
-    folder.write_settings({**run.settings.to_mapping(), "threads": torch.get_num_threads()})
+    if run.checkpoint is None:
+        write_settings(run.settings)
     _log.info("Run folder: %s", folder.path)
     command = "serve" if make_setup is not None and settings.run.backend == LOCAL else "train"
     with reported(folder, command), ExitStack() as stack:
@@ -116,6 +116,12 @@ def _run_main(
         run.evaluate(AFTER)
     print_results(folder, console)
     return folder
+
+
+def write_settings(settings: Settings) -> None:
+    """Write ``run.yaml``: of a resumed run once its checkpoint is loaded, which may not suit the settings."""
+    # Sums are cut into as many parts as there are threads: a repeated run needs the same number.
+    settings.folder.write_settings({**settings.to_mapping(), "threads": torch.get_num_threads()})
 
 
 @contextmanager
@@ -201,6 +207,7 @@ class TrainingRun:
     Attributes:
         settings: All settings, sizes fitted to the device's memory.
         policy: Holds the model that is trained.
+        checkpoint: What the run resumes from; ``None``: it begins anew.
         setup: The backend that plays in training, if this process does not.
     """
 
@@ -222,9 +229,9 @@ class TrainingRun:
             if run.warm_start_rounds > 1 and run.warm_start_keep != "all":
                 kept = f"warm_start_rounds is {run.warm_start_rounds}, warm_start_keep {run.warm_start_keep}"
                 raise ConfigError(f"{kept}: from the second round on all is imitated; set all, or 1 round")
-        self._checkpoint = find_checkpoint(settings)
+        self.checkpoint = find_checkpoint(settings)
         self.policy = prepare_policy(
-            settings, lambda: env_texts(settings, self._make_env), checkpoint=self._checkpoint
+            settings, lambda: env_texts(settings, self._make_env), checkpoint=self.checkpoint
         )
         if run.engine is not None and processes.size > 1:
             raise ConfigError(
@@ -244,7 +251,7 @@ class TrainingRun:
     @property
     def imitates(self) -> bool:
         """Whether the run begins with a warm start: the settings ask for one, and there is no checkpoint."""
-        return self.settings.run.warm_start is not None and self._checkpoint is None
+        return self.settings.run.warm_start is not None and self.checkpoint is None
 
     def warm_up(self) -> None:
         """Imitate scripted policies, if the run begins with that."""
@@ -295,7 +302,7 @@ class TrainingRun:
             processes=self._processes,
             backend=None if setup is None else setup.backend,
         )
-        run_trainer(trainer, settings, progress, self._checkpoint, is_main=self._processes.is_main)
+        run_trainer(trainer, settings, progress, self.checkpoint, is_main=self._processes.is_main)
         if setup is not None:
             setup.on_trained()
 
@@ -311,6 +318,8 @@ def run_trainer(
     """Train with the progress shown, from the checkpoint if the run is resumed."""
     if checkpoint is not None:
         trainer.load_checkpoint(checkpoint)
+        if is_main:
+            write_settings(settings)
         if settings.resume_step is not None and is_main:
             discard_checkpoints_after(settings.folder.checkpoints, trainer.step)
         _log.info("Resuming after step %d.", trainer.step)

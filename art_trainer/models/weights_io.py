@@ -54,9 +54,11 @@ def load_model_weights(model: nn.Module, path: Path) -> None:
     """Copy a checkpoint's weights into the model; the library that wrote them reads them."""
     source = path / "model"
     if hasattr(model, "peft_config"):
-        from peft import set_peft_model_state_dict
+        from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
-        set_peft_model_state_dict(model, load_file(source / "adapter_model.safetensors"))
+        tensors = load_file(source / "adapter_model.safetensors")
+        _require_same(get_peft_model_state_dict(model), tensors, path)
+        set_peft_model_state_dict(model, tensors)
         return
     hugging_face: Any = type(model)
     dtype = next(model.parameters()).dtype
@@ -85,18 +87,20 @@ def copy_weights(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) ->
     """
     own = model.state_dict()
     tied = set(getattr(model, "all_tied_weights_keys", None) or ())
-    for name, value in own.items():
-        if name not in tensors:
-            if name in tied:
-                continue
-            raise CheckpointError(f"{path} is of another model: it has no weight {name}")
-        if tensors[name].shape != value.shape:
-            shapes = f"{tuple(tensors[name].shape)}, the model's {tuple(value.shape)}"
-            raise CheckpointError(f"{path} is of another model: {name} has shape {shapes}")
+    _require_same({name: own[name] for name in own if name in tensors or name not in tied}, tensors, path)
     with torch.no_grad():
         for name, value in own.items():
             if name in tensors:
                 value.copy_(tensors[name])
+
+
+def _require_same(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor], path: Path) -> None:
+    for name, value in own.items():
+        if name not in tensors:
+            raise CheckpointError(f"{path} is of another model: it has no weight {name}")
+        if tensors[name].shape != value.shape:
+            shapes = f"{tuple(tensors[name].shape)}, the model's {tuple(value.shape)}"
+            raise CheckpointError(f"{path} is of another model or rank: {name} has shape {shapes}")
 
 
 def unshared_state_dict(model: nn.Module) -> dict[str, Tensor]:

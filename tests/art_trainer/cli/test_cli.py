@@ -233,8 +233,16 @@ def test_lora_trains_an_adapter_only_and_is_evaluated_before_it_imitates(invoke,
     warm = "--warm-start scripted --set warm_start_episodes=4 --set warm_start_keep=successes".split()
     result = invoke(*TRAIN, "--model", model, *QUICK, "--lora", "2", *warm, "--output-dir", "out")
     assert "4 replies of scripted in 4 episodes that it played" in result.output
-    assert RunFolder(tmp_path / "out").evaluation("untrained").invalid_rate == 1
-    assert list((tmp_path / "out" / "checkpoints").glob("*/model/adapter_model.safetensors"))
+    folder = RunFolder(tmp_path / "out")
+    assert folder.evaluation("untrained").invalid_rate == 1
+    assert list(folder.checkpoints.glob("*/model/adapter_model.safetensors"))
+    # A resume that is refused leaves the run's settings as they are, so that the next one works.
+    kept = folder.settings_file.read_bytes()
+    with pytest.raises(CheckpointError, match=r"another model or rank: .*lora_A.* has shape \(2, "):
+        invoke("train", "--resume", "out", "--lora", "4", "--seed", "7")
+    with pytest.raises(ConfigError, match=r"the run's adapter is of the model .*, not of art-tiny"):
+        invoke("train", "--resume", "out", "--model", "art-tiny")
+    assert folder.settings_file.read_bytes() == kept
 
 
 def test_resume_step_goes_back_to_an_older_checkpoint(invoke, model, tmp_path):
