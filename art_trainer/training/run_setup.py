@@ -142,7 +142,8 @@ def model_path(name: str, baselines: tuple[str, ...] = ()) -> str:
     """What Transformers loads: of a run the latest checkpoint, of a checkpoint the model in it.
 
     Raises:
-        ConfigError: For a folder that does not exist, or a near miss of a known model or a baseline.
+        ConfigError: For a folder that does not exist, a run without a checkpoint, or a near miss of a known
+            model or a baseline.
         ModelFetchError: If a known model cannot be fetched or kept.
         CheckpointError: If a file of a checkpoint's model is damaged or missing.
     """
@@ -151,7 +152,10 @@ def model_path(name: str, baselines: tuple[str, ...] = ()) -> str:
     path = Path(name)
     if not path.exists():
         _refuse_typos(name, (*KNOWN_MODELS, *baselines))
-    path = result_checkpoint(RunFolder(path).checkpoints) or path
+    run = RunFolder(path)
+    path = result_checkpoint(run.checkpoints) or path
+    if path == run.path and run.settings_file.exists():
+        raise ConfigError(f"the run {name} has no checkpoint yet: resume it with --resume {name}")
     if not (path / "model").is_dir():
         if RunFolder(path).holds_run:
             raise ConfigError(f"no model at {name!r}: this run has no checkpoint yet")
