@@ -94,9 +94,10 @@ def _fit(plan: TrainingPlan, options: ModelOptions) -> str:
     lowered = f"max_batch {rows} and tokens_per_microbatch {tokens:,}"
     if plan.smallest <= free:
         return f"It does not fit {where}: a run takes {lowered}, if nobody sets them."
+    less = [name for name in ("gradient_checkpointing", "lora") if not getattr(options, name)]
     return (
         f"It does not fit {where}: one conversation at a time and micro-batches of one context need up to "
-        f"{in_bytes(plan.smallest)}. Set gradient_checkpointing, lora, or another model or device."
+        f"{in_bytes(plan.smallest)}. Set {' or '.join((*less, 'another model', 'another device'))}."
     )
 
 

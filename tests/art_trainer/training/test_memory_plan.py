@@ -224,6 +224,7 @@ def test_a_dry_run_needs_and_writes_no_weights(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("art_trainer.cli.plan.usable_memory", lambda device: 3_000_000)
     refused = dry_run("--env", ENV, "--model", model, "--lora", 4)
     assert "It does not fit into the 2.86 MiB that a run uses of cpu" in refused
+    assert "Set gradient_checkpointing or another model or another device." in " ".join(refused.split())
     assert "Time: not estimated, as the run does not fit" in refused
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
