@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,8 +26,8 @@ from art_trainer.formatting import number, percent
 from art_trainer.inference.policy import Policy
 from art_trainer.inference.scripted_policy import ScriptedPolicy
 from art_trainer.rollout.backend import NonMainRankBackend, RolloutSetup, RolloutSetupFactory
-from art_trainer.rollout.envs import MakeEnv, baseline_names, env_maker, player_names
-from art_trainer.rollout.evaluate import Evaluation, evaluate
+from art_trainer.rollout.envs import MakeEnv, baseline_names, env_maker, player_names, train_split
+from art_trainer.rollout.evaluate import Evaluation, evaluate, evaluation_split
 from art_trainer.signals import sigterm_as_sigint
 from art_trainer.tracking.callbacks import TrainerCallback
 from art_trainer.tracking.run_dir import AFTER, BASELINE, BEFORE, UNTRAINED, RunFolder
@@ -100,6 +100,7 @@ def _run_main(
     if processes.size > 1:
         _log.info("%d processes train together.", processes.size)
     run = TrainingRun(settings, shown, processes)
+    run.warn_of_seen_tasks()
     if run.checkpoint is None:
         write_settings(run.settings)
     _log.info("Run folder: %s", folder.path)
@@ -260,6 +261,19 @@ class TrainingRun:
             name = "scripted policies" if wanted == AUTO else wanted
             with episode_bar(self._console, f"warm start, imitating {name}", None) as on_step:
                 warm_up(self.policy, self.settings, self._make_env, on_step)
+
+    def warn_of_seen_tasks(self) -> None:
+        """Warn if the evaluations play tasks that are trained on, and nobody has chosen that."""
+        if self.settings.run.test_split is not None:
+            return
+        with closing(self._make_env()) as env:
+            split = evaluation_split(env, None)
+        if split is not None and split == train_split(self._make_train_env, self.settings.config.train_split):
+            _log.warning(
+                "There is no split 'test': the evaluations before and after play the split %r, which is "
+                "trained on. Give some tasks the split 'test', or set test_split.",
+                split,
+            )
 
     def evaluate(self, when: str) -> None:
         """Evaluate the model as it is now, at the evaluation's temperature."""

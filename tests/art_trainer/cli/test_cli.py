@@ -222,6 +222,8 @@ def test_a_warm_start_that_was_stopped_continues_after_its_last_round(invoke, tm
     with monkeypatch.context() as patch:
         patch.setattr(run_setup, "write_warm_start", write_and_stop)
         assert invoke(*TRAIN, *QUICK, *small, "--output-dir", "stopped").exit_code == 130
+    with pytest.raises(ConfigError, match="the run stopped has no checkpoint yet: resume it with --resume"):
+        invoke(*EVAL, "stopped")
     resumed = invoke("train", "--resume", "stopped").output
     assert "Resuming the warm start after round 1." in resumed
     assert [f"round {number} of 3" in resumed for number in (1, 2, 3)] == [False, True, True]
@@ -259,3 +261,15 @@ def test_resume_step_goes_back_to_an_older_checkpoint(invoke, model, tmp_path):
     # The same step came out again, and is there once.
     assert newest.read_bytes() == weights
     assert [record.step for record in iter_steps(tmp_path / "run")] == [1, 2]
+
+
+def test_evaluations_on_tasks_that_are_trained_on_give_a_warning(invoke, model, tmp_path):
+    text = "from art_gym import Task\nfrom tests.art_trainer.toy_envs import Echo\n\n\nclass Seen(Echo):\n"
+    text += "    def begin(self, task):\n        return super().begin(task)\n\n    @property\n"
+    text += "    def tasks(self):\n        return type(self._all)(self._all.split('train'))\n\n"
+    text += "    @tasks.setter\n    def tasks(self, tasks):\n        self._all = tasks\n"
+    (tmp_path / "seen.py").write_text(text)
+    train = ("train", "--env", "seen.py", "--model", model, *QUICK, "--quiet", "--set", "baselines=[]")
+    warning = "There is no split 'test': the evaluations before and after play the split 'train'"
+    assert warning in " ".join(invoke(*train).output.split())
+    assert warning not in " ".join(invoke(*train, "--set", "test_split=train").output.split())
