@@ -110,6 +110,14 @@ def add_lora_adapter(model: nn.Module, rank: int) -> nn.Module:
     return add_adapter(model, adapter)
 
 
+@contextmanager
+def without_peft_warning() -> Iterator[None]:
+    """Within, PEFT reads a property that Transformers has renamed, without a warning."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".is_gradient_checkpointing", FutureWarning)
+        yield
+
+
 def add_adapter(model: nn.Module, config: PeftConfig) -> nn.Module:
     """Add a new adapter, and freeze the weights.
 
@@ -117,9 +125,7 @@ def add_adapter(model: nn.Module, config: PeftConfig) -> nn.Module:
     for the backward pass.
     """
     hugging_face: Any = model
-    with warnings.catch_warnings():
-        # Between two libraries: PEFT reads a property that Transformers has renamed.
-        warnings.filterwarnings("ignore", ".is_gradient_checkpointing", FutureWarning)
+    with without_peft_warning():
         adapted: nn.Module = get_peft_model(hugging_face, config, autocast_adapter_dtype=False)
     use_fast_layers(adapted)
     return adapted

@@ -17,7 +17,7 @@ from art_trainer.analysis.report import headline
 from art_trainer.errors import TrainerError
 from art_trainer.formatting import number, percent
 from art_trainer.models.known_models import KNOWN_MODELS, known_model_path
-from art_trainer.models.loading import load_tokenizer
+from art_trainer.models.loading import load_tokenizer, without_peft_warning
 from art_trainer.tracking.run_dir import AFTER, BEFORE, RunFolder, require_writable
 from art_trainer.training.checkpoint import result_checkpoint, verify_checkpoint
 
@@ -118,7 +118,8 @@ def _merged(folder: Path) -> nn.Module:
             f"{folder} is an adapter on {below!r}, which cannot be loaded ({str(error).splitlines()[0]}): "
             "put it back there"
         ) from error
-    adapted: Any = PeftModel.from_pretrained(base, folder)
+    with without_peft_warning():
+        adapted: Any = PeftModel.from_pretrained(base, folder)
     merged: nn.Module = adapted.merge_and_unload()
     return merged
 

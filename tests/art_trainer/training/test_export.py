@@ -25,7 +25,6 @@ TRAIN += ["--eval-episodes", "6", "--set", "max_completion_length=4", "--threads
 TRAIN += ["--learning-rate", "0.01", "--env-args", "words=2"]
 # A random model never answers right; the entropy moves its weights all the same.
 TRAIN += ["--set", "drop_zero_variance_groups=false", "--set", "entropy_coef=1"]
-pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
 
 
 def invoke(*arguments: object) -> str:
@@ -47,6 +46,7 @@ def logits(model: Any) -> torch.Tensor:
         return model.eval()(input_ids=torch.arange(3, 20)[None]).logits
 
 
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
 def test_the_folder_gives_the_trained_models_logits(
     adapter: Path, model: str, trained_run: Path, tmp_path: Path
 ) -> None:
