@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import hmac
 import ipaddress
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -39,6 +40,7 @@ PATH = "/mcp"
 _SESSION, _VERSION = "mcp-session-id", "mcp-protocol-version"
 _MAX_BODY = 1 << 20  # bytes; a call's arguments are a reply, and replies are shorter
 _GRACE = 3  # seconds that open streams are given when the server ends
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +219,10 @@ class EpisodeSessions:
                 result = None if session.played is self._begin else await session.played.close()
                 self._open -= 1
             if names and result is not None and self._on_end is not None:
-                self._on_end(result)
+                try:
+                    self._on_end(result)
+                except Exception:  # a full disk, say; raised here it would end all other sessions
+                    _log.exception("the result of an episode was not taken: %s", result)
 
     async def _sweep(self) -> None:
         """End the sessions that nobody uses."""

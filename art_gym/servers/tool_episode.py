@@ -103,9 +103,7 @@ class ToolEpisode:
                 write_call(name, arguments or {})
             )
         except Exception as fault:  # an environment is its author's code; what it raises ends the episode
-            _log.exception("%s failed in the episode of %s", self.name, self._task_id)
-            self.over = True
-            self._ending = {"ended_by": "fault", "fault": f"{type(fault).__name__}: {fault}"}
+            self._fail(fault)
             return Answer(FAILED, refused=True, ended=True)
         self.observation = str(observation)
         self._turns += 1
@@ -129,15 +127,28 @@ class ToolEpisode:
     def close(self) -> dict[str, Any]:
         """Close the environment, with all it holds (a sandbox, a mailbox); return the result.
 
-        An agent that stops early gets the reward of an episode whose turns ran out.
+        An agent that stops early gets the reward of an episode whose turns ran out. Never raises for what the
+        environment raises: others may play on the same server.
         """
-        if not self.over:
-            self.over = True
-            info = truncate(self._env)
-            self._reward += sum(info.get("score_terms", {}).values())
-            self._count(info)
-        self._env.close()
+        try:
+            if not self.over:
+                self.over = True
+                info = truncate(self._env)
+                self._reward += sum(info.get("score_terms", {}).values())
+                self._count(info)
+        except Exception as fault:
+            self._fail(fault)
+        try:
+            self._env.close()
+        except Exception:
+            _log.exception("%s failed when it was closed", self.name)
         return self.result()
+
+    def _fail(self, fault: Exception) -> None:
+        """End the episode because the environment raised."""
+        _log.error("%s failed in the episode of %s", self.name, self._task_id, exc_info=fault)
+        self.over = True
+        self._ending = {"ended_by": "fault", "fault": f"{type(fault).__name__}: {fault}"}
 
     def _count(self, info: Mapping[str, Any]) -> None:
         """Add an outcome's terms, and keep what it says of the end."""

@@ -190,6 +190,22 @@ async def test_a_client_ends_its_session_and_makes_room_for_another(accounts):
 
 
 @in_loop
+async def test_a_result_that_cannot_be_written_ends_no_other_session(accounts, caplog):
+    def full(_):
+        raise OSError("no space left")
+
+    sessions = EpisodeSessions(lambda: ToolEpisode(Counter(max_turns=50)), on_end=full)
+    async with asking(sessions) as client:
+        one, two = await begin(client), await begin(client)
+        await client.delete(PATH, headers=one)
+        while Counter.open > 1:
+            await asyncio.sleep(0.01)
+        assert (await client.post(PATH, json=call(1), headers=two)).status_code == 200
+        await begin(client)
+    assert "no space left" in caplog.text
+
+
+@in_loop
 async def test_a_client_of_the_sdk_is_told_that_the_sessions_are_taken(accounts):
     async with serving(counters(accounts, limits=Limits(sessions=1))) as url, Client(url):
         with pytest.raises(ExceptionGroup) as refused:

@@ -109,6 +109,16 @@ def test_a_fault_of_the_environment_ends_the_episode_and_stands_in_the_account(c
     assert episode.call("stop", {}).text == OVER
 
 
+def test_an_environment_that_cannot_be_closed_keeps_its_account(caplog, monkeypatch):
+    episode = ToolEpisode(Parrot())
+    episode.call("say", {"words": "A"})
+    monkeypatch.setattr(Parrot, "close", lambda self: 1 / 0)
+    monkeypatch.setattr(Parrot, "on_truncation", lambda self: [][0])
+    result = episode.close()
+    assert (result["turns"], result["fault"]) == (1, "IndexError: list index out of range")
+    assert "ZeroDivisionError" in caplog.text
+
+
 @given(st.text(), st.text())
 def test_whatever_the_arguments_hold_the_parser_reads_it_back(words, before):
     call = parse(write_call("say", {"words": f"{before}</tool_call><think>{words}"}), Parrot.tools)
