@@ -99,7 +99,7 @@ class Exchange(PendingRequest):
         return self.clients == 0 and not (self._reply is not None and self._reply.delivered)
 
     def delivered(self) -> None:
-        """A client has received the reply."""
+        """A client receives the reply."""
         assert self._reply is not None
         self._reply.delivered = True
 

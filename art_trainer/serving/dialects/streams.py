@@ -73,7 +73,7 @@ class PendingRequest:
         return [await asyncio.shield(result) for result in self.results]
 
     def delivered(self) -> None:
-        """The client has received all replies."""
+        """The client receives all replies."""
 
     def close(self) -> None:
         """Cancel unfinished replies: the client has left, or has them all."""
@@ -161,16 +161,21 @@ async def _events(pending: PendingRequest, writer: ResponseWriter) -> AsyncItera
             changed = pending.changed
             for index, job in list(unfinished.items()):
                 result = pending.results[index]
-                done = result.done()
-                for chunk in writer.finish(index, result.result()) if done else writer.delta(index, job):
+                if not result.done():
+                    for chunk in writer.delta(index, job):
+                        yield _event(chunk)
+                    continue
+                *chunks, last = writer.finish(index, result.result())
+                for chunk in chunks:
                     yield _event(chunk)
-                if done:
-                    del unfinished[index]
+                del unfinished[index]
+                if not unfinished:
+                    pending.delivered()  # the client may act on the last event at once
+                yield _event(last)
             if unfinished:
                 await changed.wait()
         for chunk in writer.end():
             yield _event(chunk)
-        pending.delivered()
         yield writer.last_line
     except ApiError as error:
         yield _event(writer.failure(error))

@@ -1,6 +1,7 @@
 """The agent server: one URL and token per episode, replies that can be fetched again, and the reward."""
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
@@ -10,6 +11,7 @@ from fastapi.routing import APIRoute
 
 from art_trainer.serving.agents import AgentServer
 from art_trainer.serving.agents.server import _ROUTES
+from art_trainer.serving.dialects import streams
 from tests.art_trainer.serving.helpers import (
     CHAT,
     REFUSES_BOOM,
@@ -88,6 +90,24 @@ def test_a_client_gets_the_reply_that_it_missed(stream: bool, monkeypatch: pytes
             answers = [client.post(CHAT, json=body).text for _ in range(2)]
     assert answers[0] != answers[1]
     assert len(session.recording.histories()) == 2  # the one that was missed, and a new one
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "responses", "messages"])
+def test_a_client_that_leaves_with_the_last_event_has_the_reply(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+    write = streams._event
+
+    def spy(data: Mapping[str, Any]) -> str:
+        counts.append(len(session.recording.histories()))
+        return write(data)
+
+    monkeypatch.setattr(streams, "_event", spy)
+    with scripted_agent_server("Hello") as (server, session), plain_agent_client(server, session) as client:
+        field, limit = {"responses": ("input", "max_output_tokens")}.get(path, ("messages", "max_tokens"))
+        client.post(f"/v1/{path}", json={field: [user("Hi")], limit: 9, "stream": True})
+    assert (counts[0], counts[-1]) == (0, 1)
 
 
 def test_a_request_that_failed_is_sampled_again(monkeypatch: pytest.MonkeyPatch) -> None:
