@@ -23,8 +23,8 @@ import math
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from contextlib import closing
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor, as_completed
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple, Unpack
@@ -93,8 +93,8 @@ class AgentBackend(SelfContainedBackend):
 
     A group plays the task ``tasks[seed % len(tasks)]``. An agent that crashes, hangs or returns no reward
     fails its attempt, and with it the whole group; how it ended (:class:`Outcome`) is stored as ``outcome``
-    in the episode's facts. A Python function cannot be stopped from outside: one that exceeds the timeout
-    continues in its thread, but its URL no longer answers.
+    in the episode's facts. A coroutine that exceeds the timeout is cancelled. Another function cannot be
+    stopped from outside: it continues in its thread, but its URL no longer answers.
 
     Between two calls of :meth:`collect` nothing is sampled, and the policy's weights, version and sampling
     parameters may change.
@@ -236,6 +236,8 @@ class AgentBackend(SelfContainedBackend):
             outcome, error = _outcome(session, done)
         finally:
             self.server.forget(session)
+            if session.reward is None:
+                done.cancel()
         recording, reward = session.recording, session.reward or Reward(reward=0.0)
         turns, timings = recording.turns(reward.reward)
         if not turns and outcome in (Outcome.REWARDED, Outcome.CONTEXT_FULL):
@@ -315,15 +317,19 @@ def _run_agent(
     try:
         returned = agent(base_url, session.token, task)
         if inspect.isawaitable(returned):
-            returned = loop.start(_result(returned)).result().result()
+            running = loop.start(_result(returned))
+            done.add_done_callback(lambda _: running.cancel())
+            returned = running.result().result()
         reward = _read_reward(returned)
         if reward is None and not session.takes_reward:
             raise ValueError("the agent returned None, and nobody else may post its reward: return a number")
     except BaseException as error:  # sys.exit() too ends only the agent
-        done.set_exception(error)
+        with suppress(InvalidStateError):  # it was given up
+            done.set_exception(error)
         session.ended.set()
         return
-    done.set_result(reward)
+    with suppress(InvalidStateError):
+        done.set_result(reward)
     if reward is not None and not session.ended.is_set():
         session.set_reward(reward)
 

@@ -319,6 +319,19 @@ def test_an_agent_left_behind_gets_no_more_replies(asker: Asker) -> None:
     assert episode.facts["outcome"] == "timed_out"
 
 
+def test_a_coroutine_left_behind_is_cancelled() -> None:
+    cancelled = threading.Event()
+
+    async def agent(base_url: str, api_key: str, task: str) -> None:
+        try:
+            await asyncio.sleep(300)
+        finally:
+            cancelled.set()
+
+    assert play(agent, timeout=0.1).facts["outcome"] == "timed_out"
+    assert cancelled.wait(60)
+
+
 def test_an_attempt_that_fills_its_context_is_trained_on_with_reward_0(asker: Asker) -> None:
     def agent(base_url: str, api_key: str, task: str) -> float:
         messages = [user(task)]
