@@ -199,7 +199,8 @@ def hint_at_success(rows: Sequence[tuple[str, Evaluation]], steps: Sequence[Mapp
     )
     if none and len(rewards) > 1 and max(rewards) > 0:
         earned = f"No episode was a success, though rewards go up to {max(rewards):.3g}"
-        _log.info("%s: an environment says it with Outcome(success=True), at the end.", earned)
+        where = "an environment says it with Outcome(success=True), at the end"
+        _log.info('%s: %s, an agent\'s reward function with "success": True.', earned, where)
 
 
 class TrainingRun:

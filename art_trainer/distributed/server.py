@@ -183,7 +183,9 @@ class TrainingServer:
             rate=RateLimit(limits.requests_per_second, limits.burst),
             max_websockets=limits.sockets,
         )
-        self.app = create_app(policy, _ROUTES, lifespan=lambda app: self.connections.running())
+        api = any(router.prefix == "/v1" for router in options.routers)
+        routes = f"{_ROUTES}; OpenAI's and Anthropic's APIs begin with /v1" if api else _ROUTES
+        self.app = create_app(policy, routes, lifespan=lambda app: self.connections.running())
         for router in (self._router(), *options.routers):
             self.app.include_router(router)
         self._thread = ServerThread(

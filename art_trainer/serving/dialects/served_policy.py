@@ -149,11 +149,10 @@ class ServedPolicy(CloseOnExit):
         if model in names:
             return names[model]
         stem, _, version = model.rpartition("@")
-        message = f"no model {model!r}{did_you_mean(model, [self.name, *names])}"
+        message = f"no model {model!r} is served{did_you_mean(model, [self.name, *names])}"
         if stem == self.name and version.isdecimal():
-            message = f"version {version} is not loaded"
-        served = ", ".join((self.name, *names))
-        raise ApiError(f"{message}; served: {served}", "model_not_found", param="model")
+            message = f"version {version} is not loaded; served: {', '.join((self.name, *names))}"
+        raise ApiError(message, "model_not_found", param="model")
 
     def submit(self, generation: Generation, prompts: Sequence[Sequence[int]]) -> PendingRequest:
         """Queue a request; all replies are sampled by one version of the weights.
