@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from art_gym.parsing.formats import write_call
 from art_trainer.models.chat_template import ChatFormat, Message, Tools
+from art_trainer.serving.dialects.replies import INCOMPLETE
 from art_trainer.serving.http.middleware import ApiError
 
 _Value = TypeVar("_Value")
@@ -25,6 +26,7 @@ _GENERATION_TAG = re.compile(r"\{%-?\s*(end)?generation\s*-?%\}")
 _GIVEN = ("messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now")
 """Variables that the rendering sets itself."""
 _REPLY, _ANSWER, _TOOL = "placeholder reply said", "what the tool answered", "called_tool_name"
+_SPACED = 'find("a b", n=1) ["c"] it\'s so.'
 
 
 class ContextFullError(ApiError):
@@ -57,6 +59,10 @@ class AgentChat(ChatFormat):
         tokenizer: As for :class:`~art_trainer.models.chat_template.ChatFormat`.
         max_context: Most tokens of a prompt and its reply; ``None`` for no limit.
 
+    Attributes:
+        decodes_in_order: Whether the text of a reply's first tokens stays as it is when more tokens follow.
+            Some tokenizers, as art-tiny's, take back the space before a quote or bracket.
+
     Raises:
         ValueError: As for :class:`~art_trainer.models.chat_template.ChatFormat`.
     """
@@ -71,6 +77,9 @@ class AgentChat(ChatFormat):
         self._inline_calls = not self._writes(_TOOL)
         self._inline_answers = not self._writes(_ANSWER)
         self._token_texts: dict[int, str] = {}
+        probe = super().encode(_SPACED)
+        texts = [self.decode(probe[:count]).rstrip(INCOMPLETE) for count in range(len(probe) + 1)]
+        self.decodes_in_order = all(texts[-1].startswith(text) for text in texts)
 
     async def in_thread(self, work: Callable[[], _Value]) -> _Value:
         """Run something that encodes texts, without blocking the event loop: a long text takes seconds.

@@ -108,7 +108,7 @@ class ResponseWriter(abc.ABC):
     def _advance(self, index: int, job: GenerationJob) -> tuple[str, TokenRun] | None:
         """Text of an unfinished reply that is new and certain, and its tokens; ``None`` if there is none."""
         progress, count = self._progress[index], len(job.run.token_ids)
-        if count == progress.seen:
+        if count == progress.seen or not self._chat.decodes_in_order:
             return None
         progress.seen = count
         tools, stops = self.generation.tools, self.generation.stops

@@ -12,6 +12,7 @@ import numpy as np
 import openai
 import pytest
 
+from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.serving.agents import AgentServer
 from art_trainer.serving.dialects.batch_scheduler import BatchScheduler
 from art_trainer.serving.dialects.chat import AgentChat
@@ -129,6 +130,14 @@ def test_the_model_sees_tools_and_their_answers_and_calls_can_be_turned_off() ->
     assert "weather" not in script.shown(1)
     assert (none.content, none.tool_calls) == (CALL, None)
     assert len(one.tool_calls) == 1
+
+
+def test_a_tokenizer_that_takes_back_spaces_streams_no_text_twice() -> None:
+    with served_client(TransformersPolicy.from_pretrained("art-tiny")) as (_, client):
+        for seed in range(4):
+            options = {"model": "art-tiny", "seed": seed, "max_tokens": 30}
+            text, _, _, _ = collect(list(chat(client, "find the mail", **options, stream=True)))
+            assert text == content(chat(client, "find the mail", **options))
 
 
 def test_stop_strings_end_the_reply_and_are_removed() -> None:
