@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from art_trainer.serving.dialects.replies import INCOMPLETE
 from art_trainer.serving.http.middleware import ApiError
 
 _Value = TypeVar("_Value")
+_log = logging.getLogger(__name__)
 
 _GENERATION_TAG = re.compile(r"\{%-?\s*(end)?generation\s*-?%\}")
 """Marks replies for training; Jinja itself does not know it."""
@@ -69,6 +71,7 @@ class AgentChat(ChatFormat):
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, max_context: int | None = None) -> None:
         self._inline_calls = self._inline_answers = False
+        self._told = True  # while the template is tried out
         self._max_context = max_context
         self._longest_token = max(map(len, tokenizer.get_vocab()))
         self._thread = ThreadPoolExecutor(1, "tokenizer")
@@ -80,6 +83,7 @@ class AgentChat(ChatFormat):
         probe = super().encode(_SPACED)
         texts = [self.decode(probe[:count]).rstrip(INCOMPLETE) for count in range(len(probe) + 1)]
         self.decodes_in_order = all(texts[-1].startswith(text) for text in texts)
+        self._told = self._lists_tools
 
     async def in_thread(self, work: Callable[[], _Value]) -> _Value:
         """Run something that encodes texts, without blocking the event loop: a long text takes seconds.
@@ -133,6 +137,9 @@ class AgentChat(ChatFormat):
         Raises:
             jinja2.TemplateError: The template refuses it, for example for the order of its roles.
         """
+        if tools and not self._told:
+            self._told = True
+            _log.warning("the model's chat template lists no tools, so it sees none: name them in a message")
         if self._inline_calls:
             messages = [_call_as_text(message) for message in messages]
         if self._inline_answers:
