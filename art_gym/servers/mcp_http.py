@@ -16,6 +16,7 @@ import contextlib
 import hmac
 import ipaddress
 import logging
+import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -138,8 +139,9 @@ class EpisodeSessions:
     async def _refusal(self, request: Request) -> Response | None:
         """Why a request is not for a session at all."""
         if self._token is not None:
-            given = request.headers.get("authorization", "")
-            if not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
+            scheme, _, given = request.headers.get("authorization", "").partition(" ")
+            known = hmac.compare_digest(given.encode(), self._token.encode())
+            if not known or scheme.lower() != "bearer":
                 return _error(401, "this server needs a token: Authorization: Bearer …", bearer=True)
         refusal = await self._security.validate_request(request, is_post=request.method == "POST")
         if refusal is not None:
@@ -263,15 +265,8 @@ def serve_http(
     Raises:
         OSError: If the address or port cannot be used.
     """
-    config = uvicorn.Config(
-        sessions.app(),
-        host=host,
-        port=port,
-        log_level="warning",
-        timeout_graceful_shutdown=_GRACE,
-        ws="none",
-    )
-    listening = config.bind_socket()
+    listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    config = uvicorn.Config(sessions.app(), log_level="warning", timeout_graceful_shutdown=_GRACE, ws="none")
     server = uvicorn.Server(config)
 
     async def serve() -> None:

@@ -254,7 +254,7 @@ async def test_every_request_needs_the_token(accounts):
             refused = await client.post(PATH, json=HELLO, headers=raw)
             assert refused.status_code == 401
             assert refused.headers["www-authenticate"] == "Bearer"
-        key = {"Authorization": "Bearer sesame", "Host": "gym.example"}
+        key = {"Authorization": "bearer sesame", "Host": "gym.example"}
         opened = await client.post(PATH, json=HELLO, headers=key)
         assert opened.status_code == 200
         session = {"mcp-session-id": opened.headers["mcp-session-id"]}
