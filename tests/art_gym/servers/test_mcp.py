@@ -1,6 +1,5 @@
 import json
 import os
-import socket
 import sys
 from contextlib import asynccontextmanager
 
@@ -138,12 +137,6 @@ async def test_the_result_is_hidden_unless_asked_for_and_until_the_end():
 def test_wrong_use_of_the_command_is_one_line(monkeypatch, rejected, arguments, reason):
     monkeypatch.delenv("ART_GYM_MCP_TOKEN", raising=False)
     assert reason in rejected("serve-mcp", *arguments)
-
-
-def test_a_port_that_is_taken_is_named(rejected):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        assert f"'127.0.0.1', {port}" in rejected("serve-mcp", "art/2048-v0", "--http", str(port))
 
 
 def test_a_missing_sdk_is_named_with_its_extra(monkeypatch, rejected):

@@ -93,11 +93,8 @@ def test_a_client_gets_the_reply_that_it_missed(stream: bool, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("path", ["chat/completions", "responses", "messages"])
-def test_a_client_that_leaves_with_the_last_event_has_the_reply(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counts: list[int] = []
-    write = streams._event
+def test_who_leaves_with_the_last_event_has_the_reply(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts, write = list[int](), streams._event
 
     def spy(data: Mapping[str, Any]) -> str:
         counts.append(len(session.recording.histories()))
