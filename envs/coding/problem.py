@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
+from art_gym.envs.coding.drivers.codec import encode
 from art_gym.envs.coding.sandbox import Limits
 from art_gym.envs.coding.values import Equality, read_literal, write_literal
 
@@ -115,6 +116,9 @@ class Problem:
     source: str = ""
 
     def __post_init__(self) -> None:
+        texts = [(each.name, getattr(self, each.name)) for each in fields(self) if each.type == "str"]
+        for name, text in (*texts, *(("mutants", mutant) for mutant in self.mutants)):
+            _check_text(name, text)
         if self.kind not in get_args(Kind):
             raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, not {self.kind!r}")
         if self.equality not in get_args(Equality):
@@ -126,8 +130,6 @@ class Problem:
         tolerance = 0 if self.tolerance is None else self.tolerance
         if not isinstance(tolerance, int | float) or not 0 <= tolerance < math.inf:
             raise ValueError(f"tolerance must be a number of at least 0, not {tolerance!r}")
-        if not all(isinstance(mutant, str) for mutant in self.mutants):
-            raise ValueError("mutants are texts")
         if self.level not in range(4):
             raise ValueError(f"level must be 0, 1, 2 or 3, not {self.level!r}")
         names = self.entry_point.split(".", 1 if self.kind == "function" else 0)
@@ -153,6 +155,10 @@ class Problem:
         for case in (*self.public, *self.hidden):
             if (case.stdout is not None) != (self.kind == "script"):
                 raise ValueError(f"a case of another kind than {self.kind!r}: {case!r:.120}")
+            _check_text("stdin", case.stdin)
+            _check_text("stdout", "" if case.stdout is None else case.stdout)
+            for value in (case.args, dict(case.kwargs), case.expected):
+                encode(value, _refuse)
 
     def complete(self, code: str) -> str:
         """The program that an answer stands for: itself, or the template with its hole filled.
@@ -186,7 +192,7 @@ class Problem:
         """
         if not isinstance(item, Mapping):
             raise ValueError(f"a problem is a JSON object, not {type(item).__name__}")
-        known = {each.name: each.type for each in fields(cls)}
+        known = [each.name for each in fields(cls)]
         if unknown := sorted(set(item) - set(known)):
             raise ValueError(f"unknown field {unknown[0]!r}; a problem has {', '.join(known)}")
         if missing := [name for name in ("id", "prompt") if name not in item]:
@@ -198,7 +204,17 @@ class Problem:
         for name in ("public", "hidden"):
             values[name] = tuple(Case.from_json(case) for case in values.get(name, []))
         values["mutants"] = tuple(values.get("mutants", ()))
-        for name, declared in known.items():
-            if declared == "str" and not isinstance(values.get(name, ""), str):
-                raise ValueError(f"field {name!r} is text, not {type(values[name]).__name__}")
         return cls(**values)
+
+
+def _check_text(field: str, text: object) -> None:
+    if not isinstance(text, str):
+        raise ValueError(f"field {field!r} is text, not {type(text).__name__}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"field {field!r} has a lone surrogate, {text[error.start]!r}") from None
+
+
+def _refuse(value: object) -> str:
+    raise ValueError(f"a case holds plain Python values only, not one of type {type(value).__name__}")

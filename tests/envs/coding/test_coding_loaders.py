@@ -5,6 +5,7 @@ import lzma
 import re
 import tomllib
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from art_gym.envs.coding.validate import validate
 from tests.envs.coding.tasks import TRIPLE
 
 TEXTS = tomllib.loads(Path(__file__).with_name("assertions.toml").read_text("utf-8"))
+TASKS = tomllib.loads(Path(__file__).with_name("formats.toml").read_text("utf-8"))["tasks"]
 OWN = Problem(
     id="own/one",
     prompt="Say ü.",
@@ -86,7 +88,9 @@ def test_values_stand_in_the_file_as_python_literals() -> None:
         ({"limits": {"cpu_seconds": 1e30}}, "`cpu_seconds` is 1e+30; it must be a number above 0"),
         ({"tolerance": "0.1"}, "tolerance must be a number of at least 0, not '0.1'"),
         ({"tolerance": -1}, "tolerance must be a number of at least 0, not -1"),
-        ({"mutants": [1]}, "mutants are texts"),
+        ({"mutants": [1]}, "field 'mutants' is text, not int"),
+        ({"id": ["x"]}, "field 'id' is text, not list"),
+        ({"prompt": "\ud800"}, r"field 'prompt' has a lone surrogate, '\ud800'"),
         ({"rating": 3}, "unknown field 'rating'; a problem has id, prompt"),
         ({"kind": "unittest"}, "needs `tests`"),
         ({"kind": "unittest", "entry_point": "json", "tests": "import json"}, "a module of Python's own"),
@@ -110,6 +114,30 @@ def test_the_guides_tasks_are_problems(tmp_path: Path) -> None:
     found = load_problems(tmp_path / "mine.jsonl")
     assert [(one.kind, one.split) for one in found.problems] == [("function", "train"), ("script", "test")]
     assert found.left_out == ()
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        (Case(stdin="\ud83d", stdout=""), "field 'stdin' has a lone surrogate"),
+        (Case(stdin="", stdout=[]), "field 'stdout' is text, not list"),  # type: ignore[arg-type]
+        (Case((object(),)), "plain Python values only, not one of type object"),
+        (Case(expected=reduce(lambda inner, _: [inner], range(250), 1)), "nested more than 200 deep"),
+    ],
+)
+def test_a_case_that_no_program_could_be_given_is_refused(case: Case, reason: str) -> None:
+    kind: Any = "function" if case.stdout is None else "script"
+    with pytest.raises(ValueError, match=reason):
+        Problem(id="p", prompt="p", kind=kind, entry_point="f", hidden=(case,))
+
+
+def test_a_line_with_values_of_other_types_is_left_out(tmp_path: Path) -> None:
+    rows = {task["format"]: task["row"] for task in reversed(TASKS)}
+    contest, human = rows["code_contests"], rows["humaneval"]
+    result = loaded(tmp_path, contest, contest | {"private_tests": {"input": [1], "output": [2]}})
+    assert result.left_out == (("line 2", "field 'stdin' is text, not int"),)
+    result = loaded(tmp_path, human, human | {"task_id": [1]})
+    assert result.left_out == (("line 2", "field 'id' is text, not list"),)
 
 
 def test_an_id_counts_once(tmp_path: Path) -> None:
@@ -141,9 +169,6 @@ def test_files_that_hold_no_problems_say_so(tmp_path: Path) -> None:
         load_problems(file, "human-eval")
     with pytest.raises(ValueError, match="is a folder: give the file"):
         load_problems(tmp_path)
-
-
-TASKS = tomllib.loads(Path(__file__).with_name("formats.toml").read_text("utf-8"))["tasks"]
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task["name"])
