@@ -130,7 +130,15 @@ def grade(
     cases = problem.public if which == "public" else problem.hidden
     if not cases:
         return Verdict()
-    trial = _Trial(problem, program, cases, sandbox, limits, shown=which == "public")
+    wanted = [encode(case.expected) for case in cases]
+    printed = max(len((case.stdout or "").encode()) for case in cases)
+    limits = replace(
+        limits,
+        output_bytes=max(limits.output_bytes, 2 * printed),
+        frames_bytes=max(limits.frames_bytes, 2 * len(json.dumps(wanted))),
+    )
+    expected = [read_tree(tokens) for tokens in wanted]
+    trial = _Trial(problem, program, cases, expected, sandbox, limits, shown=which == "public")
 
     def reordered(passed: list[int]) -> list[int]:
         return [int(index) for index in rng.permutation(passed)] if rng else passed[::-1]
@@ -196,6 +204,7 @@ class _Trial:
     problem: Problem
     program: str
     cases: Sequence[Case]
+    expected: Sequence[Tree]
     sandbox: Sandbox
     limits: Limits
     shown: bool
@@ -227,8 +236,13 @@ class _Trial:
             "listed": self.problem.equality == "json",
             "cases": _calls(self.cases[index] for index in order),
         }
-        # What one try may send, a second one may send too.
-        limits = replace(self.limits, frames_bytes=self.limits.frames_bytes * (2 if again else 1))
+        # What one try may send and print, a second one may too.
+        tries = 2 if again else 1
+        limits = replace(
+            self.limits,
+            frames_bytes=self.limits.frames_bytes * tries,
+            output_bytes=self.limits.output_bytes * tries,
+        )
         run = self.sandbox.run("calls", json.dumps(job).encode(), limits=limits, seed=seed, talk=talk)
         if run.outcome is Outcome.REFUSED:
             return [_Attempt(refused=run.describe())]
@@ -255,7 +269,7 @@ class _Trial:
 
     def _call_result(self, index: int, answer: Tree | str) -> CaseResult:
         case, problem = self.cases[index], self.problem
-        expected = tree_of(case.expected)
+        expected = self.expected[index]
         passed = not isinstance(answer, str) and same(
             expected, answer, tolerance=problem.tolerance, equality=problem.equality
         )

@@ -108,6 +108,16 @@ def test_an_answer(name: str, sandbox: Sandbox) -> None:
         assert all(words in public.failure + "".join(shown) for words in answer["says"])
 
 
+def test_a_right_answer_is_as_long_as_it_must_be(sandbox: Sandbox) -> None:
+    long, limits = "x" * (9 << 20), Limits(cpu_seconds=600)
+    script = replace(ECHO, public=(), hidden=(Case(stdin="", stdout=long),))
+    assert grade(script, "print('x' * (9 << 20))", sandbox, twice=True, limits=limits).solved
+    returned = function(Case(expected=long))
+    assert grade(returned, "def f(): return 'x' * (9 << 20)", sandbox, twice=True, limits=limits).solved
+    chatty = "def double(x):\n    print('x' * 15_000)\n    return x * 2\n"
+    assert grade(DOUBLE, chatty, sandbox, twice=True, limits=limits).solved
+
+
 def test_what_passes_only_once_does_not_count(sandbox: Sandbox) -> None:
     problem = function(*(Case((i,), expected=i) for i in range(6)))
     # Right in the order of the cases only, as the second call of `f` must be that of the second case.
