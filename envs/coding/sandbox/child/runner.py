@@ -114,7 +114,8 @@ def _end(status: int) -> NoReturn:
 def _flush() -> None:
     # The program may have put others in their places.
     for stream in {*_streams, sys.stdout, sys.stderr}:
-        stream.flush()
+        if stream is not None and not getattr(stream, "closed", False):
+            stream.flush()
 
 
 def warm_up(script: Driver) -> None:
