@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
 from itertools import pairwise
 from typing import Any
 
@@ -22,7 +22,7 @@ _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Pow: operator.pow,
 }
 _BUILDERS: dict[str, Callable[..., Any]] = {"set": set, "tuple": tuple, "list": list, "frozenset": frozenset}
-_LARGEST = 1_000_000  # of factors and lengths
+_LARGEST = 1_000_000  # parts of a repeated sequence
 _LARGEST_POWER = 1_000
 _LONGEST_CALL = 1_000  # characters
 
@@ -148,8 +148,9 @@ def _compute(kind: type[ast.operator], left: Any, right: Any) -> Any:
     numbers = [value for value in (left, right) if isinstance(value, int | float)]
     if kind is ast.Pow and (len(numbers) < 2 or abs(left) > _LARGEST_POWER or abs(right) > _LARGEST_POWER):
         raise UnsupportedTestError("a power that is too large")
-    if kind is ast.Mult and len(numbers) < 2 and any(abs(number) > _LARGEST for number in numbers):
-        raise UnsupportedTestError("a sequence that is too long")
+    lengths = [len(value) for value in (left, right) if isinstance(value, Sized)]
+    if lengths and (kind is ast.Mod or any(abs(number) * lengths[0] > _LARGEST for number in numbers)):
+        raise UnsupportedTestError("a formatted text, or a sequence that is too long")
     try:
         return _OPERATORS[kind](left, right)
     except ArithmeticError as error:
