@@ -213,7 +213,8 @@ def _check_text(field: str, text: object) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"field {field!r} has a lone surrogate, {text[error.start]!r}") from None
+        where = f"half a character (a lone surrogate) at {error.start}"
+        raise ValueError(f"field {field!r} holds {where}") from None
 
 
 def _refuse(value: object) -> str:

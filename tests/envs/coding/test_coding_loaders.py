@@ -90,7 +90,7 @@ def test_values_stand_in_the_file_as_python_literals() -> None:
         ({"tolerance": -1}, "tolerance must be a number of at least 0, not -1"),
         ({"mutants": [1]}, "field 'mutants' is text, not int"),
         ({"id": ["x"]}, "field 'id' is text, not list"),
-        ({"prompt": "\ud800"}, r"field 'prompt' has a lone surrogate, '\ud800'"),
+        ({"prompt": "\ud800"}, "field 'prompt' holds half a character (a lone surrogate) at 0"),
         ({"rating": 3}, "unknown field 'rating'; a problem has id, prompt"),
         ({"kind": "unittest"}, "needs `tests`"),
         ({"kind": "unittest", "entry_point": "json", "tests": "import json"}, "a module of Python's own"),
@@ -119,7 +119,7 @@ def test_the_guides_tasks_are_problems(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("case", "reason"),
     [
-        (Case(stdin="\ud83d", stdout=""), "field 'stdin' has a lone surrogate"),
+        (Case(stdin="\ud83d", stdout=""), "field 'stdin' holds half a character"),
         (Case(stdin="", stdout=[]), "field 'stdout' is text, not list"),  # type: ignore[arg-type]
         (Case((object(),)), "plain Python values only, not one of type object"),
         (Case(expected=reduce(lambda inner, _: [inner], range(250), 1)), "nested more than 200 deep"),
