@@ -11,8 +11,10 @@ case: ``{"value": tokens}`` or ``{"raised": message}``. Expected values are not 
 
 from __future__ import annotations
 
+import gc
 import json
 import random
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +37,9 @@ def main(channel: Any, payload: bytes) -> None:
             return
         job.update(json.loads(frame))
         random.seed(job["seed"])
+        # The program is loaded anew; what it held must not count against its memory twice.
+        sys.modules.pop(_NAME, None)
+        gc.collect()
 
 
 def _try(job: dict[str, Any], send: Callable[[dict[str, Any]], None]) -> bool:

@@ -108,7 +108,7 @@ def test_an_answer(name: str, sandbox: Sandbox) -> None:
         assert all(words in public.failure + "".join(shown) for words in answer["says"])
 
 
-def test_a_right_answer_is_as_long_as_it_must_be(sandbox: Sandbox) -> None:
+def test_a_right_answer_may_need_much_and_its_second_try_as_much(sandbox: Sandbox) -> None:
     long, limits = "x" * (9 << 20), Limits(cpu_seconds=600)
     script = replace(ECHO, public=(), hidden=(Case(stdin="", stdout=long),))
     assert grade(script, "print('x' * (9 << 20))", sandbox, twice=True, limits=limits).solved
@@ -116,6 +116,8 @@ def test_a_right_answer_is_as_long_as_it_must_be(sandbox: Sandbox) -> None:
     assert grade(returned, "def f(): return 'x' * (9 << 20)", sandbox, twice=True, limits=limits).solved
     chatty = "def double(x):\n    print('x' * 15_000)\n    return x * 2\n"
     assert grade(DOUBLE, chatty, sandbox, twice=True, limits=limits).solved
+    large = "held = [0] * 40_000_000\ndef double(x):\n    return x * 2\n"  # of half a GiB, 320 MB
+    assert grade(DOUBLE, large, sandbox, twice=True, limits=limits).solved
 
 
 def test_what_passes_only_once_does_not_count(sandbox: Sandbox) -> None:
