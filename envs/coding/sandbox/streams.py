@@ -38,10 +38,21 @@ def make_pipes(*, stdin: bool) -> tuple[Pipes, Pipes]:
 
     Args:
         stdin: Whether there is something to send on stdin; else that of the child is at its end already.
+
+    Raises:
+        OSError: Too many files are open; none of these is left open.
     """
-    from_stdin, to_stdin = os.pipe() if stdin else (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), -1)
-    (from_stdout, stdout), (from_stderr, stderr) = os.pipe(), os.pipe()
-    (channel_in, to_channel), (from_channel, channel_out) = os.pipe(), os.pipe()
+    ends: list[int] = []
+    try:
+        ends += os.pipe() if stdin else (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), -1)
+        for _ in range(4):
+            ends += os.pipe()
+    except OSError:  # too many files are open
+        for descriptor in set(ends) - {-1}:
+            os.close(descriptor)
+        raise
+    from_stdin, to_stdin, from_stdout, stdout, from_stderr, stderr, *channel = ends
+    channel_in, to_channel, from_channel, channel_out = channel
     return (
         Pipes(to_stdin, from_stdout, from_stderr, to_channel, from_channel),
         Pipes(from_stdin, stdout, stderr, channel_in, channel_out),

@@ -1,8 +1,10 @@
 """What a run in the sandbox does, sees, and comes to; and what makes it cheap."""
 
 import gc
+import itertools
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -264,6 +266,22 @@ def descriptors() -> set[str]:
     gc.collect()
     names = os.listdir("/proc/self/fd")
     return {name for name in names if os.path.lexists(f"/proc/self/fd/{name}")}
+
+
+@pytest.mark.parametrize("spare", range(12))
+def test_too_many_open_files_refuse_a_run_and_leave_none_open(sandbox: Sandbox, spare: int) -> None:
+    sandbox._standby.dismiss()
+    before = descriptors()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = next(n for n in itertools.count() if sum(str(i) not in before for i in range(n)) == spare)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    try:
+        refused = run(sandbox, "print(1)", stdin=b"x")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    sandbox._standby.dismiss()
+    assert (refused.outcome, descriptors()) == (Outcome.REFUSED, before)
+    assert run(sandbox, "print(1)").ok
 
 
 def test_descriptors_are_given_back(sandbox: Sandbox) -> None:
