@@ -185,8 +185,12 @@ class Sandbox(CloseOnExit):
         request = Request(driver, limits)
         backend = self._living_backend()
         process = self._standby.take(backend, request, stdin=bool(stdin))
-        process.begin(data, stdin, seed)
-        self._standby.refill(backend)
+        try:
+            process.begin(data, stdin, seed)
+            self._standby.refill(backend)
+        except BaseException:  # such as a KeyboardInterrupt: nobody else could end it
+            process.close()
+            raise
         return process
 
     def close(self) -> None:

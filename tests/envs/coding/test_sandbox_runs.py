@@ -300,6 +300,17 @@ def test_descriptors_are_given_back(sandbox: Sandbox) -> None:
     assert descriptors() == before
 
 
+def test_a_run_that_is_interrupted_at_its_start_is_ended(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox._standby.dismiss()
+    before = descriptors()
+    monkeypatch.setattr(sandbox._standby, "refill", lambda backend: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        run(sandbox, "import time; time.sleep(99)")
+    assert descriptors() == before
+
+
 def test_many_threads_share_a_sandbox_and_no_run_has_a_descriptor_of_another(sandbox: Sandbox) -> None:
     look = """
 import os
