@@ -42,6 +42,8 @@ def validate_command(
     from art_gym.envs.coding.validate import validate
 
     with user_errors():
+        if out is not None and not out.parent.is_dir():
+            raise ValueError(f"--out {out}: there is no folder {out.parent}")
         problems, summary = _load(file, format)
         print(summary)
         with Progress(console=Console(stderr=True), transient=True) as bar:

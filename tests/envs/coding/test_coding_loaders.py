@@ -249,6 +249,9 @@ def test_the_command_reports_and_writes_the_sound_ones(tmp_path: Path, sandbox: 
     assert "1 of 2 tasks are sound" in result.output
     assert load_problems(out).problems == (SOUND,)
     assert CliRunner().invoke(coding_app, ["validate", str(out)]).exit_code == 0
+    nowhere = CliRunner().invoke(coding_app, ["validate", str(out), "--out", str(tmp_path / "no/x.jsonl")])
+    assert "there is no folder" in nowhere.output
+    assert "sound" not in nowhere.output
     missing = CliRunner().invoke(coding_app, ["validate", str(tmp_path / "none.jsonl")])
     assert missing.exit_code == 2
     assert "No such file" in missing.output
