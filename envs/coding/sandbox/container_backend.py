@@ -52,7 +52,7 @@ class ContainerBackend:
             last = found.stderr.decode(errors="replace").strip().splitlines()[-1:]
             name = os.path.basename(engine)
             raise SandboxUnavailableError(
-                f"{last[0] if last else 'no image'}; to get it: {name} pull {IMAGE}"
+                f"{last[0] if last else 'no image'}; to get a missing image: {name} pull {IMAGE}"
             )
         self.layers = ("container", *config["plan"])
         """The layers of isolation of a run."""
