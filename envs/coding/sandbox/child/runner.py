@@ -113,9 +113,11 @@ def _end(status: int) -> NoReturn:
 
 def _flush() -> None:
     # The program may have put others in their places.
-    for stream in {*_streams, sys.stdout, sys.stderr}:
-        if stream is not None and not getattr(stream, "closed", False):
+    for stream in {*_streams, sys.stdout, sys.stderr} - {None}:
+        try:  # noqa: SIM105  # `suppress` would be one more object in every run
             stream.flush()
+        except ValueError:
+            pass  # it is closed, or its buffer is detached
 
 
 def warm_up(script: Driver) -> None:

@@ -144,8 +144,8 @@ class Zygote:
 
 def main(config: Mapping[str, Any]) -> NoReturn:
     """Set up the layers that are shared by all runs, then serve; children never come back from here."""
-    nothing, _ = os.pipe()
-    place_descriptors([nothing, 1, 2, config["control"], config["parent"]])
+    nothing, nowhere = os.pipe()  # a stream keeps what it saw when it was made: that it cannot be sought
+    place_descriptors([nothing, nowhere, 2, config["control"], config["parent"]])
     preload.add_packages(config["packages"])
     drivers = [Driver(name, source) for name, source in config["drivers"].items()]
     _prefer_as_victim()
