@@ -109,15 +109,14 @@ def test_an_answer(name: str, sandbox: Sandbox) -> None:
 
 
 def test_a_right_answer_may_need_much_and_its_second_try_as_much(sandbox: Sandbox) -> None:
-    long, limits = "x" * (9 << 20), Limits(cpu_seconds=600)
-    script = replace(ECHO, public=(), hidden=(Case(stdin="", stdout=long),))
-    assert grade(script, "print('x' * (9 << 20))", sandbox, twice=True, limits=limits).solved
-    returned = function(Case(expected=long))
-    assert grade(returned, "def f(): return 'x' * (9 << 20)", sandbox, twice=True, limits=limits).solved
-    chatty = "def double(x):\n    print('x' * 15_000)\n    return x * 2\n"
-    assert grade(DOUBLE, chatty, sandbox, twice=True, limits=limits).solved
-    large = "held = [0] * 40_000_000\ndef double(x):\n    return x * 2\n"  # of half a GiB, 320 MB
-    assert grade(DOUBLE, large, sandbox, twice=True, limits=limits).solved
+    long = "x" * (9 << 20)
+    for problem, code in [
+        (replace(ECHO, public=(), hidden=(Case(stdin="", stdout=long),)), "print('x' * (9 << 20))"),
+        (function(Case(expected=long)), "def f(): return 'x' * (9 << 20)"),
+        (DOUBLE, "def double(x):\n    print('x' * 15_000)\n    return x * 2\n"),
+        (DOUBLE, "held = [0] * 40_000_000\ndef double(x): return x * 2\n"),  # 320 MB of half a GiB
+    ]:
+        assert grade(problem, code, sandbox, twice=True, limits=Limits(cpu_seconds=600)).solved
 
 
 def test_what_passes_only_once_does_not_count(sandbox: Sandbox) -> None:
