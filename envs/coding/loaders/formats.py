@@ -20,13 +20,12 @@ from art_gym.envs.coding.loaders.assertions import (
     doctest_cases,
     simple_cases,
 )
-from art_gym.envs.coding.loaders.shown import examples
+from art_gym.envs.coding.loaders.shown import PUBLIC, examples
 from art_gym.envs.coding.problem import Case, Problem
 from art_gym.envs.coding.problems.builtin import split_of
 
 MODULE = "solution"
 """The name that a test in a process of its own imports an answer by."""
-_PUBLIC = 2  # examples shown, if a set does not say which
 
 
 def read_humaneval(row: Mapping[str, Any]) -> Problem:
@@ -51,7 +50,7 @@ def read_humaneval(row: Mapping[str, Any]) -> Problem:
     ]
     if len(checks) != 1:
         raise ValueError("the test has no function `check`")
-    public = doctest_cases(prompt, name)[:_PUBLIC]
+    public = doctest_cases(prompt, name)[:PUBLIC]
     try:
         hidden, tolerance = simple_cases(checks[0].body, checks[0].args.args[0].arg)
     except UnsupportedTestError:
@@ -91,7 +90,7 @@ def read_mbpp(row: Mapping[str, Any]) -> Problem:
         imports = [*_imports(code, used), f"from {MODULE} import {', '.join(node.name for node in own)}"]
         classes = [ast.unparse(node) for node in own if isinstance(node, ast.ClassDef)]
         example = "\n".join([*setup, tests[0]]).strip().replace("\n", "\n# ")
-        shown = [f"# An example of what must hold:\n# {example}\n"] if len(tests) > _PUBLIC else []
+        shown = [f"# An example of what must hold:\n# {example}\n"] if len(tests) > PUBLIC else []
         template = "\n\n\n".join([*classes, *shown])
         text = "\n".join([*imports, *setup, _as_unittest(name, tests[len(shown) :])])
         return Problem(**common, kind="unittest", entry_point=MODULE, tests=text, template=template)

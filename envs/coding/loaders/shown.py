@@ -8,7 +8,7 @@ from dataclasses import replace
 from art_gym.envs.coding.loaders.assertions import shown_calls
 from art_gym.envs.coding.problem import Case, Problem
 
-_PUBLIC = 2  # examples shown, if a set does not say which
+PUBLIC = 2  # examples shown, if a set does not say which
 _FEWEST = 2  # hidden cases: a guess often passes a single one
 
 
@@ -36,7 +36,7 @@ def without_shown(problem: Problem) -> Problem:
     return replace(problem, hidden=hidden)
 
 
-def examples(cases: Sequence[Case], most: int = _PUBLIC) -> tuple[Case, ...]:
+def examples(cases: Sequence[Case], most: int = PUBLIC) -> tuple[Case, ...]:
     """The cases to show, of a set that does not say which: the first ones, if the others can still decide."""
     starts = [cases[:count] for count in range(most, 0, -1)]
     for chosen in (*starts, *([case] for case in cases)):
