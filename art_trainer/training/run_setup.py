@@ -9,6 +9,7 @@ import difflib
 import logging
 import os
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -154,11 +155,11 @@ def model_path(name: str, baselines: tuple[str, ...] = ()) -> str:
         _refuse_typos(name, (*KNOWN_MODELS, *baselines))
     run = RunFolder(path)
     path = result_checkpoint(run.checkpoints) or path
-    if path == run.path and run.settings_file.exists():
-        raise ConfigError(f"the run {name} has no checkpoint yet: resume it with --resume {name}")
+    if path == run.path and run.holds_run:
+        raise ConfigError(
+            f"the run {name} has no checkpoint yet: resume it with --resume {shlex.quote(name)}"
+        )
     if not (path / "model").is_dir():
-        if RunFolder(path).holds_run:
-            raise ConfigError(f"no model at {name!r}: this run has no checkpoint yet")
         return name
     if (path / "manifest.json").exists():
         verify_checkpoint(path, "model/")

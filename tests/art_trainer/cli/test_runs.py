@@ -29,7 +29,7 @@ def test_each_run_has_a_line(
     os.utime(tmp_path / "runs/begun/report.html", (2**31, 2**31))
     (tmp_path / "runs/begun/evaluations/after.json").write_text("{")
     asked = refused("eval", "--env", "art/2048-v0", "--policy", "runs/begun")
-    assert "no model at 'runs/begun': this run has no checkpoint yet" in asked
+    assert "the run runs/begun has no checkpoint yet" in asked
     found = invoke("runs")
     rows = {row.split("│")[1].strip(): row for row in found.output.splitlines() if row.startswith("│")}
     assert list(rows) == ["done", "begun"]
