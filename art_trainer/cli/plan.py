@@ -26,7 +26,7 @@ from art_trainer.training.memory_plan import (
 )
 from art_trainer.training.run_settings import LOCAL, Settings
 from art_trainer.training.run_setup import empty_run_model, model_options, sized_for
-from art_trainer.training.time_plan import gpu_seconds, measured_seconds, run_tokens
+from art_trainer.training.time_plan import gpu_figures, gpu_seconds, measured_seconds, run_tokens
 
 
 def print_plan(settings: Settings, console: Console, gpu: str | None = None) -> None:
@@ -35,34 +35,51 @@ def print_plan(settings: Settings, console: Console, gpu: str | None = None) -> 
     Args:
         settings: All settings.
         console: Where it is printed.
-        gpu: Estimate the time on this GPU, a name in :data:`.GPUS`, and not on this machine.
+        gpu: Plan for this GPU, a name in :data:`.GPUS`, and not for this machine.
+
+    Raises:
+        ConfigError: If there is no such GPU, or it has no figures for the model.
     """
     options = model_options(settings.run)
+    if gpu is not None:
+        gpu_figures(gpu)
+        options = replace(options, device="meta")
     settings = sized_for(settings, options.torch_device)
     run, config = settings.run, settings.config
     make_env = env_maker(run.env, run.all_env_args)
-    planned = options
-    if gpu is not None and options.torch_device.type == "cpu":
-        # A GPU computes in the dtype that the model was saved in, whatever this machine's CPU does.
-        planned = replace(options, device="meta")
-    model, tokenizer = empty_run_model(settings, planned, make_env)
+    model, tokenizer = empty_run_model(settings, options, make_env)
     form = ChatFormat(tokenizer, history_window=run.history_window)
     shape = episode_shape(form, make_env, split=train_split(make_env, config.train_split), seed=config.seed)
     plan = plan_training(model, config, options, shape, max_batch=run.max_batch)
-    for line in _choices(plan, settings, options, model):
+    if gpu is None:
+        rates, free, device = None, usable_memory(options.torch_device), str(options.torch_device)
+    else:
+        free, device = int(gpu_figures(gpu)[2]) * 9 // 10, f"one {gpu}"
+        fitted = replace(plan, rows=plan.fitted(free)[0])
+        seconds = gpu_seconds(gpu, model, config, options, fitted)
+        rates = np.tile(seconds, (2, 1)) if plan.smallest <= free else None
+    for line in _choices(plan, settings, device, model):
         typer.echo(line)
     console.print(_memory_table(plan))
-    typer.echo(_fit(plan, options))
+    typer.echo(_fit(plan, options, free, device))
     for line in _work(plan, settings, shape):
         typer.echo(line)
-    for line in _time(plan, settings, shape, model, gpu):
+    if rates is not None:
+        source = f"computed for one {gpu} by its data sheet and docs/speed.md, not measured"
+    elif reason := _not_measured(plan, options, free):
+        advice = " --gpu NAME computes it for a GPU." if gpu is None else ""
+        typer.echo(f"Time: not estimated, {reason}.{advice}")
+    else:
+        console.print("Measuring how long a token takes …")
+        source = f"measured on {device} with random weights"
+        torch.set_num_threads(run.threads or default_threads(plan.parameters))
+        rates = measured_seconds(model, config, options, shape, plan)
+    for line in () if rates is None else _time(plan, settings, shape, rates, source):
         typer.echo(line)
     typer.echo("A dry run: nothing was loaded, trained or written.")
 
 
-def _choices(
-    plan: TrainingPlan, settings: Settings, options: ModelOptions, model: torch.nn.Module
-) -> Sequence[str]:
+def _choices(plan: TrainingPlan, settings: Settings, device: str, model: torch.nn.Module) -> Sequence[str]:
     share = 100 * plan.trained / plan.parameters
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     cache = "kept from turn to turn" if plan.keeps_cache else "no: contexts are read again each turn"
@@ -70,7 +87,7 @@ def _choices(
     return [
         f"{settings.run.model} on {settings.run.env}: {plan.parameters:,} parameters, "
         f"{plan.trained:,} of them trained ({share:.3g}%)",
-        f"device {options.torch_device}, dtype {dtype}, keys and values {cache}, a group's prompt {prefixes}",
+        f"device {device}, dtype {dtype}, keys and values {cache}, a group's prompt {prefixes}",
     ]
 
 
@@ -83,10 +100,8 @@ def _memory_table(plan: TrainingPlan) -> Table:
     return table
 
 
-def _fit(plan: TrainingPlan, options: ModelOptions) -> str:
-    """Whether the plan fits into the device's free memory, and how a run would make it fit."""
-    device = options.torch_device
-    free = usable_memory(device)
+def _fit(plan: TrainingPlan, options: ModelOptions, free: int, device: str) -> str:
+    """Whether the plan fits into the device's usable memory, and how a run would make it fit."""
     where = f"into the {in_bytes(free)} that a run uses of {device}, nine tenths of its free memory"
     if plan.total <= free:
         return f"It fits {where}."
@@ -117,19 +132,10 @@ def _work(plan: TrainingPlan, settings: Settings, shape: EpisodeShape) -> Sequen
 
 
 def _time(
-    plan: TrainingPlan, settings: Settings, shape: EpisodeShape, model: torch.nn.Module, gpu: str | None
+    plan: TrainingPlan, settings: Settings, shape: EpisodeShape, rates: np.ndarray, source: str
 ) -> Sequence[str]:
     """How long the run takes, what it costs, and where the figures come from."""
-    run, config, options = settings.run, settings.config, model_options(settings.run)
-    if gpu is not None:
-        rates = np.tile(gpu_seconds(gpu, model, config, options, plan), (2, 1))
-        source = f"computed for one {gpu} by its data sheet and docs/speed.md, not measured"
-    elif reason := _not_measured(plan, options):
-        return [f"Time: not estimated, {reason}. --gpu NAME computes it for a GPU."]
-    else:
-        torch.set_num_threads(run.threads or default_threads(plan.parameters))
-        rates = measured_seconds(model, config, options, shape, plan)
-        source = f"measured on {options.torch_device} with random weights"
+    run, config = settings.run, settings.config
     times = [float(rates[one] @ run_tokens(settings, plan, shape, longest=bool(one))) for one in (0, 1)]
     shortest, longest = (f"{duration(one)} ({short(one / 3600)} hours)" for one in times)
     sampled, read, trained = (f"{1000 * one:.2g} and {1000 * two:.2g} ms" for one, two in rates.T)
@@ -149,10 +155,10 @@ def _time(
     return lines
 
 
-def _not_measured(plan: TrainingPlan, options: ModelOptions) -> str:
+def _not_measured(plan: TrainingPlan, options: ModelOptions, free: int) -> str:
     """Why there is no measurement; empty if there can be one."""
-    if plan.total > usable_memory(options.torch_device):
-        return "as the run does not fit into this machine's memory"
+    if plan.total > free:
+        return "as the run does not fit into the memory"
     if options.load_in_4bit:
         return "as weights of 4 bits cannot be made without loading the model"
     return "" if plan.keeps_cache else "as the model's contexts are read again each turn"

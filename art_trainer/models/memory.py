@@ -35,8 +35,9 @@ class WorkSizes:
 
     @classmethod
     def of(cls, device: torch.device) -> WorkSizes:
-        """Return a device's sizes."""
-        return cls(2**14, 2**27, 2**15) if device.type == "cuda" else cls(2**12, 2**24, 2**12)
+        """Return a device's sizes; ``meta`` stands for a GPU of another machine."""
+        gpu = device.type in ("cuda", "meta")
+        return cls(2**14, 2**27, 2**15) if gpu else cls(2**12, 2**24, 2**12)
 
 
 SMALL_PROCESS = 2**31

@@ -167,7 +167,7 @@ def empty_model(config: PreTrainedConfig, options: ModelOptions) -> nn.Module:
     if options.load_in_4bit:
         model.requires_grad_(False)
     model = model if options.lora is None else add_lora_adapter(model, options.lora)
-    if options.torch_device.type == "cuda":
+    if options.torch_device.type in ("cuda", "meta"):  # meta: a GPU of another machine
         use_fused_layers(model)
     return model
 

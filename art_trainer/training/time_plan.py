@@ -207,10 +207,10 @@ def _made_up_group(
 # By a GPU's data sheet.
 
 GPUS = {
-    "H100": (989.4e12, 3.35e12), "H200": (989.4e12, 4.8e12), "A100": (312e12, 2.039e12),
-    "L40S": (362.05e12, 0.864e12), "L4": (121e12, 0.3e12), "RTX 4090": (165.2e12, 1.008e12),
+    "H100": (989.4e12, 3.35e12, 80e9), "H200": (989.4e12, 4.8e12, 141e9), "A100": (312e12, 2.039e12, 80e9),
+    "L40S": (362.05e12, 0.864e12, 48e9), "L4": (121e12, 0.3e12, 24e9), "RTX 4090": (165.2e12, 1.008e12, 24e9),
 }  # fmt: skip
-"""Dense bfloat16 operations a second, and bytes of memory a second.
+"""Dense bfloat16 operations a second, bytes of memory a second, and bytes of memory.
 
 NVIDIA's data sheets of the H100 (SXM), H200 (SXM), A100 (80 GB, SXM), L40S and L4, whose operations "with
 sparsity" are twice these, and its white paper "Ada GPU architecture" for the RTX 4090."""
@@ -223,22 +223,27 @@ _LAYER_SECONDS = {True: 0.32e-3, False: 0.22e-3}
 kernels, whatever they compute. From the same figures."""
 
 
+def gpu_figures(gpu: str) -> tuple[float, float, float]:
+    """Return a row of :data:`GPUS`; a ConfigError if there is none of that name."""
+    if gpu not in GPUS:
+        raise ConfigError(f"no GPU {gpu!r} in the table{did_you_mean(gpu, GPUS)} It has {', '.join(GPUS)}")
+    return GPUS[gpu]
+
+
 def gpu_seconds(
     gpu: str, model: nn.Module, config: GRPOConfig, options: ModelOptions, plan: TrainingPlan
 ) -> np.ndarray:
     """Compute seconds a token from a GPU's data sheet and the shares of it that docs/speed.md reports.
 
     Raises:
-        ConfigError: If the GPU is not in :data:`GPUS`, or the weights do not have 16 bits.
+        ConfigError: As :func:`gpu_figures`, or if the weights do not have 16 bits.
     """
-    if gpu not in GPUS:
-        raise ConfigError(f"no GPU {gpu!r} in the table{did_you_mean(gpu, GPUS)} It has {', '.join(GPUS)}")
     base, text = base_model(model), text_config(model)
     if next(base.parameters()).dtype.itemsize != 2 or options.load_in_4bit:
         raise ConfigError(f"gpu is {gpu}, whose figures are for weights of 16 bits: set --dtype bfloat16")
     if plan.parameters < 0.9 * _WEIGHTS[0] or any(weight.ndim == 3 for weight in base.parameters()):
         raise ConfigError(f"gpu is {gpu}: there are figures from 0.5 billion weights on, without experts")
-    operations, bandwidth = GPUS[gpu]
+    operations, bandwidth, _ = gpu_figures(gpu)
     adapter = options.lora is not None
     reached = operations * float(np.interp(plan.parameters, _WEIGHTS, _USED[adapter]))
     layers = sum(p.numel() for p in base.get_decoder().layers.parameters())

@@ -125,5 +125,11 @@ def test_a_gpu_of_the_table_and_a_price_are_taken_others_refused(tmp_path: Path)
         train("--dry-run", "--gpu", "H200", "--dtype", "bfloat16")
     Qwen2Config(dtype="bfloat16", num_hidden_layers=3).save_pretrained(tmp_path)
     byte_tokenizer().save_pretrained(tmp_path)
-    shown = train("--dry-run", "--gpu", "L4", "--price-per-hour", "36", "--model", str(tmp_path))
+    plan = ("--dry-run", "--gpu", "L4", "--price-per-hour", "36", "--model", str(tmp_path))
+    shown = train(*plan, "--lora", "4")
     assert re.search(r"Time, an estimate: .*computed for one L4 .*Cost at 36 an hour: \d", shown, re.DOTALL)
+    assert "It does not fit into the 20.1 GiB that a run uses of one L4, nine tenths of its" in shown
+    assert "a run takes max_batch" in shown
+    shown = train(*plan)
+    assert "Set gradient_checkpointing or lora or another model or another device." in shown
+    assert "Time: not estimated, as the run does not fit into the memory.\nA dry run" in shown
