@@ -76,8 +76,10 @@ class SlotDecoder:
     def serves(model: torch.nn.Module) -> bool:
         """Whether the model's attention and cache can take rows of unequal length."""
         wrapped = SamplingModel(model, SamplingParams())
-        # Other attention kernels (flash, flex) do not take a mask of four dimensions.
+        # Other attention kernels (flash, flex) do not take a mask of four dimensions, and attention that is
+        # not looked up by name may have masks of its own, such as GPT-Neo's windows and Falcon's ALiBi.
         plain_attention = wrapped.config._attn_implementation in ("sdpa", "eager")
+        plain_attention = plain_attention and wrapped.base._supports_attention_backend
         layers = SlotCache.layer_count_for(wrapped.config)
         if not (plain_attention and wrapped.accepts_positions and layers is not None):
             return False

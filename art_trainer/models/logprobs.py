@@ -168,7 +168,8 @@ class Scorer:
         self._splits_head = splits and agrees(share=False)
         self.prunes = self._splits_head and can_prune(self._decoder)
         self.prunes = self.prunes and agrees(share=False)
-        if _has_plain_cache(base) and _passes_arguments(self._decoder):
+        named_attention = getattr(base, "_supports_attention_backend", False)
+        if named_attention and _has_plain_cache(base) and _passes_arguments(self._decoder):
             try:
                 self.shares_prefixes = agrees(share=True) and self._all_layers_used(batches[True])
             except UnsupportedModelError:

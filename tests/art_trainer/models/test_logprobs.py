@@ -32,7 +32,7 @@ def predicting_positions(rows: Sequence[TokenRow]) -> int:
     return len({(row.group, *row.token_ids[:place].tolist()) for row in rows for place in row.targets})
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "mistral-sliding"])
+@pytest.mark.parametrize("family", [*FAMILIES, "mistral-sliding", "falcon"])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_logprobs_are_those_of_the_models_own_forward(family: str, temperature: float) -> None:
     model = tiny_model(family)
