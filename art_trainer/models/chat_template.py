@@ -26,7 +26,7 @@ Message = Mapping[str, Any]
 Tools = Sequence[Mapping[str, Any]]
 
 PLAIN_TEMPLATE = (
-    "{% for message in messages %}"
+    "{{ bos_token }}{% for message in messages %}"
     "{{ message['role'] }}: {{ message['content'] }}"
     "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{{ '\n' }}"
     "{% endfor %}"
@@ -242,9 +242,11 @@ class ChatFormat:
         _, found, tail = rendered.partition(_SAID)
         if not found:
             raise ValueError("the chat template does not write an assistant message's content")
-        token_ids = self.encode(tail)
+        # Llama 2 writes a space before its end token, and a space must not end a reply.
+        end = tail.lstrip() or tail
+        token_ids = self.encode(end)
         if token_ids:
-            return token_ids[0], self.decode(token_ids[:1])
+            return token_ids[0], tail.removesuffix(end) + self.decode(token_ids[:1])
         if self.tokenizer.eos_token_id is None:
             raise ValueError("the chat template writes nothing after a reply and there is no eos_token")
         return int(self.tokenizer.eos_token_id), ""

@@ -401,6 +401,18 @@ def test_without_a_place_for_instructions_turns_are_appended(template, system):
     assert (system or "Find") in chat.decode(context)
 
 
+def test_a_space_before_the_end_of_a_reply_does_not_end_it_and_a_base_model_gets_its_first_token():
+    llama2 = "{% for m in messages %}{% if m.role == 'assistant' %} {{ m.content }} {{ eos_token }}{% else %}"
+    llama2 += "{{ bos_token }}[INST] {{ m.content }} [/INST]{% endif %}{% endfor %}"
+    for template, seen in ((llama2, "<bos>[INST] seen [/INST]"), (None, "\nuser: seen\nassistant: ")):
+        tokenizer = byte_tokenizer(template)
+        tokenizer.bos_token = "<bos>"
+        chat = ChatFormat(tokenizer)
+        assert chat.decode([chat.end_of_turn]) == "<|endoftext|>"
+        assert chat.decode(chat.prompt(conversation("ask"))).startswith("<bos>")
+        assert chat.decode(chat.continuation(conversation("ask", "said it", "seen"))) == seen
+
+
 @pytest.mark.parametrize(
     ("template", "window", "words"),
     [("{{ messages[0]['role'] }}", None, "assistant"), (CHATML, 0, "history_window")],
