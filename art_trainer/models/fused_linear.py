@@ -88,7 +88,8 @@ class _FusedLinear(torch.autograd.Function):
         of_x, _, of_weight, of_bias, *_ = ctx.needs_input_grad
         inner = None if up is None else (gradient @ up).mul_(ctx.scale)
         of_gate, hidden = None, x
-        of_hidden = gradient @ weight if of_x else None
+        # In the first layer x may need none where its gate does, or the adapter the product.
+        of_hidden = gradient @ weight if of_x or gate is not None else None
         if inner is not None and of_hidden is not None:
             of_hidden.addmm_(inner, down)
         if gate is not None:

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig
 from torch import nn
 
 from art_trainer.models import fused_layers
 from art_trainer.models.fused_layers import has_fused_norms, use_fused_layers
-from art_trainer.models.loading import add_lora_adapter
+from art_trainer.models.loading import add_adapter
 from art_trainer.training.memory_plan import ModelOptions, activation_bytes_per_token, empty_model
 from tests.art_trainer.tiny_models import tiny_model
 
@@ -21,12 +22,12 @@ def fused_on_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused_layers, "_UNFUSED", set())
 
 
-def make(family: str, rank: int) -> Any:
+def make(family: str, adapted: str | list[str] | None = None) -> Any:
     torch.manual_seed(0)
     model = tiny_model(family).double()
-    if not rank:
+    if adapted is None:
         return model
-    model = add_lora_adapter(model, rank).double()
+    model = add_adapter(model, LoraConfig(r=4, target_modules=adapted)).double()
     for name, weights in model.named_parameters():
         if "lora_B" in name:
             weights.data.normal_(std=0.1)
@@ -46,10 +47,12 @@ def fused(model: nn.Module) -> list[str]:
     return sorted({type(m).__name__ for m in model.modules() if type(m).__name__.startswith("Fused")})
 
 
-@pytest.mark.parametrize("rank", [0, 4])
+@pytest.mark.parametrize("adapted", [None, "all-linear", ["down_proj"], ["gate_proj"]], ids=str)
 @pytest.mark.parametrize("family", ["qwen2", "llama", "qwen3"])
-def test_logits_and_gradients_are_the_models(family: str, rank: int, fused_on_cpus: None) -> None:
-    plain = make(family, rank)
+def test_logits_and_gradients_are_the_models(
+    family: str, adapted: str | list[str] | None, fused_on_cpus: None
+) -> None:
+    plain = make(family, adapted)
     model = copy.deepcopy(plain)
     for _ in range(2):  # a model may be given to several policies
         use_fused_layers(model)
@@ -64,7 +67,7 @@ def test_what_is_not_plain_is_left_to_the_model(fused_on_cpus: None, monkeypatch
         raise AssertionError("fused")
 
     monkeypatch.setattr(fused_layers, "fused_linear", refuse)
-    hooked, gelu, other = make("qwen2", 0), make("qwen2", 0), make("qwen2", 0)
+    hooked, gelu, other = make("qwen2"), make("qwen2"), make("qwen2")
     for layer in hooked.model.layers:
         layer.mlp.down_proj.register_forward_hook(lambda module, given, made: made)
     for layer in gelu.model.layers:
@@ -75,7 +78,7 @@ def test_what_is_not_plain_is_left_to_the_model(fused_on_cpus: None, monkeypatch
         wanted = numbers(model)
         use_fused_layers(model)
         assert (numbers(model) - wanted).norm() < 1e-6 * wanted.norm()
-    plain = make("qwen2", 0)
+    plain = make("qwen2")
     use_fused_layers(plain)
     with pytest.raises(AssertionError, match="fused"):
         numbers(plain)
