@@ -19,15 +19,15 @@ def percent(interval: Interval | None) -> str:
     """A rate with its interval, as in ``62% (55 to 68)``; a dash where there is none."""
     if interval is None:
         return "–"
-    return f"{100 * interval.value:.0f}% ({100 * interval.low:.0f} to {100 * interval.high:.0f})"
+    return f"{100 * interval.value:.0f}% ({between(100 * interval.low, 100 * interval.high, '.0f')})"
 
 
 def points(interval: Interval | None) -> str:
     """A difference of rates, as in ``+31 points (95% interval +22 to +39)``; a dash where there is none."""
     if interval is None:
         return "–"
-    ends = _ends(100 * interval.low, 100 * interval.high, "+.0f")
-    return f"{100 * interval.value:+.0f} points (95% interval {ends})"
+    found = between(100 * interval.low, 100 * interval.high, "+.0f")
+    return f"{100 * interval.value:+.0f} points (95% interval {found})"
 
 
 def number(interval: Interval | None, *, signed: bool = False) -> str:
@@ -36,10 +36,11 @@ def number(interval: Interval | None, *, signed: bool = False) -> str:
         return "–"
     # Thousandths of a success rate matter, those of a game's score do not.
     style = f"{'+' if signed else ''}.{3 if abs(interval.value) < 100 else 0}f"
-    return f"{interval.value:{style}} ({_ends(interval.low, interval.high, style)})"
+    return f"{interval.value:{style}} ({between(interval.low, interval.high, style)})"
 
 
-def _ends(low: float, high: float, style: str) -> str:
+def between(low: float, high: float, style: str) -> str:
+    """The two ends of an interval in a number format, or ``unknown`` if nothing says how wide it is."""
     if math.isnan(low) or math.isnan(high):
         return "unknown"
     return f"{low:{style}} to {high:{style}}"

@@ -18,6 +18,7 @@ from art_trainer.analysis.evaluation_change import EvaluationChange
 from art_trainer.analysis.run_records import REWARD, TERM, RunRecords
 from art_trainer.analysis.task_rates import TaskRates
 from art_trainer.analysis.trends import Change, TermGain, change_of, ends_of
+from art_trainer.formatting import between
 from art_trainer.rollout.evaluate import Evaluation
 from art_trainer.tracking.stalls import SOLVED, Stall
 
@@ -546,7 +547,7 @@ def _learned(evidence: Evidence) -> str:
         answer = _BY_CHANCE if not evaluated.excludes_zero else rose if evaluated.value > 0 else "No"
         return (
             f"{answer}: {unchanged}the held-out reward changed by {evaluated.value:+.3g} "
-            f"({evaluated.low:+.3g} to {evaluated.high:+.3g}).{earned}"
+            f"({between(evaluated.low, evaluated.high, '+.3g')}).{earned}"
         )
     if reward is not None:
         answer = "Its reward rose" if reward.rises else "Its reward fell" if reward.falls else _BY_CHANCE

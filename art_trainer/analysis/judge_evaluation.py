@@ -23,7 +23,7 @@ from art_trainer.analysis.mixed_groups import LabelledGroup
 from art_trainer.errors import EvaluationFailedError
 from art_trainer.formatting import finite
 from art_trainer.rollout.judge_rewards import attempt_of
-from art_trainer.rollout.statistics import mean_interval
+from art_trainer.rollout.statistics import mean_interval, rate_interval
 from art_trainer.types import Interval
 
 _STATISTICS_SEED = 20_240_229
@@ -179,7 +179,8 @@ def _figures(groups: Sequence[JudgedGroup]) -> dict[str, Interval | None]:
         known = [(value, cluster) for cluster, part in parts if (value := part[name]) is not None]
         rng = np.random.default_rng(_STATISTICS_SEED)
         values, clusters = [value for value, _ in known], [cluster for _, cluster in known]
-        found[name] = mean_interval(values, rng, clusters=clusters) if known else None
+        interval = mean_interval if name == "tau" else rate_interval
+        found[name] = interval(values, rng, clusters=clusters) if known else None
     return found
 
 

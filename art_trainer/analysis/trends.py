@@ -9,6 +9,7 @@ from itertools import pairwise
 from statistics import NormalDist
 
 from art_trainer.analysis.run_records import REWARD, TERM, RunRecords, Sums
+from art_trainer.formatting import between
 from art_trainer.types import Interval
 
 LEVEL = 0.99
@@ -52,11 +53,8 @@ class Change:
 
     def in_percent(self) -> str:
         """As in ``from 20% to 22% (95%: -4 to +8 points)``."""
-        low, high = self.difference.low, self.difference.high
-        return (
-            f"from {100 * self.early:.0f}% to {100 * self.late:.0f}% "
-            f"({self.level}%: {100 * low:+.0f} to {100 * high:+.0f} points)"
-        )
+        found = between(100 * self.difference.low, 100 * self.difference.high, "+.0f")
+        return f"from {100 * self.early:.0f}% to {100 * self.late:.0f}% ({self.level}%: {found} points)"
 
 
 @dataclass(frozen=True, slots=True)

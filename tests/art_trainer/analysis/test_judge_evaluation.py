@@ -65,6 +65,7 @@ def test_a_perfect_judge_and_what_judging_each_group_once_costs():
     tau, chance = found.figures["tau"], found.figures["chance"]
     assert (tau.value, tau.low, tau.high, tau.count) == (1, 1, 1, 12)
     assert (found.figures["top"].value, found.figures["success_above"].value, chance.value) == (1, 1, 0.25)
+    assert (round(found.figures["top"].low, 2), found.figures["top"].high) == (0.76, 1)  # Wilson, 12 of 12
     assert (judge.asked, len(done)) == (12, 12)
     assert (found.usage.groups, found.usage.requests, found.usage.cost) == (12, 24, 6.0)
     assert evaluated(judge, GROUPS[:3]).usage.prompt_tokens == 300

@@ -1,6 +1,7 @@
 """What the terminal shows: progress, numbers, and episodes that are played."""
 
 import io
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -10,9 +11,9 @@ from rich.console import Console
 from art_trainer.cli import console as module
 from art_trainer.cli.live_view import TrainingProgress
 from art_trainer.cli.play import watch
-from art_trainer.formatting import duration, short, sparkline
+from art_trainer.formatting import duration, percent, short, sparkline
 from art_trainer.inference.scripted_policy import ScriptedPolicy
-from art_trainer.types import Ending, Episode, EpisodeSpec
+from art_trainer.types import Ending, Episode, EpisodeSpec, Interval
 from tests.art_trainer.toy_envs import Echo
 
 METRICS = {"success": 0.5, "kl": 0.001, "entropy": 1.5, "tokens_per_second": 12345.0, "x": 9.0}
@@ -83,6 +84,10 @@ def test_sparklines():
 def test_short_numbers():
     values = (0, 0.5, 12345, 123.4, 0.00034, 0.0000012)
     assert [short(value) for value in values] == ["0", "0.5", "12.3k", "123", "0.0003", "1e-6"]
+
+
+def test_a_rate_of_several_attempts_at_one_start_has_no_interval():
+    assert percent(Interval(0.75, math.nan, math.nan, 4)) == "75% (unknown)"
 
 
 def test_durations():
