@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -234,7 +234,7 @@ def read_run(run: Path) -> RunRecords:
             records.errors.add(step, episode)
         records.last_recorded = max(records.last_recorded, step)
     whole = not records.damage and settings.get("log_episodes") != 0 and (run / FILE).exists()
-    _read_metrics(RunFolder(run).metrics_file, records)
+    _read_metrics(RunFolder(run).metrics_file, records, alone=settings.get("num_generations") == 1)
     if whole and records.last_recorded < records.last_step:
         records.damage.append(
             f"{run / FILE} ends at step {records.last_recorded}, metrics.jsonl at step {records.last_step}"
@@ -243,7 +243,13 @@ def read_run(run: Path) -> RunRecords:
     return records
 
 
-def _read_metrics(file: Path, records: RunRecords) -> None:
+def _unknown(line: Mapping[str, Any], alone: bool) -> set[str]:
+    """Numbers of a line that were not measured: 0 in a step that trained no token, 1 in groups of one."""
+    nothing = {"entropy", "kl", "sampling_kl"} if line.get("trained_tokens") == 0 else set[str]()
+    return nothing | ({"frac_reward_zero_std"} if alone else set())
+
+
+def _read_metrics(file: Path, records: RunRecords, *, alone: bool) -> None:
     if not file.exists():
         return
     place = garbage = 0
@@ -257,8 +263,9 @@ def _read_metrics(file: Path, records: RunRecords) -> None:
             number = line.get("step")
             step = int(number) if isinstance(number, int | float) and 0 <= number < math.inf else place
             sums = records.metrics.at(step)
+            unknown = _unknown(line, alone)
             for name, value in line.items():
-                if isinstance(value, int | float):
+                if isinstance(value, int | float) and name not in unknown:
                     sums.add(name, value)
             records.stalls.add(step, line)
             records.last_step = max(records.last_step, step)

@@ -207,6 +207,16 @@ def test_a_policy_that_stops_exploring(tmp_path):
     assert findings_of(folder)[1]["entropy_collapse"].confidence is STRONG
 
 
+def test_what_a_step_could_not_measure_is_no_sign(tmp_path):
+    """The entropy of a step that trained nothing, and equal rewards in groups of one (PPO)."""
+    steps = {"entropy": [1.0] * 12 + [0.0] * 12, "trained_tokens": [9.0] * 12 + [0.0] * 12}
+    write_metrics(tmp_path, {**steps, "reward": [0.5] * 24, "frac_reward_zero_std": [1.0] * 24})
+    (tmp_path / "run.yaml").write_text("num_generations: 1")
+    findings = findings_of(tmp_path)[1]
+    assert findings["entropy_collapse"].confidence is NONE
+    assert findings["zero_variance_groups"].confidence is UNKNOWN
+
+
 def test_a_run_of_few_steps_is_left_open(tmp_path):
     run, findings = findings_of(write_run(tmp_path, pays_length, steps=4))
     assert findings["reward_without_success"].confidence is UNKNOWN
