@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -242,9 +243,20 @@ def _comparisons(folders: Sequence[RunFolder]) -> tuple[EvaluationChange, ...]:
 
 
 def _success(sums: Sums) -> Interval | None:
-    if sums.mean("success") is None:
+    """The success rate with the score interval of as many independent attempts as its groups amount to.
+
+    Attempts of one group are alike: the count is divided by the design effect, the variance between groups
+    over that of a binomial (L. Kish, "Survey Sampling", 1965, section 5.4).
+    """
+    rate, groups = sums.mean("success"), sums.count("compared")
+    if rate is None:
         return None
-    return wilson_interval(sums.count("success", "sum"), sums.episodes)
+    wins, both, sizes = (sums["grouped", part] for part in ("wins", "both", "sizes"))
+    spread = (wins - 2 * rate * both + rate * rate * sizes) * groups / max(1, groups - 1)
+    alike = sums.episodes * rate * (1 - rate)
+    count = min(float(sums.episodes), sums.episodes * alike / spread if spread > alike else math.inf)
+    count = max(1.0, count if alike else float(groups))
+    return dataclasses.replace(wilson_interval(rate * count, count), count=sums.episodes)
 
 
 def _windows(records: RunRecords) -> tuple[WindowStats, ...]:

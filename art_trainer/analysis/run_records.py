@@ -49,7 +49,8 @@ class Sums(defaultdict[tuple[str | int, ...], float]):
 
     A quantity, such as ``reward`` or ``score/TERM``, has the keys ``(name, part)`` with the parts ``count``,
     ``sum``, ``squares`` and ``positive``, and the reward and its terms ``won``, the sum over successful
-    episodes, and four parts of how it varies with the length of replies. Other keys count: ``("episodes",)``,
+    episodes, and four parts of how it varies with the length of replies. ``("grouped", part)`` are products
+    of a group's wins and size, summed over groups. Other keys count: ``("episodes",)``,
     ``("faults",)``, ``("ending", ENDING)``, ``("tool", TURN, NAME)``, and the groups in which at least half
     of the attempts gave exactly the same replies, ``("script", DIGEST)``, of ``("compared",)``.
     """
@@ -351,6 +352,9 @@ def _add_group(sums: Sums, members: Sequence[Episode], tools: set[str]) -> None:
         sums.add("frac_reward_zero_std", max(rewards) - min(rewards) < _NEGLIGIBLE)
         sums.add("reward_std", float(np.std(rewards, ddof=1)))
     _add_lengths(sums, values)
+    wins = sum(bool(episode.success) for episode in played)
+    for part, product in (("wins", wins * wins), ("both", wins * len(played)), ("sizes", len(played) ** 2)):
+        sums["grouped", part] += product
     sums["compared",] += 1
     script, count = Counter(map(_replies_digest, played)).most_common(1)[0]
     if 2 * count >= len(played):

@@ -29,7 +29,7 @@ _CHUNK = 500
 _LARGEST_EXACT = 20_000  # reach of the sums whose distribution is reckoned instead of drawn
 
 
-def wilson_interval(successes: int, count: int) -> Interval:
+def wilson_interval(successes: float, count: float) -> Interval:
     """The score interval of a proportion.
 
     Source: E. B. Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22
@@ -50,7 +50,7 @@ def wilson_interval(successes: int, count: int) -> Interval:
     # At 0 and 1 one end is the rate itself; rounding would move it.
     low = 0.0 if successes == 0 else centre - half
     high = 1.0 if successes == count else centre + half
-    return Interval(rate, low, high, count)
+    return Interval(rate, low, high, int(count))
 
 
 def mean_interval(

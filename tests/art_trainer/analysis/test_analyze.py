@@ -50,6 +50,15 @@ def test_every_question_of_a_run_is_answered(run):
     assert found.endings == {"terminated": 1.0}
 
 
+@pytest.mark.parametrize(("wins", "low"), [([8, 0], 0.29), ([4, 4], 0.42), ([0, 0], 0.0), ([8, 8], 0.84)])
+def test_attempts_of_one_group_belong_together_in_the_interval_of_success(tmp_path, wins, low):
+    """By Wilson: of 20 groups that each say one thing, or of 160 attempts that differ by luck alone."""
+    members = [[episode_of(Play(k < n, [""], {}), g, g) for k in range(8)] for g, n in enumerate(wins * 10)]
+    found = analyze(write_records(tmp_path, {1: members})).runs[0].success
+    assert (found.value, found.count) == (sum(wins) / 16, 160)
+    assert found.low == pytest.approx(low, abs=0.01)
+
+
 def test_actions_are_counted_by_turn_the_late_ones_together(run, tmp_path):
     tools = analyze(run).runs[0].tools
     first = {tool.tool: tool for tool in tools if tool.turn == 1}
