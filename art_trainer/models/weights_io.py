@@ -56,9 +56,11 @@ def load_model_weights(model: nn.Module, path: Path) -> None:
     if hasattr(model, "peft_config"):
         from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
+        adapted: Any = model
+        name = adapted.active_adapter
         tensors = load_file(source / "adapter_model.safetensors")
-        _require_same(get_peft_model_state_dict(model), tensors, path)
-        set_peft_model_state_dict(model, tensors)
+        _require_same(get_peft_model_state_dict(adapted, adapter_name=name), tensors, path)
+        set_peft_model_state_dict(adapted, tensors, adapter_name=name)
         return
     hugging_face: Any = type(model)
     dtype = next(model.parameters()).dtype

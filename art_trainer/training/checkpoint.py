@@ -121,6 +121,11 @@ def _replacing(path: Path) -> Iterator[Path]:
 def _write_model(model: Any, tokenizer: Any, folder: Path) -> None:
     with without_progress_bars():
         model.save_pretrained(folder)
+    if hasattr(model, "peft_config") and (own := folder / model.active_adapter).is_dir():
+        # PEFT gives an adapter with a name of its own a folder, where nothing that reads a checkpoint looks.
+        for file in own.iterdir():
+            file.replace(folder / file.name)
+        own.rmdir()
     try:
         tokenizer.save_pretrained(folder)
     except Exception as error:

@@ -256,6 +256,7 @@ def _keeps_cache(base: Any) -> bool:
     """Whether :class:`~art_trainer.inference.slot_decoder.SlotDecoder` will serve the model."""
     return (
         base.config._attn_implementation in ("sdpa", "eager")
+        and base._supports_attention_backend
         and "position_ids" in inspect.signature(base.forward).parameters
         and SlotCache.layer_count_for(base.config) is not None
     )

@@ -52,6 +52,7 @@ CASES: dict[str, dict[str, Any]] = {
     "reference": {"beta": 0.1},
     "reference of low precision": {"beta": 0.1, "reference_dtype": "bfloat16"},
     "adapter": {},
+    "adapter with a name": {},
     "critic": {"advantage_estimator": "gae"},
     "critic beside an adapter": {"advantage_estimator": "gae"},
     "qwen3": {},
@@ -62,7 +63,11 @@ CASES: dict[str, dict[str, Any]] = {
 def test_a_restored_learner_goes_on_to_the_same_numbers(case: str, tmp_path: Path) -> None:
     def fresh(seed: int) -> Learner:
         family = "qwen3" if case == "qwen3" else "qwen2"
-        model = lora_model(seed) if "adapter" in case else tiny_model(family, seed=seed)
+        model: Any = lora_model(seed) if "adapter" in case else tiny_model(family, seed=seed)
+        if "name" in case:
+            model.add_adapter("mine", model.peft_config["default"])
+            model.set_adapter("mine")
+            model.delete_adapter("default")
         return learner_for(model, **CASES[case])
 
     first = fresh(seed=0)
