@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
-from art_trainer.errors import DeviceMemoryError
+from art_trainer.errors import DeviceMemoryError, UnsupportedModelError
 from art_trainer.inference.generation import (
     Decoder,
     RecomputeDecoder,
@@ -73,6 +73,9 @@ class TransformersPolicy(TrainablePolicy):
             tokenizer was saved with, or else all. With a window each turn is a token history of its own: a
             game of 500 moves is 500 short prompts.
         name: What reports call the policy.
+
+    Raises:
+        UnsupportedModelError: If the chat template writes tokens that the model does not know.
     """
 
     def __init__(
@@ -106,6 +109,14 @@ class TransformersPolicy(TrainablePolicy):
             history_window=history_window,
             name=name,
         )
+        config: Any = getattr(model, "config", None)
+        written = [*self.format.prompt([{"role": "user", "content": ""}]), self.format.end_of_turn]
+        known = None if config is None else config.get_text_config(decoder=True).vocab_size
+        if known is not None and max(written) >= known:
+            raise UnsupportedModelError(
+                f"the chat template writes token {max(written)}, but the model knows {known} tokens: take "
+                "its own tokenizer, or call model.resize_token_embeddings(len(tokenizer))"
+            )
 
     @classmethod
     def from_pretrained(

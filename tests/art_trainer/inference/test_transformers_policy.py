@@ -5,6 +5,7 @@ import pytest
 import torch
 from peft import LoraConfig
 
+from art_trainer.errors import UnsupportedModelError
 from art_trainer.inference import generation, slot_decoder
 from art_trainer.inference.generation import RecomputeDecoder, common_prefix_length
 from art_trainer.inference.kv_cache import SlotCache
@@ -62,6 +63,11 @@ def test_logprobs_are_those_of_a_plain_forward_pass(family, max_batch, temperatu
         assert policy._decoder.shares
         assert (0 < max(shared) <= 8) == (share_from == 1)
         assert all(prompt is None for prompt in policy._decoder._prompts)
+
+
+def test_a_tokenizer_of_more_tokens_than_the_model_has_is_refused():
+    with pytest.raises(UnsupportedModelError, match=r"writes token 2\d\d, but the model knows 257 tokens"):
+        make_policy(model=tiny_model(vocab_size=257))
 
 
 def test_without_a_cache_of_keys_replies_go_on_beside_longer_contexts(monkeypatch):
