@@ -1,7 +1,8 @@
 """Batched token generation: sequences are started together, then extended token by token.
 
 There are two decoders. :class:`~art_trainer.inference.slot_decoder.SlotDecoder` keeps keys and values from
-turn to turn; it serves every model whose cache is one entry a token, sliding windows included.
+turn to turn; it serves every model whose cache is one entry a token, sliding windows included, and whose
+attention Transformers looks up by name.
 :class:`RecomputeDecoder`, here, serves every other causal language model: it reads the whole context again
 each turn, contexts of equal length together and so without padding.
 
