@@ -105,7 +105,6 @@ def test_the_penalised_distribution_is_the_one_sampled_from():
         ({"repetition_penalty": 0.0}, "repetition_penalty"),
         ({"repetition_penalty": float("nan")}, "repetition_penalty"),
         ({"stop_strings": ("a", "")}, "stop_strings"),
-        ({"stop_strings": "ab"}, "stop_strings"),
         ({"temperature": -1}, "temperature"),
         ({"temperature": float("nan")}, "temperature"),
         ({"top_p": 0}, "top_p"),

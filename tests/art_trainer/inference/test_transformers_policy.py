@@ -74,7 +74,7 @@ def test_without_a_cache_of_keys_replies_go_on_beside_longer_contexts(monkeypatc
     monkeypatch.setattr(SlotDecoder, "serves", lambda model: False)
     monkeypatch.setattr(generation, "CACHE_NAME", "state")  # as of RWKV and Mamba
     # Most replies are short: while the others go on, the next turn of these has begun.
-    policy = make_policy(stops=range(0, 256, 4), sampling={"max_new_tokens": 20})
+    policy = make_policy(stops=tuple(range(0, 256, 4)), sampling={"max_new_tokens": 20})
     assert isinstance(policy._decoder, RecomputeDecoder)
     assert largest_error(policy.model, played(policy, seeds=2, turns=2)) < 1e-5
 
