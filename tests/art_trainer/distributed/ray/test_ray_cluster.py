@@ -21,12 +21,11 @@ pytestmark = [
 ROOT = Path(__file__).parents[4]
 
 
-def scenario(name: str, folder: Path) -> dict[str, Any]:
-    """What a scenario reports, run with a home of its own: Ray writes a token there."""
-    out = folder / "found.json"
+def run_module(folder: Path, *words: str) -> str:
+    """Run a module with a home of its own, where Ray writes a token; return what it printed."""
     settings = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
     ended = subprocess.run(
-        [sys.executable, "-m", "tests.art_trainer.distributed.ray.scenarios", name, str(out)],
+        [sys.executable, "-m", *words],
         cwd=ROOT,
         env={**os.environ, **settings, "HOME": str(folder), "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -34,8 +33,15 @@ def scenario(name: str, folder: Path) -> dict[str, Any]:
         timeout=1000,
         check=False,
     )
-    assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-4000:]
-    return dict(json.loads(out.read_text()))
+    shown = ended.stdout + ended.stderr
+    assert ended.returncode == 0, shown[-8000:]
+    return shown
+
+
+def scenario(name: str, folder: Path) -> dict[str, Any]:
+    """What a scenario reports."""
+    run_module(folder, "tests.art_trainer.distributed.ray.scenarios", name, str(folder / "found.json"))
+    return dict(json.loads((folder / "found.json").read_text()))
 
 
 def test_lost_actors_are_replaced_and_every_attempt_counts_once(tmp_path: Path) -> None:
