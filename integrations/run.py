@@ -188,7 +188,7 @@ def read_cases(report: Path, tests: Sequence[Path]) -> list[Case]:
     says = {}
     for path in tests:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
                 text = (ast.get_docstring(node) or "").split("\n\n")[0].replace("\n", " ").rstrip(".")
                 says[node.name] = text or node.name.removeprefix("test_").replace("_", " ")
     found: dict[str, Case] = {}
