@@ -33,10 +33,10 @@ train-llm: $(VENV)/.train ## The same with SmolLM2-135M-Instruct, which reads En
 # Tests start many processes of this project's: only the first has to compile it.
 test: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.dev ## Run the tests that fit into four minutes; ARGS="…" goes to pytest.
-	$(BIN)/python -m pytest $(PYTEST) -m "not e2e" $(ARGS)
+	$(BIN)/python -m pytest $(PYTEST) -m "not e2e and not slow" $(ARGS)
 
 test-all: export PYTHONDONTWRITEBYTECODE =
-test-all: $(VENV)/.dev ## Run all tests, the end-to-end ones too, and check the coverage; ARGS="…" goes to pytest.
+test-all: $(VENV)/.dev ## Run all tests, the slow and end-to-end ones too, and check the coverage; ARGS="…" goes to pytest.
 	$(BIN)/python -m pytest $(PYTEST) --cov --cov-report= $(ARGS)
 	$(BIN)/python -m coverage report --include "art_gym/*,envs/*" --sort cover --skip-covered \
 		--fail-under $(COVERAGE_MIN)

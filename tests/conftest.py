@@ -73,7 +73,10 @@ _E2E_TIMEOUT = 2400
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest files first, everything else in its order; trace those whose coverage counts."""
     tests = Path(__file__).parent
+    slow = {line for line in (tests / "slow.txt").read_text().splitlines() if not line.startswith("#")}
     for item in items:
+        if item.nodeid.split("[")[0] in slow:
+            item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("e2e"):
             item.add_marker(pytest.mark.timeout(_E2E_TIMEOUT))
         measured = any(item.path.is_relative_to(tests / folder) for folder in _MEASURED)

@@ -22,3 +22,9 @@ def test_each_row_names_at_most_three_places_that_exist(row):
 def test_make_targets_that_are_named_exist():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     assert set(re.findall(r"`make ([a-z-]+)`", TEXT)) <= targets
+
+
+def test_the_slow_tests_exist():
+    for line in (ROOT / "tests/slow.txt").read_text().splitlines():
+        file, _, name = line.partition("::")
+        assert line.startswith("#") or f"def {name}(" in (ROOT / file).read_text("utf-8"), line
