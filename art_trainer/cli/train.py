@@ -47,7 +47,7 @@ def train(settings: Settings, *, dry_run: bool = False, gpu: str | None = None) 
 
     Flags:
         dry_run: Print what the run would do and need, and about how long it would take; load no weights.
-        gpu: With --dry-run: estimate the time on this GPU, such as H100, by its data sheet.
+        gpu: With --dry-run: plan memory and time for this GPU, such as H100, by its data sheet.
             [default: measured on this machine]
     """
     if gpu is not None and (not dry_run or settings.run.agent is not None):
