@@ -136,9 +136,11 @@ class TaskEnv(SnapshotMixin):
         return {"invalid_action": -self.invalid_action_penalty} if self.invalid_action_penalty else {}
 
 
-def check_names(tools: Iterable[str], base: type[TaskEnv]) -> None:
+def check_names(tools: Iterable[str], base: type[TaskEnv], *attributes: str) -> None:
     """Raise ``ToolDeclarationError`` for a tool with the name of something that every environment has."""
-    taken = {*dir(base), *base._fixed, "task", "turn", "turns"}.intersection(tools)
+    # Attributes that libraries set in `reset`, such as PettingZoo's `rewards`, are only annotated.
+    annotated = {name for one in base.__mro__ for name in vars(one).get("__annotations__", ())}
+    taken = annotated.union(dir(base), base._fixed, ("task", *attributes)).intersection(tools)
     if taken:
         raise ToolDeclarationError(
             f"tool `{min(taken)}` has the name of something that every environment has: rename the method"

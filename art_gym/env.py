@@ -77,7 +77,7 @@ class TextEnv(TurnLimitSpec, TaskEnv, gym.Env[str, str]):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.tools = collect_tools(cls)
-        check_names(cls.tools, TextEnv)
+        check_names(cls.tools, TextEnv, "turn")
         cls.baselines = {"random": random_calls, **cls.baselines}
         cls.system = system_text(cls.instructions, cls.tools)
 

@@ -277,8 +277,12 @@ class GRPOConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         for check in (
-            *(_check_needs, _check_clipping, _check_correction, _check_estimator),
-            *(_check_groups, _check_evaluation),
+            _check_needs,
+            _check_clipping,
+            _check_correction,
+            _check_estimator,
+            _check_groups,
+            _check_evaluation,
         ):
             check(self)
 
@@ -349,12 +353,12 @@ _NEEDS = {
 
 
 def _check_needs(config: GRPOConfig) -> None:
-    for field in dataclasses.fields(config):
-        value, needed = getattr(config, field.name), _NEEDS.get(field.name)
+    defaults = GRPOConfig.__dataclass_fields__
+    for name, needed in _NEEDS.items():
+        value = getattr(config, name)
         _refuse(
-            needed is not None and value != field.default and not getattr(config, needed),
-            f"{field.name} is {value!r}, but has no effect without {needed}: set {needed} too, or leave "
-            f"{field.name} out",
+            value != defaults[name].default and not getattr(config, needed),
+            f"{name} is {value!r}, but has no effect without {needed}: set {needed} too, or leave {name} out",
         )
 
 

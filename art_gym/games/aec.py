@@ -115,7 +115,7 @@ class TextAECEnv(TaskEnv, pettingzoo.AECEnv):  # type: ignore[misc]  # PettingZo
         super().__init_subclass__(**kwargs)
         cls.metadata = {"name": cls.__name__, **cls.metadata}
         cls.tools = seat_tools(cls, cls.seats)
-        check_names({name for tools in cls.tools.values() for name in tools}, TextAECEnv)
+        check_names({name for tools in cls.tools.values() for name in tools}, TextAECEnv, "turns")
         cls.systems = {
             name: system_text(cls.instructions.get(name, ""), tools) for name, tools in cls.tools.items()
         }

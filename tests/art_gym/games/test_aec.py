@@ -329,7 +329,7 @@ def play_act(returned: object = "text") -> None:
         (partial(play_act, MoveResult({"first": ""})), ValueError, "did you mean `first_0`"),
         (partial(play_act, MoveResult(next="secnd_1")), ValueError, "did you mean `second_1`"),
         (lambda: MoveResult(success=FIRST), TypeError, "a set of seats"),  # type: ignore[arg-type]
-        (lambda: race(last=act()), ToolDeclarationError, "rename the method"),
+        *((lambda n=n: race(**{n: act()}), ToolDeclarationError, "rename") for n in ("last", "rewards")),
         (lambda: SeatEnv(Race(), "first", {}), ValueError, "no seat `first`; did you mean `first_0`"),
         (lambda: SeatEnv(Race(), FIRST, {}), ValueError, "second_1"),
         (lambda: SeatEnv(Race(), FIRST, {SECOND: "bast"}), ValueError, "did you mean `best`"),
