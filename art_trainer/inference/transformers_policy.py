@@ -109,10 +109,9 @@ class TransformersPolicy(TrainablePolicy):
             history_window=history_window,
             name=name,
         )
-        config: Any = getattr(model, "config", None)
+        embeddings: Any = getattr(model, "get_input_embeddings", None)
         written = [*self.format.prompt([{"role": "user", "content": ""}]), self.format.end_of_turn]
-        known = None if config is None else config.get_text_config(decoder=True).vocab_size
-        if known is not None and max(written) >= known:
+        if embeddings is not None and max(written) >= (known := len(embeddings().weight)):
             raise UnsupportedModelError(
                 f"the chat template writes token {max(written)}, but the model knows {known} tokens: take "
                 "its own tokenizer, or call model.resize_token_embeddings(len(tokenizer))"
