@@ -42,7 +42,7 @@ def print_plan(settings: Settings, console: Console, gpu: str | None = None) -> 
     """
     options = model_options(settings.run)
     if gpu is not None:
-        gpu_figures(gpu)
+        *_, memory = gpu_figures(gpu)
         options = replace(options, device="meta")
     settings = sized_for(settings, options.torch_device)
     run, config = settings.run, settings.config
@@ -54,7 +54,7 @@ def print_plan(settings: Settings, console: Console, gpu: str | None = None) -> 
     if gpu is None:
         rates, free, device = None, usable_memory(options.torch_device), str(options.torch_device)
     else:
-        free, device = int(gpu_figures(gpu)[2]) * 9 // 10, f"one {gpu}"
+        free, device = int(memory) * 9 // 10, f"one {gpu}"
         fitted = replace(plan, rows=plan.fitted(free)[0])
         seconds = gpu_seconds(gpu, model, config, options, fitted)
         rates = np.tile(seconds, (2, 1)) if plan.smallest <= free else None
