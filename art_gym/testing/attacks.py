@@ -12,6 +12,7 @@ import numpy as np
 from art_gym.baselines import Act, Baseline
 from art_gym.parameters import Code, Parameter
 from art_gym.random_calls import described_numbers, described_words
+from art_gym.testing.degenerate import constant
 from art_gym.tools import Tool
 
 _WORDS = re.compile(r"[^\W_][\w.:@/-]*")
@@ -62,7 +63,7 @@ def attacks(env: Any) -> Iterator[tuple[str, Baseline]]:
         for parameter in tool.parameters:
             for value in _constants(parameter):
                 reply = tool.example(**{parameter.name: value})
-                yield f"always {reply}", partial(_reply, partial(_same, reply))
+                yield f"always {reply}", partial(constant, reply=reply)
 
 
 def _distinct(having: str, seen: str) -> list[str]:
@@ -84,10 +85,6 @@ def _constants(parameter: Parameter) -> tuple[Any, ...]:
 def _call(tool: Tool, payload: Callable[[str], str], seen: str) -> str:
     texts = {parameter.name: payload(seen) for parameter in tool.parameters if parameter.kind in (str, Code)}
     return tool.example(**texts)
-
-
-def _same(reply: str, seen: str) -> str:
-    return reply
 
 
 def _reply(write: Callable[[str], str], env: Any, rng: np.random.Generator) -> Act:

@@ -29,16 +29,17 @@ def degenerate_policies(env: Any, endings: Iterable[str] = ()) -> dict[str, Base
     replies = [*(item.example() for item in ends.values()), *endings]
     looks = partial(_looking, ends=tuple(ends))
     made: dict[str, Baseline] = {
-        "saying nothing": partial(_constant, reply=""),
-        f'saying "{CONSTANT}"': partial(_constant, reply=CONSTANT),
+        "saying nothing": partial(constant, reply=""),
+        f'saying "{CONSTANT}"': partial(constant, reply=CONSTANT),
         "copying the observation": _copying,
         "repeating its first call": _repeating,
     }
-    made |= {f"replying {reply} at once": partial(_constant, reply=reply) for reply in replies}
+    made |= {f"replying {reply} at once": partial(constant, reply=reply) for reply in replies}
     return made | {f"replying {reply} after random calls": partial(looks, reply=reply) for reply in replies}
 
 
-def _constant(env: Any, rng: np.random.Generator, reply: str) -> Act:
+def constant(env: Any, rng: np.random.Generator, reply: str) -> Act:
+    """Give the same reply at every turn."""
     return lambda observation: reply
 
 

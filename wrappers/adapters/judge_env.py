@@ -30,7 +30,7 @@ from art_gym.wrappers.judging.prompt import (
     read_answer,
     rules_text,
 )
-from art_gym.wrappers.text_adapter import EpisodeProgress, TextAdapter
+from art_gym.wrappers.text_adapter import TextAdapter
 
 _MOST_DRAWS = 10
 """Groups that are played of a task until the attempts of one have different rewards."""
@@ -99,7 +99,7 @@ class Question(FreeTextEnv):
     ) -> tuple[str, dict[str, Any]]:
         """Show the material."""
         super().reset(seed=seed)
-        return self.prompt.messages[1]["content"], {}
+        return self.prompt.messages[1]["content"], {"success": False}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Compare the scores with the rewards; an AnswerFormatError for an answer that cannot be read."""
@@ -108,10 +108,6 @@ class Question(FreeTextEnv):
         tau = judged_tau(values, self.rewards) or 0.0
         success = top_agreement(values, self.rewards) == 1
         return f"Kendall's tau with the rewards is {tau:.2f}.", tau, True, False, {"success": success}
-
-
-def _succeeded(played: EpisodeProgress) -> bool:
-    return bool(played.info.get("success"))
 
 
 class JudgeEnv(TextAdapter):
@@ -194,7 +190,6 @@ class JudgeEnv(TextAdapter):
             split=split,
             max_turns=max_turns,
             invalid_reward=-1.0,
-            success=_succeeded,
             refusals=(AnswerFormatError,),
             render_mode=render_mode,
         )
