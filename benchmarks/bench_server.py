@@ -21,7 +21,6 @@ import hashlib
 import json
 import multiprocessing
 import os
-import statistics
 import sys
 import tempfile
 import threading
@@ -35,7 +34,6 @@ from typing import Any
 import harness
 import numpy as np
 
-PARTS = ("clients", "thousand")
 EPISODE_SECONDS = 10.0
 """What an episode of a real model takes at least: 6 turns of 50 tokens at 30 tokens a second."""
 MOST_OVERHEAD = 0.05
@@ -167,12 +165,12 @@ class Trainer(threading.Thread):
 
 def workers(url: str, count: int, name: str, results: Any, seconds: float) -> None:
     """Some simulated workers in one process, until they are told to stop."""
-    asyncio.run(_workers(url, count, name, results, seconds))
 
+    async def all_of_them() -> list[dict[str, Any]]:
+        each = (_worker(url, f"{name}-{i}", seconds, np.random.default_rng(i)) for i in range(count))
+        return await asyncio.gather(*each)
 
-async def _workers(url: str, count: int, name: str, results: Any, seconds: float) -> None:
-    playing = [_worker(url, f"{name}-{i}", seconds, np.random.default_rng(i)) for i in range(count)]
-    found: list[dict[str, Any]] = await asyncio.gather(*playing)
+    found = asyncio.run(all_of_them())
     merged = {key: [value for each in found for value in each[key]] for key in ("lease", "result")}
     results.put({**merged, "cpu": time.process_time()})
 
@@ -278,8 +276,8 @@ class Watcher(threading.Thread):
 
 def median_and_worst(values: Sequence[float]) -> tuple[float, float]:
     """The median and the 99th percentile."""
-    ordered = sorted(values)
-    return statistics.median(ordered), ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
+    middle, worst = np.percentile(values, (50, 99))
+    return float(middle), float(worst)
 
 
 def part_clients(quick: bool) -> dict[str, Any]:
@@ -311,6 +309,9 @@ def part_thousand(quick: bool) -> dict[str, Any]:
     return {"crowd": asdict(row), "status_ms": middle, "status_p99_ms": worst}
 
 
+PARTS = {"clients": part_clients, "thousand": part_thousand}
+
+
 def failures(found: dict[str, Any]) -> list[str]:
     """The claims that do not hold, as text."""
     failed = []
@@ -333,7 +334,7 @@ def main() -> int:
     found = {}
     for part in arguments.parts or PARTS:
         print(f"\n{part}", flush=True)
-        found[part] = globals()[f"part_{part}"](arguments.quick)
+        found[part] = PARTS[part](arguments.quick)
     last = ""
     if "clients" in found:
         last = f"waiting, of an episode of {EPISODE_SECONDS:g} s: {found['clients']['overhead']:.2%}"

@@ -43,6 +43,8 @@ from dataclasses import asdict, dataclass, field
 from importlib.metadata import distributions
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
+
 from art_gym.errors import did_you_mean
 
 HERE = Path(__file__).resolve().parent
@@ -176,11 +178,7 @@ def _packages(folder: Path) -> Path:
 
 def installed(paths: Sequence[str]) -> dict[str, str]:
     """The packages in some folders, with their versions."""
-    return {_canonical(dist.name): dist.version for dist in distributions(path=list(paths))}
-
-
-def _canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+    return {canonicalize_name(dist.name): dist.version for dist in distributions(path=list(paths))}
 
 
 def read_cases(report: Path, tests: Sequence[Path]) -> list[Case]:
@@ -240,7 +238,7 @@ def try_library(library: Library, folder: Path, seconds: float, *, newest: bool,
             outcome = "failed"  # all skipped: nothing was shown
     if verbose or outcome != "passed":
         print(printed)
-    versions = {name: (ours | own).get(_canonical(name), "?") for name in library.packages}
+    versions = {name: (ours | own).get(canonicalize_name(name), "?") for name in library.packages}
     replaced = {name: own[name] for name in sorted(others) if ours[name] != own[name]}
     took = round(middle - began, 1), round(time.monotonic() - middle, 1)
     detail = "" if outcome == "passed" else " ".join(printed.split())[-300:]
