@@ -105,16 +105,16 @@ def world_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 def forget_env_files(
     monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[None]:
-    """Forget the environments of files that a test wrote and imported, and the modules that they are."""
+    """Forget the environments of files that a test imported by their names, and the modules that they are."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(lookup, "_registered_by", {**lookup._registered_by})
     modules, ids = {*sys.modules}, {*gym.registry}
     yield
-    written = str(tmp_path_factory.getbasetemp())
+    homes = str(tmp_path_factory.getbasetemp()), str(Path(__file__).with_name("environments"))
     gone = {
         name
         for name in sys.modules.keys() - modules
-        if str(getattr(sys.modules[name], "__file__", None)).startswith(written)
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(homes)
     }
     for name in gone:
         del sys.modules[name]

@@ -3,26 +3,19 @@
 import json
 from pathlib import Path
 
+import check_baselines as script
 import pytest
 
 BASELINES = Path(__file__).parents[1] / "benchmarks" / "baselines"
 
 
-@pytest.fixture
-def script(monkeypatch):
-    monkeypatch.syspath_prepend(BASELINES.parent)
-    import check_baselines
-
-    return check_baselines
-
-
-def test_numbers_are_found_below_places_in_objects_and_lists(script):
+def test_numbers_are_found_below_places_in_objects_and_lists():
     found = {"ways": [{"times": 3}, {"times": 5, "rate": 2}], "ratios": {"a": {"b": 1.5}}, "cores": 2}
     assert script.figures_in(found, ["ways/1/times", "ratios"]) == {"ways/1/times": 5, "ratios/a/b": 1.5}
 
 
 @pytest.mark.parametrize(("name", "sign"), [("launches", 1), ("sandbox", -1)])
-def test_a_figure_has_fallen_if_it_is_worse_by_more_than_the_noise(script, name, sign):
+def test_a_figure_has_fallen_if_it_is_worse_by_more_than_the_noise(name, sign):
     first = script.make_baseline(name, "a", [{"n": 9, "m": 1, "r": 1.5}])
     more = [{"n": value, "m": 1, "r": 1.5} for value in (10, 11)]
     baseline = script.make_baseline(name, "b", more, first)
@@ -42,7 +35,7 @@ def test_a_figure_has_fallen_if_it_is_worse_by_more_than_the_noise(script, name,
 
 
 @pytest.mark.parametrize("file", sorted(BASELINES.glob("*.json")), ids=lambda file: file.stem)
-def test_a_baseline_says_how_it_was_made(script, file):
+def test_a_baseline_says_how_it_was_made(file):
     baseline = json.loads(file.read_text())
     assert baseline["command"] == f"python benchmarks/{script.COMPARED[file.stem][0]} --quick"
     assert {"machine", "cores", "figures"} <= baseline.keys()

@@ -1,13 +1,16 @@
 """The documentation site builds without a warning, asks nobody for anything, and says what the code says."""
 
-import importlib
 import os
 import re
 import subprocess
 import sys
-import types
 from pathlib import Path
 
+import docstrings
+import generate
+import generate_commands
+import generate_environments
+import generate_settings
 import gymnasium as gym
 import pytest
 
@@ -26,13 +29,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     return folder
-
-
-@pytest.fixture
-def generators(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
-    monkeypatch.syspath_prepend(ROOT / "docs")
-    names = ("environments", "commands", "settings")
-    return types.SimpleNamespace(**{name: importlib.import_module(f"generate_{name}") for name in names})
 
 
 @pytest.mark.e2e
@@ -57,19 +53,19 @@ def test_the_site_asks_nobody_else_for_anything(site: Path) -> None:
     assert not loaded
 
 
-def test_each_environment_has_a_page_whose_code_runs(generators: types.SimpleNamespace) -> None:
-    pages = generators.environments.pages()
+def test_each_environment_has_a_page_whose_code_runs() -> None:
+    pages = generate_environments.pages()
     ours = [env_id for env_id in gym.registry if env_id.startswith("art/")]
     for env_id in [*ours, "art/2048Duel-v0"]:
-        page = pages[generators.environments.address(env_id)]
+        page = pages[generate_environments.address(env_id)]
         assert page.startswith(f"# {env_id}\n")
         assert "## Rewards" in page
         for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
             exec(compile(code, env_id, "exec", dont_inherit=True), {"__name__": "page"})
 
 
-def test_the_contracts_page_has_a_line_for_each_check(generators: types.SimpleNamespace) -> None:
-    page = generators.environments.pages()["environments/contract.md"]
+def test_the_contracts_page_has_a_line_for_each_check() -> None:
+    page = generate_environments.pages()["environments/contract.md"]
     assert len(re.findall(r"^\d+\. [A-Za-z'\[].*\.$", page, re.MULTILINE)) == len(CHECKS)
 
 
@@ -86,34 +82,30 @@ def test_the_reference_has_what_the_package_lists(site: Path) -> None:
             assert f'id="{name}"' in text, name
 
 
-def test_docstrings_become_markdown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ROOT / "docs")
-    shown = importlib.import_module("docstrings").markdown(
+def test_docstrings_become_markdown() -> None:
+    shown = docstrings.markdown(
         "Do it, see :func:`~art_gym.tool` and :math:`x_1`.\n\nAs in::\n\n    run(1)\n\nMore."
     )
     assert shown == "Do it, see `tool` and `x_1`.\n\nAs in:\n\n```python\nrun(1)\n```\n\nMore."
 
 
-def test_the_commands_page_has_every_flag(generators: types.SimpleNamespace) -> None:
-    page = generators.commands.page()
+def test_the_commands_page_has_every_flag() -> None:
+    page = generate_commands.page()
     commands = ("art-gym new", "art-gym mail import", "art-trainer judge eval")
     assert all(f"## {command}" in page for command in commands)
     assert "| `--max-steps` |" in page
     assert "| `--env-args` | Argument of the environment: a JSON value or text. Repeatable. |" in page
 
 
-def test_the_settings_page_has_every_setting(generators: types.SimpleNamespace) -> None:
-    page = generators.settings.page()
+def test_the_settings_page_has_every_setting() -> None:
+    page = generate_settings.page()
     assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == list(SETTINGS)
     assert "| `seed` | int (0 or more) | `42` | Random seed of tasks, sampling and shuffling. |" in page
     assert "| `scratch` | mapping | `{}` |" in page
     assert "`scratch`: `lr_final_ratio=0.1`" in page
 
 
-def test_what_is_not_there_is_left_out_of_the_navigation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ROOT / "docs")
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    generate = importlib.import_module("generate")
+def test_what_is_not_there_is_left_out_of_the_navigation() -> None:
     nav = [{"Home": "index.md"}, {"Guides": [{"A": "guides/a.md"}, {"B": "guides/b.md"}]}, {"X": "x.md"}]
     known = {"index.md", "guides/b.md", "guides/new.md", "other/page.md"}
     assert generate._complete(nav, known) == [

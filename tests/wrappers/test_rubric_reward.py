@@ -11,7 +11,6 @@ from art_gym.tools import Outcome, tool
 from art_gym.wrappers.judging.base import Attempt, JudgeFailedError, Rubric, Score
 from art_gym.wrappers.rubric_reward import RewardMode, RubricReward
 from tests.art_gym.toys import CounterEnv, EchoEnv
-from tests.wrappers.judge_doubles import FailsOn
 
 
 class FactsCounterEnv(CounterEnv):
@@ -37,6 +36,17 @@ class Kept:
     def __call__(self, group: Sequence[Attempt], rubric: Rubric | None = None) -> Mapping[str, Score]:
         self.seen += group
         return {attempt.id: Score(self.value, "so it is", {"part": self.value}) for attempt in group}
+
+
+class FailsFirst(Kept):
+    """Has no answer to its first call."""
+
+    def __call__(self, group: Sequence[Attempt], rubric: Rubric | None = None) -> Mapping[str, Score]:
+        asked_before = bool(self.seen)
+        scores = super().__call__(group, rubric)
+        if not asked_before:
+            raise JudgeFailedError("timeout", "no answer yet")
+        return scores
 
 
 def play(env: gym.Env[str, str], *replies: str, seed: int = 0) -> list[tuple[float, dict[str, Any]]]:
@@ -92,12 +102,12 @@ def test_the_judge_sees_the_whole_episode_and_no_other() -> None:
 
 
 def test_a_failing_judge_makes_up_no_reward_and_the_next_episode_has_one() -> None:
-    env = RubricReward(FactsCounterEnv(), FailsOn(0))
-    with pytest.raises(JudgeFailedError, match="no answer to call 0"):
+    env = RubricReward(FactsCounterEnv(), FailsFirst())
+    with pytest.raises(JudgeFailedError, match="no answer yet"):
         play(env, "stop()")
     with pytest.raises(ResetNeededError):
         env.step("stop()")
-    assert play(env, "stop()")[-1][0] == pytest.approx(1 / 3)
+    assert play(env, "stop()")[-1][0] == 0.5
 
 
 def test_an_environment_without_our_info_is_judged_too() -> None:

@@ -4,7 +4,6 @@ import fnmatch
 import json
 import re
 import shlex
-import sys
 import time
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import pytest
 from typer.testing import CliRunner
 
 import art_gym  # noqa: F401 (registers the environments)
-from art_gym import lookup
 from art_gym.cli.app import app
 from art_gym.cli.certify import _training, verdict_of
 from art_gym.env import TextEnv
@@ -33,21 +31,6 @@ CODES = [
     f"{word}-{number}" for number, word in enumerate("amber birch cedar delta ember flint".split() * 7, 100)
 ]
 NAMES = [f"{first} {last}" for first in ("Ada", "Bo", "Cy", "Di", "Ed", "Flo") for last in "KLMNOPQ"]
-
-
-@pytest.fixture(autouse=True)
-def imports_of_their_own(monkeypatch):
-    """Other tests have files of the same names."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(lookup, "_registered_by", {})
-    modules, ids = set(sys.modules), set(gym.registry)
-    yield
-    for name in set(sys.modules) - modules:
-        if "." not in name and (name == "hollow" or (ENVIRONMENTS / f"{name}.py").exists()):
-            del sys.modules[name]
-    for env_id in set(gym.registry) - ids:
-        if env_id != CONTROL:  # its module stays
-            del gym.registry[env_id]
 
 
 def tasks(test=12):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import analyze_rates
 import pytest
 
 from art_trainer.analysis import Confidence, analyze
@@ -22,12 +23,7 @@ from tests.art_trainer.tracking.full_disk import full_disk
 ROOT = Path(__file__).parents[3]
 
 
-def test_a_trained_policy_that_is_paid_for_length_is_found_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    import analyze_rates
-
+def test_a_trained_policy_that_is_paid_for_length_is_found_out(tmp_path: Path) -> None:
     analyze_rates.make_run(analyze_rates.KINDS["faults"]["length pays"], tmp_path, {"seed": 0})
     run = analyze(tmp_path).runs[0]
     findings = {finding.name: finding.confidence for finding in run.findings}
