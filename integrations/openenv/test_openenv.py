@@ -1,7 +1,5 @@
 """An environment served by OpenEnv's own server, played by its own client."""
 
-import threading
-import time
 from contextlib import contextmanager
 
 import gymnasium as gym
@@ -13,11 +11,11 @@ import art_gym  # noqa: F401
 pytest.importorskip("openenv")
 
 import httpx
-import uvicorn
 from openenv import GenericEnvClient
 
 from art_gym.servers.openenv import OpenEnvEnvironment, ReplyAction, openenv_app
 from art_gym.servers.tool_episode import OVER
+from art_trainer.serving.http.server import ServerThread
 
 SEED = 3
 CASES = [("art/2048-v0", "greedy"), ("art/Email-v0", "bm25")]
@@ -26,20 +24,11 @@ CASES = [("art/2048-v0", "greedy"), ("art/Email-v0", "bm25")]
 @contextmanager
 def serving(app):
     """The address of a server."""
-    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning")
-    listening = config.bind_socket()
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
-    while not server.started:
-        assert thread.is_alive()
-        time.sleep(0.01)
+    server = ServerThread(app, "127.0.0.1", 0, name="openenv", ws="auto", lifespan="auto")
     try:
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        yield server.url
     finally:
-        server.should_exit = True
-        thread.join()
-        listening.close()
+        server.stop()
 
 
 def begun(env_id, name, **options):

@@ -1,10 +1,7 @@
 """An environment inside verifiers: played and scored by its own machinery, against a scripted model."""
 
 import asyncio
-import json
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import gymnasium as gym
 import numpy as np
@@ -17,6 +14,8 @@ pytest.importorskip("verifiers")
 from verifiers.v1.clients import EvalClientConfig, ModelContext
 from verifiers.v1.types import SamplingConfig
 from verifiers.v1.utils.loaders import load_environment, resolve_env_config
+
+from tests.wrappers.judging.judge_server import JudgeServer, says
 
 SEED = 3
 CASES = [("art/2048-v0", "greedy"), ("art/Email-v0", "bm25")]
@@ -36,40 +35,10 @@ def plugin(tmp_path, monkeypatch):
 
 @pytest.fixture
 def endpoint():
-    """An OpenAI-compatible model that says what `model.act` says to the latest user turn."""
-
-    class Model(BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            seen.append(body["messages"])
-            message = {"role": "assistant", "content": server.act(body["messages"][-1]["content"])}
-            answer = {
-                "id": "1",
-                "object": "chat.completion",
-                "created": 0,
-                "model": body["model"],
-                "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-                "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
-            }
-            written = json.dumps(answer).encode()
-            self.send_response(200)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(written)))
-            self.end_headers()
-            self.wfile.write(written)
-
-        def log_message(self, *_):
-            pass
-
-    seen = []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Model)
-    server.seen = seen
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
+    """An OpenAI-compatible model that says what its ``act`` says to the latest user turn."""
+    server = JudgeServer(lambda _, request: says(server.act(request["messages"][-1]["content"])))
     yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    server.close()
 
 
 def player(env_id, name):
@@ -98,7 +67,7 @@ async def play(env_id, endpoint, **seat):
     config = resolve_env_config({"taskset": {"id": "art_tasks", "env": env_id, "seed": SEED}, "player": seat})
     env = load_environment(config)
     task = next(iter(env.taskset))
-    client = EvalClientConfig(base_url=f"http://127.0.0.1:{endpoint.server_port}/v1", api_key_var="MODEL_KEY")
+    client = EvalClientConfig(base_url=endpoint.url, api_key_var="MODEL_KEY")
     async with env.serving():
         (slot,) = env.slots(task)
         return await env.run_slot(slot, ModelContext("scripted", client, SamplingConfig()))
@@ -113,9 +82,9 @@ def test_the_same_seed_gives_the_same_episode(endpoint, env_id, name):
     assert episode.errors == []
     (trace,) = episode.traces
     observations, total, info = play_directly(env_id, player(env_id, name), turns)
-    told = [message["content"] for message in endpoint.seen[-1] if message["role"] == "user"]
+    told = [message["content"] for message in endpoint.requests[-1]["messages"] if message["role"] == "user"]
     assert told == observations[: len(told)]
-    assert len(endpoint.seen) == len(observations) - 1
+    assert len(endpoint.requests) == len(observations) - 1
     assert sum(reward.score for reward in trace.rewards.values()) == pytest.approx(total)
     if "success" in info:
         assert trace.metrics["success"] == info["success"]
