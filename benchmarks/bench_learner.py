@@ -25,14 +25,11 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
-import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
 import harness
 import learner_workload as work
+import torch
 from learner_workload import WORKLOADS, Workload
 
 CPU = [name for name, workload in WORKLOADS.items() if not workload.gpu]
