@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, ClassVar
@@ -162,7 +162,7 @@ def only_first_call(extra_calls: int) -> str:
     return f"(Only the first of {extra_calls + 1} calls was carried out.)"
 
 
-def require_choice(name: str, value: str, known: Sequence[str]) -> None:
+def require_choice(name: str, value: str, known: Collection[str]) -> None:
     """Raise ``ValueError`` for an argument that is not one of the known values."""
     if value not in known:
         raise ValueError(f"{name} `{value}`{did_you_mean(str(value), known)}")

@@ -20,10 +20,10 @@ from typing import Any, ClassVar, Literal
 import gymnasium as gym
 import numpy as np
 
-from art_gym.base import system_text
+from art_gym.base import require_choice, system_text
 from art_gym.baselines import Act, Baseline
 from art_gym.env import TextEnv
-from art_gym.errors import ToolError, did_you_mean
+from art_gym.errors import ToolError
 from art_gym.parameters import Parameter
 from art_gym.tasks import Task
 from art_gym.tools import Outcome, Tool, tool
@@ -135,8 +135,7 @@ class TextAdapter(TextEnv):
             raise TypeError(f"env must be an environment, as gym.make makes one, not {env!r}")
         if not invalid_reward <= 0:
             raise ValueError(f"invalid_reward must be 0 or less, not {invalid_reward}")
-        if masks not in _MASKS:
-            raise ValueError(f"masks `{masks}`{did_you_mean(str(masks), _MASKS)}")
+        require_choice("masks", masks, _MASKS)
         super().__init__(
             tasks,
             split=split,

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from art_gym.base import require_choice
 from art_gym.env import Baseline, TextEnv
 from art_gym.envs.coding.baselines import BASELINES, TEACHERS
 from art_gym.envs.coding.collection import BUILTIN, open_collection
@@ -18,7 +19,7 @@ from art_gym.envs.coding.sandbox import Limits, SandboxFailedError
 from art_gym.envs.coding.sandbox import Outcome as RunOutcome
 from art_gym.envs.coding.sharing import shared_sandbox
 from art_gym.envs.coding.statement import checked_code, printed, report, statement, wanted
-from art_gym.errors import ToolError, did_you_mean
+from art_gym.errors import ToolError
 from art_gym.parameters import Code
 from art_gym.tasks import Task
 from art_gym.tools import Outcome, tool
@@ -115,8 +116,7 @@ class CodingEnv(TextEnv):
         invalid_action_penalty: float = 0.1,
         render_mode: str | None = None,
     ) -> None:
-        if reward not in REWARDS:
-            raise ValueError(f"no reward `{reward}`{did_you_mean(reward, REWARDS)}")
+        require_choice("reward", reward, REWARDS)
         self.problems, tasks = open_collection(
             problems, level=level, operators=operators, described=described
         )

@@ -13,7 +13,7 @@ from art_gym.baselines import Act, Baseline
 from art_gym.envs.game_2048 import rendering
 from art_gym.envs.game_2048.options import check_target
 from art_gym.envs.game_2048.players import BASELINES
-from art_gym.envs.game_2048.rendering import board_text, observation
+from art_gym.envs.game_2048.rendering import observation
 from art_gym.envs.game_2048.rules.board import ACTIONS, Rules
 from art_gym.envs.game_2048.rules.tile_rng import TileRng
 from art_gym.errors import ToolError
@@ -255,7 +255,7 @@ class Duel2048Env(TextAECEnv):
     def picture(self) -> str:
         """The board, the score, and the tile to place."""
         tile = f", to place: {1 << self.tile}" if self.tile else ""
-        return f"{board_text(self.exponents, self.rules.size)}\nscore {self.score}{tile}"
+        return f"{rendering.ansi(self.exponents, self.rules.size, self.score)}{tile}"
 
     def render(self) -> Any:
         """The board: text in ``"ansi"`` mode, a picture in ``"rgb_array"`` mode.

@@ -141,7 +141,7 @@ class Game2048Env(TextEnv):
             split=split,
             max_turns=max_turns,
         )
-        require_choice("opening_player", opening_player, tuple(self.baselines))
+        require_choice("opening_player", opening_player, self.baselines)
         self.opening_moves = opening_moves
         self.opening_player = opening_player
         self.show_points = bool(show_points)

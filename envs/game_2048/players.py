@@ -81,14 +81,9 @@ def chooser(choose: Chooser) -> Baseline:
     return player
 
 
-def expectimax(depth: int = 8, *, cutoff: float = 0.02) -> Baseline:
+def expectimax(depth: int = 8) -> Baseline:
     """A policy that searches, one :class:`~art_gym.envs.game_2048.search.expectimax.Expectimax` a game."""
-
-    def player(env: Game2048Env, rng: np.random.Generator) -> Act:
-        search = Expectimax(depth, cutoff=cutoff)
-        return lambda observation: ACTIONS[search(env.rules, env.board)]
-
-    return player
+    return lambda env, rng: chooser(Expectimax(depth))(env, rng)
 
 
 _OTHERWISE = ("right", "up", "left", "down")

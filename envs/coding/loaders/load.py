@@ -16,6 +16,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from art_gym.base import require_choice
 from art_gym.envs.coding.loaders.formats import (
     read_apps,
     read_code_contests,
@@ -26,7 +27,6 @@ from art_gym.envs.coding.loaders.formats import (
 )
 from art_gym.envs.coding.loaders.shown import without_shown
 from art_gym.envs.coding.problem import Problem
-from art_gym.errors import did_you_mean
 
 Reader = Callable[[Mapping[str, Any]], Problem]
 
@@ -90,8 +90,8 @@ def load_problems(path: str | PathLike[str], format: str | None = None) -> Loade
         OSError: If the file cannot be read.
     """
     path = Path(path)
-    if format is not None and format not in FORMATS:
-        raise ValueError(f"no format `{format}`{did_you_mean(format, sorted(FORMATS))}")
+    if format is not None:
+        require_choice("format", format, FORMATS)
     if path.is_dir():
         raise ValueError(f"{path} is a folder: give the file of problems")
     rows = list(_rows(path))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from art_gym.base import require_choice
 from art_gym.envs.mail.importers.mbox import CHUNK, MAX_MESSAGE
 from art_gym.envs.mail.importers.parse import NotMailError, parse_json, parse_message
 from art_gym.envs.mail.importers.sources import FORMATS, Raw, read_source
@@ -126,8 +127,8 @@ def import_mail(
 
 
 def _check(paths: list[Path], out: Path, format: str | None) -> None:
-    if format is not None and format not in FORMATS:
-        raise ValueError(f"no format {format!r}; known: {', '.join(FORMATS)}")
+    if format is not None:
+        require_choice("format", format, FORMATS)
     if not paths:
         raise ValueError("nothing to import: give a file, a folder or an archive of mail")
     for path in paths:

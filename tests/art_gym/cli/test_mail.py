@@ -63,7 +63,7 @@ def test_search_shows_hits(box, command, rejected):
     [
         (("import", "no-such-file", "--out", "box.db"), "nothing to import at no-such-file"),
         (("import", "mail.jsonl", "--out", "no/such/box.db"), "does not exist"),
-        (("import", "mail.jsonl", "--out", "box.db", "--format", "pst"), "known: mbox"),
+        (("import", "mail.jsonl", "--out", "box.db", "--format", "pst"), "format `pst`; known: `mbox`"),
         (("search", "mail.jsonl", "x"), "not a mail store"),
         (("search", "no-such-box.db", "x"), "no mail store"),
     ],
