@@ -123,6 +123,15 @@ def saved_bytes(model: torch.nn.Module) -> Iterator[dict[int, int]]:
         yield saved
 
 
+def logits_and_gradients(model: torch.nn.Module) -> torch.Tensor:
+    """What a model makes of two rows of tokens, and the gradients of that, in one row."""
+    model.zero_grad()
+    logits = model(input_ids=torch.arange(12).view(2, 6)).logits
+    logits.square().mean().backward()
+    gradients = (p.grad.flatten() for p in model.parameters() if p.grad is not None)
+    return torch.cat([logits.flatten(), *gradients]).detach()
+
+
 def weights_of(model: torch.nn.Module) -> torch.Tensor:
     """All trained weights of a model in one row."""
     return torch.cat([p.detach().flatten() for p in model.parameters() if p.requires_grad])

@@ -323,20 +323,15 @@ def test_spaces_of_other_libraries_count_as_text_by_their_dtype() -> None:
     assert writer_of(spaces.Dict({"text": spaces.Text(5), "n": spaces.Discrete(2)})) is None
 
 
-@pytest.fixture
-def registered(monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Gymnasium's checker has an opinion on Dict actions
+def test_the_trainer_takes_texts_out_of_dictionaries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gym.envs.registration, "registry", dict(gym.registry))
     monkeypatch.setattr(gym, "registry", gym.envs.registration.registry)
     gym.register("test/Echo-v0", entry_point=lambda: Echo(IN_DICT, REPLY_IN_DICT), max_episode_steps=3)
-    return "test/Echo-v0"
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")  # Gymnasium's checker has an opinion on Dict actions
-def test_the_trainer_takes_texts_out_of_dictionaries(registered: str) -> None:
-    make = env_maker(registered, {})
+    make = env_maker("test/Echo-v0", {})
     assert isinstance(make(), TextEnv)
     [episode] = rollout_episodes(ScriptedPolicy("random"), make, [EpisodeSpec(0)])
-    assert (episode.env_id, episode.observation) == (registered, "hello")
+    assert (episode.env_id, episode.observation) == ("test/Echo-v0", "hello")
     assert [turn.observation for turn in episode.turns][:1] == ["pass\n(2 turns left)"]
     assert len(episode.turns) == 3
 

@@ -1,6 +1,7 @@
 """Fixtures of the command-line tests."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from art_trainer.cli.main import app, main
+from tests.wrappers.judging.judge_server import Answer, JudgeServer
 
 
 @pytest.fixture
@@ -21,6 +23,14 @@ def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Res
         return CliRunner().invoke(app, words, input=stdin, catch_exceptions=False)
 
     return run
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Answer], JudgeServer]]:
+    """Serve a model that answers request number n with ``answer(n, request)``."""
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    with ExitStack() as servers:
+        yield lambda answer: servers.enter_context(closing(JudgeServer(answer)))
 
 
 @pytest.fixture

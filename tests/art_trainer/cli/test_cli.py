@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-from contextlib import closing
 from importlib import metadata
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from art_trainer.tracking.run_dir import RunFolder
 from art_trainer.training import run_setup
 from art_trainer.training.checkpoint import write_warm_start
 from art_trainer.training.run_settings import DEFAULT, SETTINGS, Layer, merge_settings
-from tests.wrappers.judging.judge_server import JudgeServer, says
+from tests.wrappers.judging.judge_server import says
 
 ROOT = Path(__file__).resolve().parents[3]
 ENV = "tests.art_trainer.toy_envs:toy/Echo-v0"
@@ -74,15 +73,14 @@ def test_threads_wait_without_a_core_unless_the_user_says_so(given, policy):
     assert f"OMP_WAIT_POLICY = '{policy}'" in done.stderr  # as OpenMP, which PyTorch loads, reads it
 
 
-def test_eval_of_environment_arguments_models_servers_and_faults(invoke, model):
+def test_eval_of_environment_arguments_models_servers_and_faults(invoke, model, serve):
     small = ("--env-args", "words=1", "--env-args", "max_turns=1", "--split", "train", "--episodes", "3")
     assert "train split, 3 episodes" in invoke(*EVAL, "scripted", *small).output
     of_folder = invoke(*EVAL, model, "--episodes", "3", "--max-completion-length", "4")
     assert "0 to 56" in of_folder.output
     last_word = re.compile(r".*Say (\w+)!", re.DOTALL)
     answer = lambda n, request: says(last_word.match(request["messages"][-1]["content"])[1])  # noqa: E731
-    with closing(JudgeServer(answer)) as server:
-        assert "61 to 100" in invoke(*EVAL, f"openai:org/m@v2@{server.url}").output
+    assert "61 to 100" in invoke(*EVAL, f"openai:org/m@v2@{serve(answer).url}").output
     fragile = invoke(*EVAL, "scripted", "--env-args", "fragile=true")
     assert "The first: RuntimeError: out of paint" in fragile.output
     assert "57 to 100" in fragile.output

@@ -1,7 +1,6 @@
 import json
 import re
 import time
-from contextlib import ExitStack, closing
 
 import pytest
 
@@ -10,7 +9,7 @@ from art_trainer.errors import ConfigError, EvaluationFailedError
 from art_trainer.inference.scripted_policy import ScriptedPolicy
 from art_trainer.tracking.run_dir import RunFolder
 from tests.art_trainer.toy_envs import Echo
-from tests.wrappers.judging.judge_server import JudgeServer, answer_json, says, shown
+from tests.wrappers.judging.judge_server import answer_json, likes_short_attempts, says, shown
 
 ENV = "tests.art_trainer.toy_envs:toy/Echo-v0"
 
@@ -68,18 +67,7 @@ def test_recorded_episodes_are_judged_in_place_of_played_ones(invoke, tmp_path):
     assert judge["groups"][0]["players"] == ["step-000007"] * 4
 
 
-@pytest.fixture
-def serve(monkeypatch):
-    """Serve a judge model; returns the server."""
-    monkeypatch.setenv("OPENAI_API_KEY", "none")
-    with ExitStack() as stack:
-        yield lambda answer: stack.enter_context(closing(JudgeServer(answer)))
-
-
 def test_a_judge_model_over_http_with_its_cost(judge_eval, tmp_path, serve):
-    def likes_short_attempts(number, request):
-        return says(answer_json({la: max(0.0, 1 - len(text) / 2000) for la, text in shown(request).items()}))
-
     server = serve(likes_short_attempts)
     options = ["--judge", f"openai:tiny@{server.url}", "--groups", 4, "--size", 4]
     options += ["--judge-args", "cache=judge.db"]

@@ -1,5 +1,4 @@
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,23 +9,13 @@ from art_trainer.tracking.episode_store import iter_steps
 from art_trainer.tracking.run_dir import RunFolder
 from art_trainer.training.run_settings import RunSettings
 from art_trainer.training.run_setup import reward_model
-from tests.wrappers.judging.judge_server import JudgeServer, Reply, Request, answer_json, says, shown
+from tests.wrappers.judging.judge_server import Reply, likes_short_attempts
 
 TRAIN = [
     "train", "--output-dir", "run", "--model", "art-tiny", "--env-args", "difficulty=1", "--max-steps", "2",
     "--groups-per-step", "3", "--num-generations", "4", "--eval-episodes", "4",
     "--threads", "1", "--set", "baselines=[]",
 ]  # fmt: skip
-
-
-def likes_short_attempts(number: int, request: Request) -> Reply:
-    return says(answer_json({label: 100 / (100 + len(text)) for label, text in shown(request).items()}))
-
-
-@pytest.fixture
-def serve() -> Iterator[Callable[[Callable[[int, Request], Reply]], JudgeServer]]:
-    with ExitStack() as stack:
-        yield lambda answer: stack.enter_context(closing(JudgeServer(answer)))
 
 
 @pytest.fixture

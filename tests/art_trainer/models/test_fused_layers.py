@@ -15,6 +15,7 @@ from art_trainer.models.fused_layers import has_fused_norms, use_fused_layers
 from art_trainer.models.loading import add_adapter
 from art_trainer.training.memory_plan import ModelOptions, activation_bytes_per_token, empty_model
 from tests.art_trainer.tiny_models import tiny_model
+from tests.art_trainer.updates import logits_and_gradients
 
 
 @pytest.fixture
@@ -34,15 +35,6 @@ def make(family: str, adapted: str | list[str] | None = None) -> Any:
     return model
 
 
-def numbers(model: nn.Module) -> torch.Tensor:
-    """Logits and gradients; the model's own norms are float32 for other types too."""
-    model.zero_grad()
-    logits = model(input_ids=torch.arange(12).view(2, 6)).logits
-    logits.square().mean().backward()
-    gradients = (p.grad.flatten() for p in model.parameters() if p.grad is not None)
-    return torch.cat([logits.flatten(), *gradients]).detach()
-
-
 def fused(model: nn.Module) -> list[str]:
     return sorted({type(m).__name__ for m in model.modules() if type(m).__name__.startswith("Fused")})
 
@@ -58,8 +50,9 @@ def test_logits_and_gradients_are_the_models(
         use_fused_layers(model)
     names = {"qwen2": "Qwen2", "llama": "Llama", "qwen3": "Qwen3"}
     assert fused(model) == [f"Fused{names[family]}MLP", f"Fused{names[family]}RMSNorm"]
-    wanted = numbers(plain)
-    assert (numbers(model) - wanted).norm() < 1e-6 * wanted.norm()
+    wanted = logits_and_gradients(plain)
+    # Not closer: the model's own norms are in float32, whatever its type.
+    assert (logits_and_gradients(model) - wanted).norm() < 1e-6 * wanted.norm()
 
 
 def test_what_is_not_plain_is_left_to_the_model(fused_on_cpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,13 +68,13 @@ def test_what_is_not_plain_is_left_to_the_model(fused_on_cpus: None, monkeypatch
     for layer in other.model.layers:
         layer.mlp.down_proj.forward = layer.mlp.down_proj.forward
     for model in (hooked, gelu, other):
-        wanted = numbers(model)
+        wanted = logits_and_gradients(model)
         use_fused_layers(model)
-        assert (numbers(model) - wanted).norm() < 1e-6 * wanted.norm()
+        assert (logits_and_gradients(model) - wanted).norm() < 1e-6 * wanted.norm()
     plain = make("qwen2")
     use_fused_layers(plain)
     with pytest.raises(AssertionError, match="fused"):
-        numbers(plain)
+        logits_and_gradients(plain)
 
 
 def test_a_feed_forward_layer_keeps_its_two_halves() -> None:

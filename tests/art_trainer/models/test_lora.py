@@ -12,18 +12,9 @@ from peft.tuners import lora
 from art_trainer.models.loading import add_adapter
 from art_trainer.models.lora import LoraLinear
 from tests.art_trainer.tiny_models import tiny_model
+from tests.art_trainer.updates import logits_and_gradients
 
 PLAIN = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}
-
-
-def numbers(model: torch.nn.Module) -> torch.Tensor:
-    """Logits and gradients."""
-    model.zero_grad()
-    logits = model(input_ids=torch.arange(12).view(2, 6)).logits
-    logits.square().mean().backward()
-    return torch.cat(
-        [logits.flatten(), *(p.grad.flatten() for p in model.parameters() if p.grad is not None)]
-    )
 
 
 @pytest.mark.parametrize(
@@ -41,13 +32,13 @@ def test_logits_and_gradients_are_those_of_peft(changes, fast, monkeypatch):
     calls = []
     usual = LoraLinear._as_peft
     monkeypatch.setattr(LoraLinear, "_as_peft", lambda self, x: calls.append(1) or usual(self, x))
-    found, copied = numbers(model), numbers(copy.deepcopy(model))
+    found, copied = logits_and_gradients(model), logits_and_gradients(copy.deepcopy(model))
     assert bool(calls) != fast
     with model.disable_adapter():
         off = model(input_ids=torch.arange(12).view(2, 6)).logits
     for layer in layers:
         layer.__class__ = lora.Linear
-    wanted = numbers(model)
+    wanted = logits_and_gradients(model)
     assert torch.equal(found, copied)
     assert (found - wanted).norm() < 1e-6 * wanted.norm()
     with model.disable_adapter():

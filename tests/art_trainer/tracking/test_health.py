@@ -22,7 +22,7 @@ from art_trainer.types import Ending, Group
 from tests.art_trainer.guess import GuessEnv, guess_policy
 from tests.art_trainer.made_episodes import made_groups
 from tests.art_trainer.tiny_models import tiny_model
-from tests.art_trainer.updates import config, with_logprobs
+from tests.art_trainer.updates import config, weights_of, with_logprobs
 
 QUIET: dict[str, float] = {
     "trained_tokens": 100.0, "kl": 0.001, "ratio/max": 1.5, "ratio/min": 0.7,
@@ -165,10 +165,6 @@ def warned(listener: Mock) -> list[RunWarning]:
     return [call.args[0] for call in listener.on_warning.call_args_list]
 
 
-def weights_of(trainer: GRPOTrainer) -> torch.Tensor:
-    return torch.cat([p.detach().flatten() for p in trainer.policy.model.parameters()])
-
-
 def test_a_run_that_diverges_leaves_its_last_finite_weights(tmp_path: Path) -> None:
     trainer, listener = make_trainer(Poisoned, tmp_path, max_skipped_updates=3)
     with pytest.raises(DivergedError, match=r"3 optimizer steps in a row.*lower learning_rate\. They are in"):
@@ -178,7 +174,7 @@ def test_a_run_that_diverges_leaves_its_last_finite_weights(tmp_path: Path) -> N
     once.update_policy(once.collect_episodes())
     resumed, _ = make_trainer(GRPOTrainer, tmp_path / "resumed")
     resumed.load_checkpoint(saved)
-    assert torch.equal(weights_of(resumed), weights_of(once))
+    assert torch.equal(weights_of(resumed.policy.model), weights_of(once.policy.model))
     skipped = [warning.step for warning in warned(listener) if warning.name == "skipped_updates"]
     assert skipped == [2, 3]  # the third ended the run
     resumed.train()  # from there on

@@ -160,16 +160,13 @@ class AdamW8bit(torch.optim.Optimizer):
                 p.data.sub_(group["lr"] * state["step"])
 
 
-@pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_8_bit_moments_are_made_stepped_saved_and_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("bitsandbytes", "bitsandbytes.optim"):
         module = module_from_spec(ModuleSpec(name, None))
         monkeypatch.setitem(sys.modules, name, module)
     module.AdamW8bit = AdamW8bit
-
-
-@pytest.mark.usefixtures("stand_in")
-def test_8_bit_moments_are_made_stepped_saved_and_loaded(tmp_path: Path) -> None:
     settings = config(optim="adamw_8bit", weight_decay=0.1, adam_epsilon=1e-7)
     first, second = Learner(tiny_model(), settings), Learner(tiny_model(seed=1), settings)
     assert [group["weight_decay"] for group in first.optimizer.param_groups] == [0.1, 0.0]

@@ -160,6 +160,10 @@ def by_content(number: int, request: Request) -> Reply:
     return says(good(request))
 
 
+def likes_short_attempts(number: int, request: Request) -> Reply:
+    return says(answer_json({label: 100 / (100 + len(text)) for label, text in shown(request).items()}))
+
+
 GROUP = [attempt("a", 0.3), attempt("b", 0.9), attempt("c", 0.5)]
 VALUES = {"a": 0.3, "b": 0.9, "c": 0.5}
 ERROR = {"error": {"message": "no such luck"}}
