@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from art_gym.base import require_choice
+from art_gym.base import require_choice, require_count
 from art_gym.envs.game_2048.rules.board import Rules
 from art_gym.envs.game_2048.rules.rewards import ILLEGAL_MOVE, REWARDS
 from art_gym.envs.game_2048.rules.tile_rng import SPLITS
@@ -70,10 +70,7 @@ class GameOptions:
         check_target(self.target, self.board_size)
         if not 0 <= self.illegal_move_penalty < float("inf"):
             raise ValueError(f"illegal_move_penalty must be 0 or more, not {self.illegal_move_penalty}")
-        if isinstance(self.max_turns, bool) or not isinstance(self.max_turns, int):
-            raise TypeError(f"max_turns must be an int, not {self.max_turns!r}")
-        if self.max_turns < 1:
-            raise ValueError(f"max_turns must be at least 1, not {self.max_turns}")
+        require_count("max_turns", self.max_turns)
         check_split(self.split)
 
     def observation_space(self) -> gym.spaces.Box:

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from art_gym.base import require_choice
+from art_gym.base import require_choice, require_count
 from art_gym.envs.game_2048 import rendering
 from art_gym.envs.game_2048.array_env import RENDER_MODES, Array2048Env
 from art_gym.envs.game_2048.options import GameOptions, split_of
@@ -52,10 +52,7 @@ class Vector2048Env(gym.vector.VectorEnv[_Arrays, _Arrays, _Arrays]):
         render_mode: str | None = None,
         **options: Any,
     ) -> None:
-        if isinstance(num_envs, bool) or not isinstance(num_envs, int):
-            raise TypeError(f"num_envs must be an int, not {num_envs!r}")
-        if num_envs < 1:
-            raise ValueError(f"num_envs must be at least 1, not {num_envs}")
+        require_count("num_envs", num_envs)
         if render_mode is not None:
             require_choice("render_mode", render_mode, RENDER_MODES)
         self.options = GameOptions.checked(**options)
