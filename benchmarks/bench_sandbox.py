@@ -15,7 +15,6 @@ busy with other things slows all of them alike, and the claims are about the mid
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import subprocess
 import sys
@@ -23,10 +22,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import harness
 import numpy as np
+import psutil
 
 from art_gym.envs.coding.drivers import drivers
 from art_gym.envs.coding.judge import grade
@@ -188,13 +187,10 @@ def soak(runs: int, workers: int) -> list[State]:
 
 
 def _state(runs: int) -> State:
-    family = [os.getpid()]
-    for pid in family:
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            family += map(int, (task / "children").read_text().split())
-    pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in family]
-    resident = sum(pages) * os.sysconf("SC_PAGE_SIZE") / 1e6
-    return State(runs, resident, len(os.listdir("/proc/self/fd")), len(family))
+    own = psutil.Process()
+    family = [own, *own.children(recursive=True)]
+    resident = sum(process.memory_info().rss for process in family) / 1e6
+    return State(runs, resident, own.num_fds(), len(family))
 
 
 def steady(states: Sequence[State]) -> bool:
