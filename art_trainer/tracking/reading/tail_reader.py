@@ -82,18 +82,16 @@ class MetricTable:
     Args:
         file: The file.
         last: As for :class:`TailReader`.
+
+    Attributes:
+        generation: Changes when the file was written anew; rows of earlier generations are void.
     """
 
     def __init__(self, file: Path, last: int | None = None) -> None:
         self._lines = TailReader(file, last)
-        self._generation = ""
+        self.generation = ""
         self._rows = 0
         self._columns: dict[str, array[float]] = {}
-
-    @property
-    def generation(self) -> str:
-        """Changes when the file was written anew; rows of earlier generations are void."""
-        return self._generation
 
     def update(self) -> list[dict[str, Any]]:
         """Read and return what is new.
@@ -102,8 +100,8 @@ class MetricTable:
             OSError: The file cannot be read.
         """
         records = self._lines.read()
-        if self._generation != self._lines.generation:
-            self._generation, self._rows, self._columns = self._lines.generation, 0, {}
+        if self.generation != self._lines.generation:
+            self.generation, self._rows, self._columns = self._lines.generation, 0, {}
         for record in records:
             for name, value in record.items():
                 if isinstance(value, int | float) and name not in self._columns:
@@ -122,7 +120,7 @@ class MetricTable:
     @property
     def cursor(self) -> str:
         """Where the rows end now; changes with every new row."""
-        return f"{self._generation}-{self._rows}"
+        return f"{self.generation}-{self._rows}"
 
     def after(self, cursor: str | None) -> dict[str, Any]:
         """Return the rows after a cursor; all rows if the cursor is unknown.
@@ -132,7 +130,7 @@ class MetricTable:
             ``columns``: values by metric, rounded to six digits, ``None`` if missing or not finite.
         """
         generation, _, place = (cursor or "").partition("-")
-        known = generation == self._generation and place.isdecimal() and int(place) <= self._rows
+        known = generation == self.generation and place.isdecimal() and int(place) <= self._rows
         start = int(place) if known else 0
         columns = {
             name: [_short(value) for value in column[start:]] for name, column in self._columns.items()
