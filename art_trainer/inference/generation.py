@@ -12,6 +12,7 @@ Shape letters: B rows, V the vocabulary.
 from __future__ import annotations
 
 import inspect
+import logging
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
@@ -30,6 +31,8 @@ from art_trainer.models.cache_name import CACHE_NAME
 from art_trainer.models.loading import full_precision
 from art_trainer.models.logprobs import rounding_tolerance
 from art_trainer.models.tree_attention import can_prune, pruned
+
+_log = logging.getLogger(__name__)
 
 TopLogprobs = tuple[tuple[int, float], ...]
 """The most likely tokens at one position with their log-probs, the most likely first."""
@@ -231,22 +234,29 @@ def sampling_mode(model: torch.nn.Module) -> Iterator[None]:
         model.train(training)
 
 
+_PROBE_LENGTH = 9
+
+
 @dataclass(eq=False, slots=True)
 class _Bucket:
     """Sequences whose contexts are equally long, and the model's own cache of them."""
 
     sequences: list[TokenSequence]
     cache: Any
-    """``None`` if the model returns none."""
+    """``None`` if the model returns none, or a wrong one."""
 
 
 class RecomputeDecoder:
-    """Reads the whole context again each turn: exact for every model, but slower."""
+    """Reads the whole context again each turn: exact for every model, but slower.
+
+    Within a turn the model's own cache is used, if a probe of a few tokens agrees with the model's forward.
+    """
 
     def __init__(self, model: torch.nn.Module, params: SamplingParams, *, max_rows: int) -> None:
         self._model = SamplingModel(model, params)
         self._max_rows = max_rows
         self._buckets: dict[TokenSequence, _Bucket] = {}
+        self._caches = self._cache_agrees()
 
     def start(self, sequences: Sequence[TokenSequence]) -> None:
         """Read the contexts, those of equal length together; sample one token each."""
@@ -281,8 +291,31 @@ class RecomputeDecoder:
 
     def _open(self, sequences: list[TokenSequence]) -> None:
         tokens = torch.tensor([s.tokens for s in sequences], device=self._model.device)
-        logits, output = self._model(input_ids=tokens, use_cache=True)
-        bucket = _Bucket(sequences, getattr(output, CACHE_NAME, None))
+        logits, output = self._model(input_ids=tokens, use_cache=self._caches)
+        bucket = _Bucket(sequences, getattr(output, CACHE_NAME, None) if self._caches else None)
         for sequence in sequences:
             self._buckets[sequence] = bucket
         self._model.sample_into(sequences, logits)
+
+    def _cache_agrees(self) -> bool:
+        """Whether tokens read one by one with the model's own cache lead to the logits of its forward."""
+        model = self._model
+        tokens = torch.arange(2 * _PROBE_LENGTH, device=model.device).reshape(2, _PROBE_LENGTH)
+        tokens %= model.config.get_text_config(decoder=True).vocab_size
+        with sampling_mode(model.model), full_precision():
+            wanted, _ = model(input_ids=tokens, use_cache=False)
+            _, output = model(input_ids=tokens[:, :-2], use_cache=True)
+            cache = getattr(output, CACHE_NAME, None)
+            if cache is None:
+                return False
+            for last in (tokens[:, -2:-1], tokens[:, -1:]):
+                found, _ = model(input_ids=last, use_cache=True, **{CACHE_NAME: cache})
+        difference, tolerance = float((found - wanted).abs().max()), rounding_tolerance(wanted)
+        if not difference < tolerance:
+            _log.warning(
+                "Each token is sampled by reading its whole context again, which is slow: with its own cache "
+                "%s gives logits that differ by %.2g from those of a plain forward pass.",
+                type(model.base).__name__,
+                difference,
+            )
+        return difference < tolerance

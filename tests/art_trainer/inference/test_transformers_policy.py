@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from peft import LoraConfig
+from transformers.cache_utils import DynamicLayer
 
 from art_trainer.errors import UnsupportedModelError
 from art_trainer.inference import generation, slot_decoder
@@ -70,12 +71,17 @@ def test_a_tokenizer_of_more_tokens_than_the_model_has_is_refused():
         make_policy(model=tiny_model(vocab_size=257))
 
 
-def test_without_a_cache_of_keys_replies_go_on_beside_longer_contexts(monkeypatch):
+@pytest.mark.parametrize("cache", ["none", "wrong"])
+def test_without_a_cache_of_keys_replies_go_on_beside_longer_contexts(cache, monkeypatch, caplog):
     monkeypatch.setattr(SlotDecoder, "serves", lambda model: False)
-    monkeypatch.setattr(generation, "CACHE_NAME", "state")  # as of RWKV and Mamba
+    if cache == "none":
+        monkeypatch.setattr(generation, "CACHE_NAME", "state")  # as of RWKV and Mamba
+    else:  # as Bamba's in Transformers 5.23
+        monkeypatch.setattr(DynamicLayer, "get_seq_length", lambda self: 0)
     # Most replies are short: while the others go on, the next turn of these has begun.
     policy = make_policy(stops=tuple(range(0, 256, 4)), sampling={"max_new_tokens": 20})
     assert isinstance(policy._decoder, RecomputeDecoder)
+    assert ("logits that differ by" in caplog.text) == (cache == "wrong")
     assert largest_error(policy.model, played(policy, seeds=2, turns=2)) < 1e-5
 
 
