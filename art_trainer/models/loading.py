@@ -33,6 +33,8 @@ DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 """Dtypes by the names of settings; ``auto``: see :meth:`ModelOptions.dtype_of`."""
 AUTO = "auto"
 
+_WITHOUT_OUT_PROJ = {"falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h"}  # as of PEFT 0.21
+
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
@@ -104,9 +106,14 @@ def apply_model_options(model: nn.Module, options: ModelOptions) -> nn.Module:
 def add_lora_adapter(model: nn.Module, rank: int) -> nn.Module:
     """Add a new LoRA adapter (arXiv:2106.09685) to all linear layers but the head, and freeze the weights.
 
-    Its output is scaled by alpha / r = 2.
+    Its output is scaled by alpha / r = 2. Left out are routers that return more than a linear layer does, and
+    a Mamba layer's last projection where PEFT refuses it.
     """
+    config: Any = model.config
     adapter = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")
+    left_out = {name for name, layer in model.named_modules() if type(layer).__name__.endswith("Router")}
+    left_out |= {"out_proj"} if config.model_type in _WITHOUT_OUT_PROJ else set()
+    adapter.exclude_modules = left_out or None
     return add_adapter(model, adapter)
 
 

@@ -9,7 +9,7 @@ import torch
 from peft import LoraConfig
 from peft.tuners import lora
 
-from art_trainer.models.loading import add_adapter
+from art_trainer.models.loading import add_adapter, add_lora_adapter
 from art_trainer.models.lora import LoraLinear
 from tests.art_trainer.tiny_models import tiny_model
 from tests.art_trainer.updates import logits_and_gradients
@@ -43,3 +43,12 @@ def test_logits_and_gradients_are_those_of_peft(changes, fast, monkeypatch):
     assert (found - wanted).norm() < 1e-6 * wanted.norm()
     with model.disable_adapter():
         assert torch.equal(off, model(input_ids=torch.arange(12).view(2, 6)).logits)
+
+
+@pytest.mark.parametrize(("family", "refused"), [("mamba", "out_proj"), ("phimoe", "router")])
+def test_an_adapter_leaves_out_the_layers_that_peft_cannot_adapt(family, refused):
+    model = add_lora_adapter(tiny_model(family), 2)
+    adapted = {name.split(".")[-4] for name, _ in model.named_parameters() if "lora_A" in name}
+    assert adapted & {"x_proj", "q_proj"}
+    assert refused not in adapted
+    assert numbers(model).isfinite().all()
