@@ -103,6 +103,10 @@ def test_fast_paths_are_chosen_by_structure_also_where_weights_are_small(
         assert logprobs.numpy() == pytest.approx(wanted, rel=1e-4, abs=1e-3)
 
 
+def test_hidden_states_of_another_type_than_the_heads_are_left_to_the_model() -> None:
+    assert not Scorer(tiny_model("mamba").bfloat16())._splits_head
+
+
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama", "deepseek-v3"])
 def test_the_large_logits_of_trained_weights_switch_no_fast_path_off(family: str) -> None:
     model = tiny_model(family).bfloat16()
