@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -339,3 +339,7 @@ class Interval:
     def excludes_zero(self) -> bool:
         """Whether zero lies outside the interval: the difference is more than luck."""
         return self.low > 0 or self.high < 0
+
+    def within(self, lowest: float, highest: float) -> Interval:
+        """Return the interval cut to the values that there are; ends that are not a number stay."""
+        return replace(self, low=max(self.low, lowest), high=min(self.high, highest))

@@ -8,6 +8,7 @@ not single episodes. Of fewer than 20 tasks it would be too narrow; they get Stu
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from statistics import NormalDist
@@ -106,9 +107,9 @@ def rate_interval(
 ) -> Interval:
     """The interval of a rate whose trials may belong together, as several attempts at one task do.
 
-    Where every task says one thing (one trial each, or as many trials all of one outcome), the tasks are the
-    trials and the score interval holds. Else whole tasks are drawn again. Arguments as in
-    :func:`mean_interval`; a value is 0, 1 or a probability.
+    Where every task says one thing (one trial each, or as many trials all of one outcome), or all tasks the
+    same, the tasks are the trials and the score interval holds. Else whole tasks are drawn again. Arguments
+    as in :func:`mean_interval`; a value is 0, 1 or a probability.
 
     Raises:
         ValueError: If there are no values, or not one cluster label per value.
@@ -117,11 +118,10 @@ def rate_interval(
     if len(labels) == len(values) > 0 and set(values) <= {0, 1}:
         once = dict(zip(labels, values, strict=True))
         alike = all(once[label] == value for label, value in zip(labels, values, strict=True))
-        if alike and len(set(Counter(labels).values())) == 1:
+        if alike and (len(set(values)) == 1 or len(set(Counter(labels).values())) == 1):
             tasks = wilson_interval(sum(bool(value) for value in once.values()), len(once))
             return Interval(tasks.value, tasks.low, tasks.high, len(values))
-    found = mean_interval(values, rng, clusters=labels)
-    return Interval(found.value, max(found.low, 0.0), min(found.high, 1.0), found.count)
+    return mean_interval(values, rng, clusters=labels).within(0.0, 1.0)
 
 
 def pass_at_k(attempts: int, successes: int, k: int) -> float:
@@ -182,7 +182,8 @@ def paired_difference(
     if once and alike and {*first, *second} <= {0, 1}:
         tasks = list(once.values())
         return newcombe_paired([bool(a) for a, _ in tasks], [bool(b) for _, b in tasks])
-    return mean_interval(differences, rng, clusters=clusters)
+    found = mean_interval(differences, rng, clusters=clusters)
+    return found.within(-1.0, 1.0) if {*first, *second} <= {0, 1} else found
 
 
 def newcombe_paired(first: Sequence[bool], second: Sequence[bool]) -> Interval:
@@ -205,7 +206,7 @@ def newcombe_paired(first: Sequence[bool], second: Sequence[bool]) -> Interval:
     value = rate_b.value - rate_a.value
     low = value - math.sqrt(below_b**2 - 2 * phi * below_b * above_a + above_a**2)
     high = value + math.sqrt(above_b**2 - 2 * phi * above_b * below_a + below_a**2)
-    return Interval(value, max(low, -1.0), min(high, 1.0), len(pairs))
+    return Interval(value, low, high, len(pairs)).within(-1.0, 1.0)
 
 
 def paired_p_value(
@@ -225,7 +226,7 @@ def paired_p_value(
     "Permutation p-values should never be zero", Stat. Appl. Genet. Mol. Biol. 9 (2010), article 39.
 
     Returns:
-        The two-sided p-value, in (0, 1].
+        The two-sided p-value, in (0, 1]; 2.2e-308, the smallest normal number, for whatever is below.
 
     Raises:
         ValueError: If the two are not equally long, or not one cluster label per pair.
@@ -256,7 +257,7 @@ def _exact_p_value(sizes: np.ndarray, seen: int) -> float:
     for size in sizes:
         chances = (np.roll(chances, size) + np.roll(chances, -size)) / 2
     sums = np.abs(np.arange(-reach, reach + 1))
-    return min(1.0, float(chances[sums >= seen].sum()))
+    return min(1.0, max(float(chances[sums >= seen].sum()), sys.float_info.min))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

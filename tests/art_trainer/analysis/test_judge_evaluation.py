@@ -75,6 +75,9 @@ def test_a_perfect_judge_and_what_judging_each_group_once_costs():
 def test_a_judge_that_turns_the_order_round():
     found = evaluated(Counting(lambda value, place: 1 - value))
     assert [found.figures[name].value for name in ("tau", "top", "success_above")] == [-1, 0, 0]
+    groups = [*GROUPS[:2], played([-1, 3, 2, 1], 2)]  # Student's interval of their taus ends above 1
+    tau = evaluated(Counting(lambda value, place: value if place else 1), groups).figures["tau"]
+    assert tau.low < tau.value < tau.high == 1
 
 
 def test_a_group_that_it_fails_on_is_counted_and_is_in_no_average():

@@ -50,6 +50,8 @@ def test_the_same_difference_everywhere_is_as_uncertain_as_there_are_few_tasks()
     assert nothing == newcombe_paired([False] * 3, [False] * 3)
     assert nothing.low < -0.4
     assert nothing.high > 0.4
+    most = paired_difference(zeros, [1] * 11 + [0], np.random.default_rng(0), clusters=tasks)
+    assert 0.5 < most.low < most.high == 1
 
 
 def test_the_bootstrap_agrees_with_the_normal_interval_where_both_hold():
@@ -98,6 +100,8 @@ def test_attempts_that_all_agree_are_as_certain_as_their_tasks_are_many():
     interval = rate_interval([1.0] * 20, np.random.default_rng(0), clusters=tasks)
     assert (interval.value, interval.count) == (1.0, 20)
     assert interval.low == wilson_interval(4, 4).low
+    fewer = rate_interval([1.0] * 19, np.random.default_rng(0), clusters=tasks[:19])  # a fault ended one
+    assert (fewer.low, fewer.count) == (interval.low, 19)
     apart = rate_interval([1.0, 0.0, 1.0, 1.0], np.random.default_rng(0))
     assert apart == wilson_interval(3, 4)
     values, tasks = [1.0, 0.0, 1.0, 1.0, 0.0, 0.0], ["a", "a", "b", "b", "c", "c"]  # drawn again by task
@@ -118,14 +122,14 @@ def test_the_interval_of_few_clusters_is_students():
     assert np.mean(missed) == pytest.approx(0.05, abs=0.03)
 
 
-@pytest.mark.parametrize(("won", "lost"), [(0, 0), (5, 0), (9, 2), (3, 3), (1, 12)])
+@pytest.mark.parametrize(("won", "lost"), [(0, 0), (5, 0), (9, 2), (3, 3), (1, 12), (1016, 4)])
 def test_the_exact_p_value_is_mcnemars(won, lost):
     first = [0.0] * won + [1.0] * lost + [1.0, 0.0]
     second = [1.0] * won + [0.0] * lost + [1.0, 0.0]
     count = won + lost
     tail = sum(math.comb(count, k) for k in range(min(won, lost) + 1)) / 2**count
     p = paired_p_value(first, second, np.random.default_rng(0))
-    assert p == pytest.approx(min(1.0, 2 * tail), abs=1e-12)
+    assert p == pytest.approx(min(1.0, 2 * tail), rel=1e-9)
 
 
 def test_the_exact_p_value_swaps_whole_tasks():
@@ -135,6 +139,10 @@ def test_the_exact_p_value_swaps_whole_tasks():
     swaps = [sum(s * d for s, d in zip(signs, sums, strict=True)) for signs in product((1, -1), repeat=3)]
     expected = sum(abs(swap) >= 4 for swap in swaps) / len(swaps)
     assert paired_p_value(first, second, np.random.default_rng(0), clusters=tasks) == pytest.approx(expected)
+
+
+def test_a_p_value_below_the_smallest_number_is_not_zero():
+    assert 0 < paired_p_value([0] * 1100, [1] * 1100, np.random.default_rng(0)) < 1e-300
 
 
 def test_drawn_swaps_come_near_the_exact_p_value():
