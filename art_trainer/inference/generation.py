@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -305,17 +306,22 @@ class RecomputeDecoder:
         with sampling_mode(model.model), full_precision():
             wanted, _ = model(input_ids=tokens, use_cache=False)
             _, output = model(input_ids=tokens[:, :-2], use_cache=True)
-            cache = getattr(output, CACHE_NAME, None)
-            if cache is None:
+            own = getattr(output, CACHE_NAME, None)
+            if own is None:
                 return False
             for last in (tokens[:, -2:-1], tokens[:, -1:]):
-                found, _ = model(input_ids=last, use_cache=True, **{CACHE_NAME: cache})
-        difference, tolerance = float((found - wanted).abs().max()), rounding_tolerance(wanted)
-        if not difference < tolerance:
-            _log.warning(
-                "Each token is sampled by reading its whole context again, which is slow: with its own cache "
-                "%s gives logits that differ by %.2g from those of a plain forward pass.",
-                type(model.base).__name__,
-                difference,
-            )
-        return difference < tolerance
+                found, _ = model(input_ids=last, use_cache=True, **{CACHE_NAME: own})
+        agrees = bool((found - wanted).abs().max() < rounding_tolerance(wanted))
+        if not agrees:
+            _warn_of_cache(type(model.base).__name__)
+        return agrees
+
+
+@cache
+def _warn_of_cache(name: str) -> None:
+    """Warn once for a class of models: every change of sampling parameters makes a decoder."""
+    _log.warning(
+        "%s: each token is sampled by reading its whole context again, which is slow. With its own cache the "
+        "model gives other logits than in a plain forward pass.",
+        name,
+    )
