@@ -95,7 +95,12 @@ def mean_interval(
         half = _STUDENT[count - 1] * math.sqrt(spread) / len(array)
         return Interval(mean, mean - half, mean + half, len(array))
     tail = (1 - LEVEL) / 2
-    low, high = np.quantile(_resampled_means(sums, sizes, rng), [tail, 1 - tail])
+    even = np.full(len(sums), 1 / len(sums))
+    means = []
+    for _ in range(_RESAMPLES // _CHUNK):  # in chunks, so that memory stays bounded
+        times = rng.multinomial(len(sums), even, size=_CHUNK)
+        means.append((times @ sums) / (times @ sizes))
+    low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
     return Interval(mean, float(low), float(high), len(array))
 
 
@@ -146,17 +151,6 @@ def pass_at_k(attempts: int, successes: int, k: int) -> float:
     return 1.0 - math.prod(1.0 - k / n for n in range(attempts - successes + 1, attempts + 1))
 
 
-def _resampled_means(sums: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The mean of each bootstrap resample; drawn in chunks so that memory stays bounded."""
-    count = len(sums)
-    even = np.full(count, 1 / count)
-    means = []
-    for _ in range(_RESAMPLES // _CHUNK):
-        times = rng.multinomial(count, even, size=_CHUNK)
-        means.append((times @ sums) / (times @ sizes))
-    return np.concatenate(means)
-
-
 def paired_difference(
     first: Sequence[float],
     second: Sequence[float],
@@ -200,7 +194,11 @@ def newcombe_paired(first: Sequence[bool], second: Sequence[bool]) -> Interval:
     only_first, neither = pairs.count((False, True)), pairs.count((False, False))
     rate_b = wilson_interval(both + only_second, len(pairs))
     rate_a = wilson_interval(both + only_first, len(pairs))
-    phi = _phi(both, only_second, only_first, neither)
+    margins = (both + only_second) * (only_first + neither) * (both + only_first) * (only_second + neither)
+    product: float = both * neither - only_second * only_first
+    if product > 0:  # Newcombe's correction for continuity
+        product = max(product - len(pairs) / 2, 0)
+    phi = product / math.sqrt(margins) if margins else 0.0
     below_b, above_b = rate_b.value - rate_b.low, rate_b.high - rate_b.value
     below_a, above_a = rate_a.value - rate_a.low, rate_a.high - rate_a.value
     value = rate_b.value - rate_a.value
@@ -239,7 +237,13 @@ def paired_p_value(
     if len(moved) == 0:
         return 1.0
     if np.all(moved == np.round(moved)) and np.abs(moved).sum() <= _LARGEST_EXACT:
-        return _exact_p_value(np.abs(moved).astype(np.int64), abs(int(moved.sum())))
+        reach = int(np.abs(moved).sum())
+        chances = np.zeros(2 * reach + 1)  # of each sum that can be reached
+        chances[reach] = 1.0
+        for size in np.abs(moved).astype(np.int64):
+            chances = (np.roll(chances, size) + np.roll(chances, -size)) / 2
+        tail = chances[np.abs(np.arange(-reach, reach + 1)) >= abs(moved.sum())].sum()
+        return min(1.0, max(float(tail), sys.float_info.min))
     seen = abs(moved.sum())
     at_least = 0
     for _ in range(_RESAMPLES // _CHUNK):
@@ -247,17 +251,6 @@ def paired_p_value(
         # Rounding must not make an arrangement that is as uneven look less so.
         at_least += int(np.sum(np.abs(signs @ moved) >= seen * (1 - 1e-9)))
     return (at_least + 1) / (_RESAMPLES + 1)
-
-
-def _exact_p_value(sizes: np.ndarray, seen: int) -> float:
-    """P(|sum of ±sizes| >= seen) with fair signs, by convolution over the sums that can be reached."""
-    reach = int(sizes.sum())
-    chances = np.zeros(2 * reach + 1)
-    chances[reach] = 1.0
-    for size in sizes:
-        chances = (np.roll(chances, size) + np.roll(chances, -size)) / 2
-    sums = np.abs(np.arange(-reach, reach + 1))
-    return min(1.0, max(float(chances[sums >= seen].sum()), sys.float_info.min))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -276,14 +269,3 @@ def holm(p_values: Sequence[float]) -> list[float]:
         highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[place]))
         adjusted[place] = highest
     return adjusted
-
-
-def _phi(both: int, only_second: int, only_first: int, neither: int) -> float:
-    """The correlation of the pairs, corrected for continuity as Newcombe's method 10 does."""
-    margins = (both + only_second) * (only_first + neither) * (both + only_first) * (only_second + neither)
-    if margins == 0:
-        return 0.0
-    product: float = both * neither - only_second * only_first
-    if product > 0:
-        product = max(product - (both + only_second + only_first + neither) / 2, 0)
-    return product / math.sqrt(margins)

@@ -194,12 +194,8 @@ def test_the_ways_of_a_gpu_give_the_same(
     alone = [row for row in rows if row.group == 0][:1]
     wanted = [numbers_of(model, rows, share=share) for rows in (rows, alone) for share in (True, False)]
     if way == "a mask":
-
-        def attend(q: Any, k: Any, v: Any, tree: TreePlan, scale: float) -> torch.Tensor:
-            return attend_with_mask(q, k, v, tree, scale)
-
         monkeypatch.setattr(TreePlan, "parts", property(lambda plan: plan))
-        monkeypatch.setattr("art_trainer.models.tree_attention.attend", attend)
+        monkeypatch.setattr("art_trainer.models.tree_attention.attend", attend_with_mask)
     else:
         stand_in(monkeypatch)
     found = [numbers_of(model, rows, share=share) for rows in (rows, alone) for share in (True, False)]

@@ -54,20 +54,12 @@ def test_the_same_difference_everywhere_is_as_uncertain_as_there_are_few_tasks()
     assert 0.5 < most.low < most.high == 1
 
 
-def test_the_bootstrap_agrees_with_the_normal_interval_where_both_hold():
-    values = np.random.default_rng(1).normal(3.0, 2.0, size=400)
-    interval = mean_interval(values, np.random.default_rng(0))
-    half = 1.96 * values.std() / math.sqrt(400)
-    assert interval.value == pytest.approx(values.mean())
-    assert interval.low == pytest.approx(values.mean() - half, abs=0.02)
-    assert interval.high == pytest.approx(values.mean() + half, abs=0.02)
-
-
 def test_episodes_of_one_task_count_as_one_draw():
     values = [0.0] * 50 + [1.0] * 50
     alone = mean_interval(values, np.random.default_rng(0))
     tasks = mean_interval(values, np.random.default_rng(0), clusters=[k // 10 for k in range(100)])
     assert alone.value == tasks.value == 0.5
+    assert (alone.low, alone.high) == pytest.approx((0.402, 0.598), abs=0.01)  # the normal interval's
     assert tasks.high - tasks.low > 2.5 * (alone.high - alone.low)
 
 
@@ -122,14 +114,15 @@ def test_the_interval_of_few_clusters_is_students():
     assert np.mean(missed) == pytest.approx(0.05, abs=0.03)
 
 
-@pytest.mark.parametrize(("won", "lost"), [(0, 0), (5, 0), (9, 2), (3, 3), (1, 12), (1016, 4)])
+@pytest.mark.parametrize(("won", "lost"), [(0, 0), (5, 0), (9, 2), (3, 3), (1, 12), (1016, 4), (1100, 0)])
 def test_the_exact_p_value_is_mcnemars(won, lost):
     first = [0.0] * won + [1.0] * lost + [1.0, 0.0]
     second = [1.0] * won + [0.0] * lost + [1.0, 0.0]
     count = won + lost
     tail = sum(math.comb(count, k) for k in range(min(won, lost) + 1)) / 2**count
     p = paired_p_value(first, second, np.random.default_rng(0))
-    assert p == pytest.approx(min(1.0, 2 * tail), rel=1e-9)
+    assert p == pytest.approx(min(1.0, 2 * tail), rel=1e-9, abs=1e-300)
+    assert p > 0
 
 
 def test_the_exact_p_value_swaps_whole_tasks():
@@ -139,10 +132,6 @@ def test_the_exact_p_value_swaps_whole_tasks():
     swaps = [sum(s * d for s, d in zip(signs, sums, strict=True)) for signs in product((1, -1), repeat=3)]
     expected = sum(abs(swap) >= 4 for swap in swaps) / len(swaps)
     assert paired_p_value(first, second, np.random.default_rng(0), clusters=tasks) == pytest.approx(expected)
-
-
-def test_a_p_value_below_the_smallest_number_is_not_zero():
-    assert 0 < paired_p_value([0] * 1100, [1] * 1100, np.random.default_rng(0)) < 1e-300
 
 
 def test_drawn_swaps_come_near_the_exact_p_value():
