@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -244,12 +244,6 @@ def read_run(run: Path) -> RunRecords:
     return records
 
 
-def _unknown(line: Mapping[str, Any], alone: bool) -> set[str]:
-    """Numbers of a line that were not measured: 0 in a step that trained no token, 1 in groups of one."""
-    nothing = {"entropy", "kl", "sampling_kl"} if line.get("trained_tokens") == 0 else set[str]()
-    return nothing | ({"frac_reward_zero_std"} if alone else set())
-
-
 def _read_metrics(file: Path, records: RunRecords, *, alone: bool) -> None:
     if not file.exists():
         return
@@ -264,7 +258,9 @@ def _read_metrics(file: Path, records: RunRecords, *, alone: bool) -> None:
             number = line.get("step")
             step = int(number) if isinstance(number, int | float) and 0 <= number < math.inf else place
             sums = records.metrics.at(step)
-            unknown = _unknown(line, alone)
+            # What was not measured is 0 in a step that trained no token, and 1 in groups of one.
+            unknown = {"entropy", "kl", "sampling_kl"} if line.get("trained_tokens") == 0 else set[str]()
+            unknown |= {"frac_reward_zero_std"} if alone else set()
             for name, value in line.items():
                 if isinstance(value, int | float) and name not in unknown:
                     sums.add(name, value)

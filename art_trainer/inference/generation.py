@@ -31,6 +31,7 @@ from art_trainer.inference.sampling import SamplingParams, penalize_repetition, 
 from art_trainer.models.cache_name import CACHE_NAME
 from art_trainer.models.loading import full_precision
 from art_trainer.models.logprobs import rounding_tolerance
+from art_trainer.models.lora import base_model
 from art_trainer.models.tree_attention import can_prune, pruned
 
 _log = logging.getLogger(__name__)
@@ -127,14 +128,10 @@ class SamplingModel:
     def __init__(self, model: torch.nn.Module, params: SamplingParams) -> None:
         self.model = model
         self.params = params
-        base: object = getattr(model, "get_base_model", lambda: model)()
-        assert isinstance(base, PreTrainedModel)
-        self.base = base
-        self.config = base.config
-        accepted = inspect.signature(base.forward).parameters
-        self.accepts_positions = "position_ids" in accepted
-        self._takes_keep = "logits_to_keep" in accepted
-        self._decoder = base.get_decoder()  # type: ignore[no-untyped-call]
+        self.base: PreTrainedModel = base_model(model)
+        self.config = self.base.config
+        self._takes_keep = "logits_to_keep" in inspect.signature(self.base.forward).parameters
+        self._decoder = self.base.get_decoder()  # type: ignore[no-untyped-call]
         self._prunes = self._takes_keep and can_prune(self._decoder) and self._pruning_agrees()
 
     @property
@@ -235,9 +232,6 @@ def sampling_mode(model: torch.nn.Module) -> Iterator[None]:
         model.train(training)
 
 
-_PROBE_LENGTH = 9
-
-
 @dataclass(eq=False, slots=True)
 class _Bucket:
     """Sequences whose contexts are equally long, and the model's own cache of them."""
@@ -248,10 +242,7 @@ class _Bucket:
 
 
 class RecomputeDecoder:
-    """Reads the whole context again each turn: exact for every model, but slower.
-
-    Within a turn the model's own cache is used, if a probe of a few tokens agrees with the model's forward.
-    """
+    """Reads the whole context again each turn; within one it uses the model's own cache, if that is right."""
 
     def __init__(self, model: torch.nn.Module, params: SamplingParams, *, max_rows: int) -> None:
         self._model = SamplingModel(model, params)
@@ -264,9 +255,14 @@ class RecomputeDecoder:
         by_length: defaultdict[int, list[TokenSequence]] = defaultdict(list)
         for sequence in sequences:
             by_length[len(sequence.tokens)].append(sequence)
-        for group in by_length.values():
-            for first in range(0, len(group), self._max_rows):
-                self._open(group[first : first + self._max_rows])
+        for alike in by_length.values():
+            for first in range(0, len(alike), self._max_rows):
+                some = alike[first : first + self._max_rows]
+                tokens = torch.tensor([s.tokens for s in some], device=self._model.device)
+                logits, output = self._model(input_ids=tokens, use_cache=self._caches)
+                kept = getattr(output, CACHE_NAME, None) if self._caches else None
+                self._buckets |= dict.fromkeys(some, _Bucket(some, kept))
+                self._model.sample_into(some, logits)
 
     def step(self, sequences: Sequence[TokenSequence]) -> None:
         """Extend all by one token, bucket by bucket; a finished member is computed along until all finish.
@@ -290,18 +286,10 @@ class RecomputeDecoder:
         """Forget the sequence's bucket."""
         self._buckets.pop(sequence, None)
 
-    def _open(self, sequences: list[TokenSequence]) -> None:
-        tokens = torch.tensor([s.tokens for s in sequences], device=self._model.device)
-        logits, output = self._model(input_ids=tokens, use_cache=self._caches)
-        bucket = _Bucket(sequences, getattr(output, CACHE_NAME, None) if self._caches else None)
-        for sequence in sequences:
-            self._buckets[sequence] = bucket
-        self._model.sample_into(sequences, logits)
-
     def _cache_agrees(self) -> bool:
         """Whether tokens read one by one with the model's own cache lead to the logits of its forward."""
         model = self._model
-        tokens = torch.arange(2 * _PROBE_LENGTH, device=model.device).reshape(2, _PROBE_LENGTH)
+        tokens = torch.arange(18, device=model.device).reshape(2, 9)
         tokens %= model.config.get_text_config(decoder=True).vocab_size
         with sampling_mode(model.model), full_precision():
             wanted, _ = model(input_ids=tokens, use_cache=False)
@@ -320,8 +308,4 @@ class RecomputeDecoder:
 @cache
 def _warn_of_cache(name: str) -> None:
     """Warn once for a class of models: every change of sampling parameters makes a decoder."""
-    _log.warning(
-        "%s: each token is sampled by reading its whole context again, which is slow. With its own cache the "
-        "model gives other logits than in a plain forward pass.",
-        name,
-    )
+    _log.warning("%s gives other logits with its cache: each token reads its context again, slowly", name)

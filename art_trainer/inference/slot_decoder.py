@@ -37,6 +37,7 @@ from art_trainer.inference.sampling import SamplingParams
 from art_trainer.models.cache_name import CACHE_NAME
 from art_trainer.models.loading import full_precision
 from art_trainer.models.logprobs import rounding_tolerance
+from art_trainer.models.lora import base_model
 
 # Idle rows between running ones are computed for nothing, but moving rows costs several steps: rows are moved
 # when the rows computed exceed the running ones by this factor.
@@ -75,15 +76,8 @@ class SlotDecoder:
     @staticmethod
     def serves(model: torch.nn.Module) -> bool:
         """Whether the model's attention and cache can take rows of unequal length."""
-        wrapped = SamplingModel(model, SamplingParams())
-        # Other attention kernels (flash, flex) do not take a mask of four dimensions, and attention that is
-        # not looked up by name may have masks of its own, such as GPT-Neo's windows and Falcon's ALiBi.
-        plain_attention = wrapped.config._attn_implementation in ("sdpa", "eager")
-        plain_attention = plain_attention and wrapped.base._supports_attention_backend
-        layers = SlotCache.layer_count_for(wrapped.config)
-        if not (plain_attention and wrapped.accepts_positions and layers is not None):
-            return False
-        return SlotCache.window_for(wrapped.config) is None or _windows_agree(wrapped)
+        base = base_model(model)
+        return can_serve(base) and (SlotCache.window_for(base.config) is None or _windows_agree(model))
 
     def start(self, sequences: Sequence[TokenSequence]) -> None:
         """Read what is new, in batches of similar length; sample one token each.
@@ -353,6 +347,15 @@ class SlotDecoder:
             sequence.row = row
 
 
+def can_serve(base: Any) -> bool:
+    """Whether :meth:`SlotDecoder.serves` accepts a model if its masks for sliding windows are right too."""
+    # Other attention kernels (flash, flex) do not take a mask of four dimensions, and attention that is
+    # not looked up by name may have masks of its own, such as GPT-Neo's windows and Falcon's ALiBi.
+    named = base.config._attn_implementation in ("sdpa", "eager") and base._supports_attention_backend
+    positions = "position_ids" in inspect.signature(base.forward).parameters
+    return named and positions and SlotCache.layer_count_for(base.config) is not None
+
+
 def _step_numbers(
     sequences: Sequence[TokenSequence], owners: Sequence[TokenSequence | None]
 ) -> NDArray[np.int32]:
@@ -394,18 +397,19 @@ def _mask_types(base: PreTrainedModel) -> frozenset[str]:
 _PROBE_WINDOW, _PROBE_LENGTH = 3, 9
 
 
-def _windows_agree(model: SamplingModel) -> bool:
+def _windows_agree(model: torch.nn.Module) -> bool:
     """Whether the masks for sliding windows lead to the logits of the model's own forward.
 
     Found out with a window of a few tokens, so that it takes few tokens to leave it.
     """
-    text: Any = model.config.get_text_config(decoder=True)
+    text: Any = base_model(model).config.get_text_config(decoder=True)
     window, text.sliding_window = text.sliding_window, _PROBE_WINDOW
     try:
-        decoder = SlotDecoder(model.model, SamplingParams(temperature=0.0), read_tokens=_PROBE_LENGTH)
+        decoder = SlotDecoder(model, SamplingParams(temperature=0.0), read_tokens=_PROBE_LENGTH)
+        plain = decoder._model
         sequence = TokenSequence([token % text.vocab_size for token in range(_PROBE_LENGTH)])
-        with sampling_mode(model.model), full_precision():
-            wanted, _ = model(input_ids=torch.tensor([sequence.tokens], device=model.device), use_cache=False)
+        with sampling_mode(model), full_precision():
+            wanted, _ = plain(input_ids=torch.tensor([sequence.tokens], device=plain.device), use_cache=False)
             sequence.tokens, last = sequence.tokens[:-1], sequence.tokens[-1]
             decoder._claim_row(sequence)
             decoder._read([sequence], [0], shared=False)

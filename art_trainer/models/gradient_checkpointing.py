@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from art_trainer.errors import UnsupportedModelError
 from art_trainer.models.cache_name import CACHE_NAME
+from art_trainer.models.lora import base_model
 from art_trainer.models.tree_attention import tree_attention
 
 
@@ -39,9 +40,7 @@ def enable_gradient_checkpointing(model: nn.Module) -> int:
     Raises:
         UnsupportedModelError: If the decoder has no list of attention layers.
     """
-    base: Any = model
-    if hasattr(base, "get_base_model"):
-        base = base.get_base_model()
+    base = base_model(model)
     layers = getattr(base.get_decoder(), "layers", ())
     if not layers or any(not hasattr(layer, "self_attn") for layer in layers):
         raise UnsupportedModelError(

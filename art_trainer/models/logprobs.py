@@ -25,6 +25,7 @@ from transformers.cache_utils import DynamicLayer
 
 from art_trainer.errors import UnsupportedModelError
 from art_trainer.models.loading import full_precision
+from art_trainer.models.lora import base_model
 from art_trainer.models.memory import WorkSizes
 from art_trainer.models.packing import Batch, TokenRow, pack
 from art_trainer.models.rotary import check_context
@@ -121,9 +122,7 @@ class Scorer:
                     "adapter inside the layers, such as LoRA"
                 )
         self._model: Any = model
-        base: Any = self._model
-        if hasattr(base, "get_base_model"):
-            base = base.get_base_model()
+        base = base_model(model)
         self._decoder: Any = base.get_decoder()
         self._head: Any = base.get_output_embeddings()
         self._has_decoder = self._decoder is not base

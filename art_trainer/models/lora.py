@@ -49,6 +49,11 @@ class LoraLinear(lora.Linear):
         return result
 
 
+def base_model(model: nn.Module) -> Any:
+    """Return the model below an adapter, or the model itself."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
+
+
 def use_fast_layers(model: nn.Module) -> None:
     """Make a model's LoRA layers ones of this module; layers of other kinds stay."""
     for module in model.modules():

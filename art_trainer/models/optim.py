@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -126,20 +127,12 @@ def _batches(optimizer: torch.optim.Optimizer) -> Iterator[tuple[list[nn.Paramet
 
     An adapter has hundreds of small matrices: on a GPU a call for each would take longer than the step.
     """
-    weights: list[nn.Parameter] = []
-    masters: list[nn.Parameter] = []
-    size = 0
-    for weight, master in master_weights(optimizer).items():
-        if weight is master:
-            continue
-        if weights and size + weight.numel() > _BATCH:
-            yield weights, masters
-            weights, masters, size = [], [], 0
-        weights.append(weight)
-        masters.append(master)
-        size += weight.numel()
-    if weights:
-        yield weights, masters
+    pairs = [pair for pair in master_weights(optimizer).items() if pair[0] is not pair[1]]
+    while pairs:
+        sizes = itertools.accumulate(weight.numel() for weight, _ in pairs)
+        count = max(1, sum(size <= _BATCH for size in sizes))
+        yield [weight for weight, _ in pairs[:count]], [master for _, master in pairs[:count]]
+        pairs = pairs[count:]
 
 
 def _local(weight: Tensor) -> Tensor:

@@ -89,10 +89,7 @@ def attempt_of(episode: Episode, id_: str) -> Attempt:
 
 
 def with_scores(group: Group, scores: Mapping[str, Sequence[Score]], mix: RewardMix) -> Group:
-    """Return the group with the weighted sum as its reward.
-
-    An attempt without turns took none that a score could pay: its reward stays 0, beside its judgements.
-    """
+    """Return the group with the weighted sum as its reward, which is 0 for an attempt without turns."""
     members = []
     for index, episode in enumerate(group.episodes):
         given = {name: scores[name][index] for name in mix.judges}

@@ -112,10 +112,8 @@ def _lost(before: list[str], now: list[str]) -> float:
 
 def episode_texts(episode: Episode) -> list[str]:
     """Return all texts of an episode."""
-    texts = [episode.observation]
-    for turn in episode.turns:
-        texts += [turn.reply, turn.observation]
-    return texts
+    said = [text for turn in episode.turns for text in (turn.reply, turn.observation)]
+    return [episode.observation, *said]
 
 
 def game_texts(make_game: MakeGame, *, seed: int, games: int = 8) -> list[str]:

@@ -7,7 +7,6 @@ shows what a token leaves behind in the cache and what the backward pass keeps o
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,13 +16,14 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedConfig
 
 from art_trainer.config import GRPOConfig
-from art_trainer.inference.kv_cache import SlotCache
 from art_trainer.inference.policy import Conversation
 from art_trainer.inference.scripted_policy import ScriptedPolicy
+from art_trainer.inference.slot_decoder import can_serve
 from art_trainer.models.cache_name import CACHE_NAME
 from art_trainer.models.chat_template import ChatFormat
 from art_trainer.models.fused_layers import has_fused_norms, use_fused_layers
 from art_trainer.models.loading import DTYPES, ModelOptions, add_lora_adapter
+from art_trainer.models.lora import base_model
 from art_trainer.models.memory import WorkSizes
 from art_trainer.models.optim import needs_master, optimizer_bytes, trained_parameters
 from art_trainer.rollout.envs import MakeEnv, baseline_names
@@ -205,7 +205,7 @@ def plan_training(
     limit = getattr(text, "max_position_embeddings", None)
     context = shape.context(config.max_completion_length, limit)
     episodes = config.groups_per_step * config.num_generations
-    keeps_cache = _keeps_cache(base)
+    keeps_cache = can_serve(base)
     rows = min(max(min(episodes, config.max_concurrent or episodes), config.eval_episodes), max_batch)
     tokens = max(config.tokens_per_microbatch, context)
     sizes = WorkSizes.of(options.torch_device)
@@ -249,16 +249,6 @@ def plan_training(
         shares_prefixes=config.share_prefixes and keeps_cache and dtype.is_floating_point,
         rows=rows,
         tokens=tokens,
-    )
-
-
-def _keeps_cache(base: Any) -> bool:
-    """Whether :class:`~art_trainer.inference.slot_decoder.SlotDecoder` will serve the model."""
-    return (
-        base.config._attn_implementation in ("sdpa", "eager")
-        and base._supports_attention_backend
-        and "position_ids" in inspect.signature(base.forward).parameters
-        and SlotCache.layer_count_for(base.config) is not None
     )
 
 
@@ -329,11 +319,6 @@ def _from_config(config: PreTrainedConfig, dtype: torch.dtype) -> nn.Module:
     with torch.device("meta"):
         model: nn.Module = make.from_config(config, dtype=dtype)
     return model
-
-
-def base_model(model: nn.Module) -> Any:
-    """Return the model below an adapter, or the model itself."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
 
 
 def text_config(model: nn.Module) -> Any:

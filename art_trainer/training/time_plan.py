@@ -26,12 +26,12 @@ from art_trainer.inference.generation import TokenSequence, sampling_mode
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.inference.slot_decoder import SlotDecoder
 from art_trainer.models.loading import ModelOptions, apply_model_options
+from art_trainer.models.lora import base_model
 from art_trainer.models.memory import WorkSizes
 from art_trainer.training.learner import Learner
 from art_trainer.training.memory_plan import (
     EpisodeShape,
     TrainingPlan,
-    base_model,
     cache_bytes_per_token,
     text_config,
 )

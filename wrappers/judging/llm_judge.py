@@ -235,7 +235,8 @@ class LLMJudge(CloseOnExit):
             try:
                 return answer.text, read_answer(answer.text, prompt.labels, criteria)
             except AnswerFormatError as error:
-                problem = f"{error}{_CUT if answer.cut else ''}"
+                cut = "; it was cut off at the most tokens allowed, so be brief" if answer.cut else ""
+                problem = f"{error}{cut}"
             if repairs == self._max_repairs:
                 raise JudgeFailedError(
                     "malformed",
@@ -245,9 +246,6 @@ class LLMJudge(CloseOnExit):
             repairs += 1
             self._counters.add(repairs=1)
             messages = repair_messages(prompt, answer.text[:_QUOTED_CHARACTERS], problem)
-
-
-_CUT = "; it was cut off at the most tokens allowed, so be brief"
 
 
 def _reread(found: CachedAnswer, prompt: Prompt, criteria: Sequence[str]) -> dict[str, Score]:

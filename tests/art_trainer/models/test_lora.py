@@ -48,7 +48,5 @@ def test_logits_and_gradients_are_those_of_peft(changes, fast, monkeypatch):
 @pytest.mark.parametrize(("family", "refused"), [("mamba", "out_proj"), ("phimoe", "router")])
 def test_an_adapter_leaves_out_the_layers_that_peft_cannot_adapt(family, refused):
     model = add_lora_adapter(tiny_model(family), 2)
-    adapted = {name.split(".")[-4] for name, _ in model.named_parameters() if "lora_A" in name}
-    assert adapted & {"x_proj", "q_proj"}
-    assert refused not in adapted
+    assert not any(refused in name and "lora_A" in name for name, _ in model.named_parameters())
     assert numbers(model).isfinite().all()
