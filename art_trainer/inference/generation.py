@@ -131,7 +131,7 @@ class SamplingModel:
         self.base: PreTrainedModel = base_model(model)
         self.config = self.base.config
         self._takes_keep = "logits_to_keep" in inspect.signature(self.base.forward).parameters
-        self._decoder = self.base.get_decoder()  # type: ignore[no-untyped-call]
+        self._decoder = self.base.get_decoder()
         self._prunes = self._takes_keep and can_prune(self._decoder) and self._pruning_agrees()
 
     @property

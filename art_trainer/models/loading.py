@@ -113,7 +113,7 @@ def add_lora_adapter(model: nn.Module, rank: int) -> nn.Module:
     adapter = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")
     left_out = {name for name, layer in model.named_modules() if type(layer).__name__.endswith("Router")}
     left_out |= {"out_proj"} if config.model_type in _WITHOUT_OUT_PROJ else set()
-    adapter.exclude_modules = left_out or None
+    adapter.exclude_modules = sorted(left_out) or None
     return add_adapter(model, adapter)
 
 
