@@ -12,7 +12,7 @@ from peft.tuners import lora
 from art_trainer.models.loading import add_adapter, add_lora_adapter
 from art_trainer.models.lora import LoraLinear
 from tests.art_trainer.tiny_models import tiny_model
-from tests.art_trainer.updates import logits_and_gradients
+from tests.art_trainer.updates import logits_and_gradients, weights_of
 
 PLAIN = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}
 
