@@ -23,7 +23,7 @@ def load(code: str, name: str) -> types.ModuleType:
     module.__file__ = file
     sys.modules[name] = module
     linecache.cache[file] = (len(code), None, code.splitlines(True), file)
-    exec(compile(code, file, "exec"), module.__dict__)
+    exec(compile(code, file, "exec", dont_inherit=True), module.__dict__)
     return module
 
 
