@@ -191,6 +191,8 @@ def read_apps(row: Mapping[str, Any]) -> Problem:
         return _problem(name, row["question"], cases, level, "APPS", solution)
     function, start = tests["fn_name"], row.get("starter_code") or ""
     cases = _function_cases(inputs, outputs)
+    if "class Solution" in start:  # of LeetCode, whose judge has these names imported
+        start, solution = (text and f"from typing import *\n\n{text}" for text in (start, solution))
     return Problem(
         id=name,
         prompt=row["question"],
