@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from numbers import Integral
 from typing import Any, ClassVar
 
@@ -19,6 +19,7 @@ from art_gym.spaces import MAX_LENGTH
 from art_gym.tasks import Task, TaskSet
 from art_gym.tools import Tool, usage_lines
 
+_PLAIN = (bool, int, float, str)
 WARN_AT = 2
 """Observations show the remaining turns from so many turns before the limit."""
 
@@ -30,6 +31,8 @@ class Snapshot:
     env: str
     """The class that it was taken from."""
     state: bytes
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """The plain values among what that environment was made with."""
 
 
 class SnapshotMixin:
@@ -49,21 +52,45 @@ class SnapshotMixin:
         """Take the state at this moment; :meth:`restore` goes back to it, here or in another instance."""
         kept = self._fixed.union(self.shared)
         state = {key: value for key, value in self.__dict__.items() if key not in kept}
-        return Snapshot(_qualified_name(type(self)), pickle.dumps(state, pickle.HIGHEST_PROTOCOL))
+        taken = pickle.dumps(state, pickle.HIGHEST_PROTOCOL)
+        return Snapshot(_qualified_name(type(self)), taken, self._settings())
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to a snapshot, which stays usable.
 
         Raises:
-            ValueError: If the snapshot was taken from another class.
+            ValueError: If the snapshot was taken from another class, or from an environment that was made with
+                other arguments; another ``render_mode`` is none.
         """
         name = _qualified_name(type(self))
         if snapshot.env != name:
             raise ValueError(f"this snapshot is of {snapshot.env}, not of {name}")
+        there, here = snapshot.settings, self._settings()
+        for key in sorted(there.keys() | here.keys()):
+            if there.get(key) != here.get(key):
+                values = f"{key}={there.get(key)!r:.80}, this one with {here.get(key)!r:.80}"
+                raise ValueError(f"this snapshot is of an environment made with {values}")
+        state = pickle.loads(snapshot.state)
+        self._check_state(state)
         kept = self._fixed.union(self.shared)
         fixed = {key: value for key, value in self.__dict__.items() if key in kept}
         self.__dict__.clear()
-        self.__dict__.update(fixed | pickle.loads(snapshot.state))
+        self.__dict__.update(fixed | state)
+
+    def _settings(self) -> dict[str, Any]:
+        """What :meth:`restore` compares: plain values, those in a dataclass too; the rest may be large."""
+        found: dict[str, Any] = {}
+        for key in self._fixed.union(self.shared) - {"render_mode", "_spec"}:
+            value = self.__dict__.get(key)
+            if isinstance(value, _PLAIN):
+                found[key] = value
+            elif is_dataclass(value) and not isinstance(value, type):
+                parts = {one.name: getattr(value, one.name) for one in fields(value)}
+                found |= {name: part for name, part in parts.items() if isinstance(part, _PLAIN)}
+        return found
+
+    def _check_state(self, state: Mapping[str, Any]) -> None:
+        """Raise ``ValueError`` for a state that cannot be this environment's."""
 
 
 class TurnLimitSpec:
@@ -130,6 +157,13 @@ class TaskEnv(SnapshotMixin):
             return self.tasks.get(options["task"])
         split = options.get("split")
         return self.tasks.split(self.split if split is None else split).sample(self.np_random)
+
+    def _check_state(self, state: Mapping[str, Any]) -> None:
+        task = state["task"]
+        own = self.tasks._by_id.get(task.id)
+        if own is None or (own.prompt, own.split) != (task.prompt, task.split):
+            which = f"`{task.id}` ({task.prompt!r:.60}), which is none of this environment's tasks"
+            raise ValueError(f"this snapshot is of {which}: make both with the same arguments")
 
     def _penalty(self) -> dict[str, float]:
         """The score term of an invalid reply."""

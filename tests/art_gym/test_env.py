@@ -185,6 +185,13 @@ def step(env: TextEnv, reply: Any) -> None:
         (lambda: CounterEnv().reset(options={"tsak": "t1"}), ValueError, "did you mean `task`"),
         (lambda: CounterEnv().reset(options={"split": ["test"]}), ValueError, r"`split` .* not \['test'\]"),
         (lambda: DiceEnv().restore(CounterEnv().snapshot()), ValueError, r"CounterEnv, not of .*DiceEnv"),
+        *(
+            (lambda there=there: DiceEnv().restore(DiceEnv(**there).snapshot()), ValueError, words)
+            for there, words in (
+                ({"max_turns": 3}, "made with max_turns=3, this one with 10"),
+                ({"tasks": [Task("t1", "Other.")]}, "none of this environment's tasks"),
+            )
+        ),
         (lambda: step(CounterEnv(), 3), TypeError, "str, not int"),
         (NoToolsEnv, TypeError, "no tool"),
         *(
