@@ -158,6 +158,22 @@ class TaskEnv(SnapshotMixin):
         split = options.get("split")
         return self.tasks.split(self.split if split is None else split).sample(self.np_random)
 
+    begin: Callable[[Task], Any]
+
+    def _begin(self, *names: str) -> Any:
+        """What ``begin`` returns.
+
+        Raises:
+            TypeError: If it sets an attribute that every environment has, such as ``task``.
+        """
+        own = {name: getattr(self, name) for name in self._fixed.union(("task", "tools", *names))}
+        result = self.begin(self.task)
+        for name, value in own.items():
+            if getattr(self, name) is not value:
+                whose = f"{type(self).__name__}.begin sets self.{name}"
+                raise TypeError(f"{whose}, which every environment has: choose another name")
+        return result
+
     def _check_state(self, state: Mapping[str, Any]) -> None:
         task = state["task"]
         own = self.tasks._by_id.get(task.id)
@@ -170,14 +186,25 @@ class TaskEnv(SnapshotMixin):
         return {"invalid_action": -self.invalid_action_penalty} if self.invalid_action_penalty else {}
 
 
-def check_names(tools: Iterable[str], base: type[TaskEnv], *attributes: str) -> None:
-    """Raise ``ToolDeclarationError`` for a tool with the name of something that every environment has."""
+def check_names(cls: type[TaskEnv], tools: Iterable[str], base: type[TaskEnv], *attributes: str) -> None:
+    """Refuse names of what every environment has.
+
+    Raises:
+        ToolDeclarationError: For a tool of such a name.
+        TypeError: For a class attribute that ``__init__`` would hide.
+    """
     # Attributes that libraries set in `reset`, such as PettingZoo's `rewards`, are only annotated.
     annotated = {name for one in base.__mro__ for name in vars(one).get("__annotations__", ())}
     taken = annotated.union(dir(base), base._fixed, ("task", *attributes)).intersection(tools)
     if taken:
         raise ToolDeclarationError(
             f"tool `{min(taken)}` has the name of something that every environment has: rename the method"
+        )
+    hidden = base._fixed.union(("task", "tools", *attributes)).intersection(vars(cls)) - {"metadata"}
+    if hidden:
+        raise TypeError(
+            f"{cls.__name__}.{min(hidden)} has no effect as a class attribute: every environment sets its own. An "
+            "argument is passed on, as in `super().__init__(tasks, max_turns=4)`"
         )
 
 

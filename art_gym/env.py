@@ -76,8 +76,9 @@ class TextEnv(TurnLimitSpec, TaskEnv, gym.Env[str, str]):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls.tools = collect_tools(cls)
-        check_names(cls.tools, TextEnv, "turn")
+        tools = collect_tools(cls)
+        check_names(cls, tools, TextEnv, "turn", "system")
+        cls.tools = tools
         cls.baselines = {"random": random_calls, **cls.baselines}
         cls.system = system_text(cls.instructions, cls.tools)
 
@@ -152,7 +153,7 @@ class TextEnv(TurnLimitSpec, TaskEnv, gym.Env[str, str]):
         self.turn = 0
         self._running = True
         self._invalid_actions = 0
-        text = self._returned("begin", self.begin(self.task), str)
+        text = self._returned("begin", self._begin("turn", "system"), str)
         observation = self._fit(f"{self.system}\n\n{text}")
         info: dict[str, Any] = {
             "task_id": self.task.id,

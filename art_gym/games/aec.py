@@ -114,11 +114,10 @@ class TextAECEnv(TaskEnv, pettingzoo.AECEnv):  # type: ignore[misc]  # PettingZo
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.metadata = {"name": cls.__name__, **cls.metadata}
-        cls.tools = seat_tools(cls, cls.seats)
-        check_names({name for tools in cls.tools.values() for name in tools}, TextAECEnv, "turns")
-        cls.systems = {
-            name: system_text(cls.instructions.get(name, ""), tools) for name, tools in cls.tools.items()
-        }
+        tools = seat_tools(cls, cls.seats)
+        check_names(cls, {name for own in tools.values() for name in own}, TextAECEnv, "turns", "systems")
+        cls.tools = tools
+        cls.systems = {name: system_text(cls.instructions.get(name, ""), own) for name, own in tools.items()}
 
     def __init__(
         self,
@@ -222,7 +221,7 @@ class TextAECEnv(TaskEnv, pettingzoo.AECEnv):  # type: ignore[misc]  # PettingZo
         self._terms: dict[str, dict[str, float]] = {name: {} for name in self.seats}
         self._invalid = dict.fromkeys(self.seats, 0)
         self._in_a_row = dict.fromkeys(self.seats, 0)
-        self.agent_selection = self.begin(self.task) or self.seats[0]
+        self.agent_selection = self._begin("turns", "rewards", "agents") or self.seats[0]
         self.infos = {
             name: {
                 "task_id": self.task.id,
