@@ -22,7 +22,7 @@ _LONGEST = 4_000  # characters of an observation that are read
 _WIDEST = 1_000  # numbers in a range that a description gives
 
 _WORD = r"[^\W_]+"
-_NUMBERS = re.compile(r"(?<![\w.])(-?\d+) (?:to|and) (-?\d+)(?!\w|\.\d)")
+_NUMBERS = re.compile(r"(?<![\w.])(-?\d+(?:\.\d+)?) (?:to|and) (-?\d+(?:\.\d+)?)(?!\w|\.\d)")
 _CHOICES = re.compile(rf"({_WORD}(?:, {_WORD})*),? or ({_WORD})")
 _ORDERS = (ascii_lowercase, ascii_uppercase, day_name, day_abbr, month_name[1:], month_abbr[1:])
 _RANGES = tuple(
@@ -83,7 +83,9 @@ def _single(kind: Any, description: str, shown: Sequence[str], rng: np.random.Ge
         seen = list(map(int, _seen(r"-?\d{1,9}", shown, rng)))
         return int(_draw(described_numbers(description), [seen, seen, range(1, 10)], rng))
     if kind is float:
-        return round(float(rng.random()), 3)
+        found = _NUMBERS.search(description)
+        low, high = map(float, found.groups()) if found else (0.0, 1.0)
+        return round(low + (high - low) * float(rng.random()), 3)
     if kind is date:
         return date(2023, 1, 1) + timedelta(days=int(rng.integers(730)))
     if kind is Code:
@@ -94,7 +96,7 @@ def _single(kind: Any, description: str, shown: Sequence[str], rng: np.random.Ge
 
 def described_numbers(description: str) -> Sequence[int]:
     """The whole numbers that a description allows: of ``"From 1 to 20."`` those from 1 to 20."""
-    if (found := _NUMBERS.search(description)) is None:
+    if (found := _NUMBERS.search(description)) is None or "." in found[0]:
         return ()
     low, high = int(found[1]), int(found[2])
     return range(low, high + 1) if 0 <= high - low < _WIDEST else ()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from art_gym.errors import ToolDeclarationError
-from art_gym.parameters import Code
+from art_gym.parameters import Code, Parameter
 from art_gym.parsing.parser import Call, parse
 from art_gym.random_calls import described_words, random_calls
 from art_gym.tools import Tool, collect_tools, tool
@@ -249,6 +249,12 @@ def test_declared_examples_are_in_the_schema_the_usage_and_the_random_calls() ->
     calls = [parse(act("Somewhere."), {"look": look}) for _ in range(20)]
     assert all(isinstance(call, Call) for call in calls)
     assert {call.arguments["city"] for call in calls if isinstance(call, Call)} == {"Paris", "Lima"}
+
+
+def test_random_numbers_are_of_the_described_range() -> None:
+    shift = Tool("shift", "Shift.", (Parameter("by", float, "Metres, from -2.5 to -1."),))
+    act = random_calls(SimpleNamespace(tools={"shift": shift}, system=""), np.random.default_rng(0))
+    assert all(-2.5 <= float(act("")[len("shift(") : -1]) <= -1 for _ in range(20))
 
 
 @pytest.mark.parametrize(
