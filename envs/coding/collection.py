@@ -52,7 +52,7 @@ def open_collection(
         return _builtin(levels or _PROGRAMS, operators, described)
     if isinstance(problems, str | PathLike):
         path = fspath(problems)
-        return _from_file(path, os.stat(path).st_mtime_ns, levels)
+        return _from_file(path, os.stat(path).st_mtime_ns if os.path.isfile(path) else 0, levels)
     return _collect(problems, levels)
 
 

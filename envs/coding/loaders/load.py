@@ -92,8 +92,8 @@ def load_problems(path: str | PathLike[str], format: str | None = None) -> Loade
     path = Path(path)
     if format is not None:
         require_choice("format", format, FORMATS)
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder: give the file of problems")
+    if not path.exists() or path.is_dir():
+        raise ValueError(f"{path} is {'a folder' if path.is_dir() else 'no file'}: give the file of problems")
     rows = list(_rows(path))
     name = format or _format_of(rows, path)
     items = _read_all(rows, FORMATS[name].read)

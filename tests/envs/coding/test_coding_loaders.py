@@ -158,8 +158,9 @@ def test_files_that_hold_no_problems_say_so(tmp_path: Path) -> None:
             load_problems(tmp_path / name)
     with pytest.raises(ValueError, match="did you mean `humaneval`"):
         load_problems(file, "human-eval")
-    with pytest.raises(ValueError, match="is a folder: give the file"):
-        load_problems(tmp_path)
+    for path, what in ((tmp_path, "a folder"), (tmp_path / "nope", "no file")):
+        with pytest.raises(ValueError, match=f"is {what}: give the file"):
+            load_problems(path)
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task["name"])
@@ -245,4 +246,4 @@ def test_the_command_reports_and_writes_the_sound_ones(tmp_path: Path, sandbox: 
     assert "sound" not in nowhere.output
     missing = CliRunner().invoke(coding_app, ["validate", str(tmp_path / "none.jsonl")])
     assert missing.exit_code == 2
-    assert "No such file" in missing.output
+    assert "none.jsonl is no file: give" in missing.output
