@@ -59,8 +59,8 @@ class SnapshotMixin:
         """Go back to a snapshot, which stays usable.
 
         Raises:
-            ValueError: If the snapshot was taken from another class, or from an environment that was made with
-                other arguments; another ``render_mode`` is none.
+            ValueError: If it was taken from another class, or from an environment made with other arguments
+                than this one; only ``render_mode`` may differ.
         """
         name = _qualified_name(type(self))
         if snapshot.env != name:
@@ -203,8 +203,8 @@ def check_names(cls: type[TaskEnv], tools: Iterable[str], base: type[TaskEnv], *
     hidden = base._fixed.union(("task", "tools", *attributes)).intersection(vars(cls)) - {"metadata"}
     if hidden:
         raise TypeError(
-            f"{cls.__name__}.{min(hidden)} has no effect as a class attribute: every environment sets its own. An "
-            "argument is passed on, as in `super().__init__(tasks, max_turns=4)`"
+            f"{cls.__name__}.{min(hidden)} has no effect as a class attribute: every instance has its own. "
+            "An argument is passed on, as in `super().__init__(tasks, max_turns=4)`"
         )
 
 

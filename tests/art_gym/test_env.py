@@ -158,6 +158,12 @@ def returning(method: str, value: Any) -> TextEnv:
     return env
 
 
+class TurnSetter(CounterEnv):
+    def begin(self, task: Task) -> str:
+        self.turn = 1
+        return ""
+
+
 def step(env: TextEnv, reply: Any) -> None:
     env.reset()
     env.step(reply)
@@ -198,18 +204,8 @@ def step(env: TextEnv, reply: Any) -> None:
             (lambda name=name: type("Own", (TextEnv,), {name: a_tool}), ToolDeclarationError, "rename")
             for name in ("close", "task")
         ),
-        (
-            lambda: type("Own", (CounterEnv,), {"max_turns": 4}),
-            TypeError,
-            "max_turns has no effect as a class",
-        ),
-        (
-            lambda: type(
-                "Own", (CounterEnv,), {"begin": lambda self, task: vars(self).update(turn=1)}
-            )().reset(),
-            TypeError,
-            "begin sets self.turn, which every environment has",
-        ),
+        (lambda: type("Own", (CounterEnv,), {"max_turns": 4}), TypeError, "max_turns has no effect as a"),
+        (lambda: TurnSetter().reset(), TypeError, "begin sets self.turn, which every environment has"),
         (lambda: step(DiceEnv(), "fall()"), IndexError, "list index"),
         (lambda: returning("begin", None).reset(), TypeError, "Own.begin must return str, not None"),
         (lambda: step(returning("on_truncation", "Over."), ""), TypeError, "return Outcome, not 'Over.'"),
