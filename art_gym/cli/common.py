@@ -50,7 +50,8 @@ def user_errors() -> Iterator[None]:
             fail(described(error))
         if not isinstance(error, ValueError | TypeError | OSError | ImportError):
             raise
-        fail(error)
+        no_file = isinstance(error, OSError) and error.filename is not None
+        fail(f"{error.filename}: {error.strerror}" if no_file else error)
 
 
 def progress() -> Progress:
