@@ -26,6 +26,7 @@ DEEPEST = 16
 
 _COMPILED_SIZE = 4
 _EQUAL = 1e-6  # values that differ by less than rounding may make them differ
+_UNLIKELY = 0.02  # such positions are looked at one move ahead: so it looks further if few cells are empty
 _TILES = ((1, 0.9), (2, 0.1))
 
 
@@ -70,19 +71,15 @@ class Expectimax:
 
     Args:
         depth: How many of its own moves it looks ahead, 1 to 16.
-        cutoff: Positions less likely than this are looked at one move ahead, however deep the search: so it
-            looks further if few cells are empty, when it matters and costs little.
 
     Raises:
-        ValueError: For arguments out of range.
+        ValueError: For a depth out of range.
     """
 
-    def __init__(self, depth: int = 8, *, cutoff: float = 0.02) -> None:
+    def __init__(self, depth: int = 8) -> None:
         if not 1 <= depth <= DEEPEST:
             raise ValueError(f"depth must be from 1 to {DEEPEST}, not {depth}")
-        if not 0 <= cutoff <= 1:
-            raise ValueError(f"cutoff is a probability from 0 to 1, not {cutoff}")
-        self.depth, self.cutoff = depth, float(cutoff)
+        self.depth = depth
         self._search: CompiledSearch | PythonSearch | None = None
 
     def __call__(self, rules: Rules, board: int) -> int:
@@ -101,7 +98,7 @@ class Expectimax:
     def _searcher(self, rules: Rules) -> CompiledSearch | PythonSearch:
         if self._search is None or self._search.rules is not rules:
             compiled = rules.size == _COMPILED_SIZE and find_spec("numba") is not None
-            self._search = (CompiledSearch if compiled else PythonSearch)(rules, self.cutoff)
+            self._search = (CompiledSearch if compiled else PythonSearch)(rules, _UNLIKELY)
         return self._search
 
 

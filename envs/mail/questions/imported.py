@@ -32,9 +32,7 @@ _NOISE_MAILS = 20
 """Of so many other mails one lends a question its noise; if none can, the generated company's words do."""
 
 
-def known_item_questions(
-    store: MailStore, rng: np.random.Generator, count: int, mailbox: str | None = None
-) -> list[Question]:
+def known_item_questions(store: MailStore, rng: np.random.Generator, count: int) -> list[Question]:
     """Questions that each want one mail of the store, found by words that the question contains.
 
     Identifying words are real words that the sender wrote and that few mails share, or the sender's name.
@@ -47,19 +45,18 @@ def known_item_questions(
         store: The mailbox to ask about.
         rng: The source of chance.
         count: How many questions; fewer come back when the store has too few mails with such words.
-        mailbox: Ask only about this mailbox of the store; ``None`` is all of it.
 
     Raises:
         ValueError: If not one can be made.
     """
     fast = FastRng(rng)
     seed = fast.below(1 << 32)
-    rows = list(store.rows(mailbox))
+    rows = list(store.rows())
     questions: list[Question] = []
     for row in fast.shuffled(rows):
         if len(questions) >= count:
             break
-        question = _question(store, fast, rows, row, mailbox, seed)
+        question = _question(store, fast, rows, row, seed)
         if question is not None:
             questions.append(question)
     if not questions:
@@ -71,15 +68,13 @@ def known_item_questions(
     return questions
 
 
-def _question(
-    store: MailStore, rng: FastRng, rows: list[int], row: int, mailbox: str | None, seed: int
-) -> Question | None:
+def _question(store: MailStore, rng: FastRng, rows: list[int], row: int, seed: int) -> Question | None:
     message = store.message(row)
     own = query_words(own_text(message))
     if length(own) < MIN_BODY_WORDS:
         return None
     asked_on = time_of_asking(store, rows, message, rng)
-    found = _find_keywords(store, rng, row, message, own, mailbox, asked_on)
+    found = _find_keywords(store, rng, row, message, own, asked_on)
     if found is None:
         return None
     shape, roles, dated = found
@@ -99,7 +94,7 @@ def _question(
         answer_type=None,
         split=split_of(message, seed),
         asked_on=asked_on,
-        mailbox=mailbox,
+        mailbox=None,
         keywords=keywords,
     )
 
@@ -128,7 +123,6 @@ def _find_keywords(
     row: int,
     message: Message,
     own: list[str],
-    mailbox: str | None,
     asked_on: datetime,
 ) -> tuple[str, dict[str, str], bool] | None:
     """Shape, roles and whether sender and month are needed; checked by searching as an agent would."""
@@ -143,15 +137,13 @@ def _find_keywords(
             else dict(zip("abc", chosen, strict=True))
         )
         query = " ".join(roles.values())
-        hits = store.search(query, mailbox=mailbox, until=asked_on, limit=2)
+        hits = store.search(query, until=asked_on, limit=2)
         if hits and hits[0].row == row and (len(hits) == 1 or hits[1].matched < hits[0].matched == 3):
             return ("sab" if by_sender else "abc"), roles, False
         if by_sender and hits and hits[0].matched == 3 and message.date is not None:
             first = message.date.date().replace(day=1)
             last = (first + timedelta(days=31)).replace(day=1) - timedelta(days=1)
-            dated = store.search(
-                query, sender=names[-1], after=first, before=last, mailbox=mailbox, until=asked_on, limit=2
-            )
+            dated = store.search(query, sender=names[-1], after=first, before=last, until=asked_on, limit=2)
             if [hit.row for hit in dated if hit.matched == 3] == [row]:
                 return "sab", roles, True
     return None
