@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import os
 import shlex
 import types
 from collections.abc import Iterable, Mapping
@@ -207,7 +208,9 @@ def gather_settings(
     settings = merge_settings(layers)
     if resume is not None:
         _require_same_base(saved.values.get("model"), settings.run)
-    run = dataclasses.replace(settings.run, env=env)  # a file's whole path, for a resume from another folder
+    # Whole paths of files, for a resume from another folder.
+    run = dataclasses.replace(settings.run, env=env, env_args=_with_whole_paths(settings.run.env_args))
+    run = dataclasses.replace(run, train_env_args=_with_whole_paths(run.train_env_args))
     if has_env:
         find_env(env, run.all_env_args)
     settings = dataclasses.replace(
@@ -221,6 +224,16 @@ def gather_settings(
             "or give another --output-dir"
         )
     return settings
+
+
+def _with_whole_paths(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of an environment; a text with a suffix that names a file here becomes its whole path."""
+    files = {
+        name: os.path.abspath(value)
+        for name, value in arguments.items()
+        if isinstance(value, str) and os.path.splitext(value)[1] and os.path.isfile(value)
+    }
+    return {**arguments, **files}
 
 
 def _values(layers: Iterable[Layer]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from art_trainer.cli.run_config import gather_settings
 from art_trainer.cli.worker import _module_name, allowed_environments
 from art_trainer.distributed.worker.connection import RefusedError
 from art_trainer.errors import ConfigError
@@ -43,6 +44,15 @@ def test_commands_take_a_file_and_a_run_finds_it_again(file, invoke, model, tmp_
     assert "mine/Guess-v0" in invoke("eval", "--policy", "../run", "--episodes", 2).output
     assert "A digit is hidden" in invoke("play", "--policy", "../run").output
     assert "Resuming after step 1" in invoke("train", "--resume", "../run", "--max-steps", 2).output
+
+
+def test_a_file_among_the_arguments_is_kept_with_its_whole_path(file, monkeypatch):
+    monkeypatch.chdir(file.parent)
+    flags = {
+        "env": "art_gym.testing.shuffled_reward:testing/ShuffledReward-v0",
+        "env_args": {"env": file.name},
+    }
+    assert gather_settings(flags, overrides={}).run.env_args == {"env": str(file)}
 
 
 @pytest.mark.parametrize("command", ["train --resume run", "eval --policy run"])
