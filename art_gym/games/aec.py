@@ -117,6 +117,9 @@ class TextAECEnv(TaskEnv, pettingzoo.AECEnv):  # type: ignore[misc]  # PettingZo
         tools = seat_tools(cls, cls.seats)
         check_names(cls, {name for own in tools.values() for name in own}, TextAECEnv, "turns", "systems")
         cls.tools = tools
+        if not isinstance(cls.instructions, Mapping) or not set(cls.seats).issuperset(cls.instructions):
+            by_seat = f"texts by seat ({', '.join(cls.seats)})"
+            raise TypeError(f"{cls.__name__}.instructions must be {by_seat}, not {cls.instructions!r:.80}")
         cls.systems = {name: system_text(cls.instructions.get(name, ""), own) for name, own in tools.items()}
 
     def __init__(
@@ -222,6 +225,7 @@ class TextAECEnv(TaskEnv, pettingzoo.AECEnv):  # type: ignore[misc]  # PettingZo
         self._invalid = dict.fromkeys(self.seats, 0)
         self._in_a_row = dict.fromkeys(self.seats, 0)
         self.agent_selection = self._begin("turns", "rewards", "agents") or self.seats[0]
+        self._check_seats(self.agent_selection)
         self.infos = {
             name: {
                 "task_id": self.task.id,
@@ -330,11 +334,7 @@ class TextAECEnv(TaskEnv, pettingzoo.AECEnv):  # type: ignore[misc]  # PettingZo
     def _apply(self, name: str, result: MoveResult) -> None:
         """Distribute messages and rewards, pass the turn, and end the game if it is over."""
         upcoming = result.next or self.seats[(self.seats.index(name) + 1) % len(self.seats)]
-        for named in (*result.messages, *result.score_terms, *result.success, upcoming):
-            if named not in self.seats:
-                raise ValueError(
-                    f"{type(self).__name__} has no seat `{named}`{did_you_mean(named, self.seats)}"
-                )
+        self._check_seats(*result.messages, *result.score_terms, *result.success, upcoming)
         terminated = result.ends
         truncated = not terminated and self.turns[upcoming] >= self.max_cycles
         if truncated:
@@ -357,6 +357,12 @@ class TextAECEnv(TaskEnv, pettingzoo.AECEnv):  # type: ignore[misc]  # PettingZo
         self.terminations = dict.fromkeys(self.seats, terminated)
         self.truncations = dict.fromkeys(self.seats, truncated)
         self.agent_selection = upcoming
+
+    def _check_seats(self, *names: str) -> None:
+        for name in names:
+            if name not in self.seats:
+                unknown = f"{type(self).__name__} has no seat `{name}`"
+                raise ValueError(f"{unknown}{did_you_mean(str(name), self.seats)}")
 
     def _text(self, name: str) -> str:
         body = "\n".join([*self._messages[name], self.view(name)])

@@ -329,6 +329,10 @@ def play_act(returned: object = "text") -> None:
         (partial(play_act, MoveResult({"first": ""})), ValueError, "did you mean `first_0`"),
         (partial(play_act, MoveResult(next="secnd_1")), ValueError, "did you mean `second_1`"),
         (lambda: MoveResult(success=FIRST), TypeError, "a set of seats"),  # type: ignore[arg-type]
+        (lambda: MoveResult("Won."), TypeError, "texts by seat, not 'Won.'"),  # type: ignore[arg-type]
+        (lambda: MoveResult({}, {FIRST: 1.0}), TypeError, "{seat: {name"),  # type: ignore[dict-item]
+        (lambda: race(begin=lambda self, task: "Go.")().reset(), ValueError, "no seat `Go.`"),
+        (lambda: race(instructions="Run."), TypeError, "texts by seat .*, not 'Run.'"),
         *((lambda n=n: race(**{n: act()}), ToolDeclarationError, "rename") for n in ("last", "rewards")),
         (lambda: SeatEnv(Race(), "first", {}), ValueError, "no seat `first`; did you mean `first_0`"),
         (lambda: SeatEnv(Race(), FIRST, {}), ValueError, "second_1"),
