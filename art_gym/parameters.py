@@ -48,11 +48,6 @@ class Parameter:
         return self.default is _REQUIRED
 
     @property
-    def is_code(self) -> bool:
-        """Whether it takes program text."""
-        return self.kind is Code
-
-    @property
     def type_name(self) -> str:
         """The type as it is written in the usage line."""
         if self.kind is Literal:

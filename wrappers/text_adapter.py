@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
 from typing import Any, ClassVar, Literal
@@ -26,7 +26,7 @@ from art_gym.env import TextEnv
 from art_gym.errors import ToolError
 from art_gym.parameters import Parameter
 from art_gym.tasks import Task
-from art_gym.tools import Outcome, Tool, tool
+from art_gym.tools import Outcome, tool
 from art_gym.wrappers.isolated_random import IsolatedRandom
 
 DEFAULT_MAX_TURNS = 100
@@ -152,7 +152,9 @@ class TextAdapter(TextEnv):
         self._seed: int | None = None
         self._begin_episode(None, {})
         # An author's tools belong to a class; here they are the actions of one environment.
-        vars(self)["tools"] = {"say": self.tools["say"]} if self._write else {"act": _act_tool(self._actions)}
+        choice = Parameter("action", Literal, "What to do.", choices=tuple(self._actions))
+        act = replace(self.tools["act"], parameters=(choice,))
+        vars(self)["tools"] = {"say": self.tools["say"]} if self._write else {"act": act}
         standing = instructions or self.instructions
         vars(self)["system"] = standing.strip() if self._write else system_text(standing, self.tools)
 
@@ -348,11 +350,6 @@ def writer_of(space: gym.Space[Any]) -> Callable[[str], Any] | None:
 
 def _in_dict(key: str, text: str) -> dict[str, str]:
     return {key: text}
-
-
-def _act_tool(actions: Mapping[str, Any]) -> Tool:
-    choice = Parameter("action", Literal, "What to do.", choices=tuple(actions))
-    return Tool("act", "Take an action.", (choice,))
 
 
 def _named_actions(env: Any, actions: Sequence[str] | Mapping[str, Any] | None) -> dict[str, Any]:

@@ -47,8 +47,8 @@ def validate_command(
         problems, summary = _load(file, format)
         print(summary)
         with Progress(console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task("validating", total=len(problems))
-            findings = validate(problems, shared_sandbox(), on_problem=lambda *_: bar.advance(task))
+            checked = bar.track(validate(problems, shared_sandbox()), len(problems), description="validating")
+            findings = [finding for found in checked for finding in found]
         broken = {finding.problem for finding in findings if finding.broken}
         for finding in findings:
             print(f"{'broken' if finding.broken else 'weak'}: {finding.problem}: {finding.what}")

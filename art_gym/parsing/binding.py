@@ -100,7 +100,7 @@ def _build_index(tools: dict[str, Tool]) -> ToolIndex:
         index.word_tool = (next(iter(tools)), arguments[0].name)
     single = []
     for name, tool in tools.items():
-        code = next((p.name for p in tool.parameters if p.is_code), None)
+        code = next((p.name for p in tool.parameters if p.kind is Code), None)
         if code is not None:
             index.code[name] = code
         if not required[name]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from art_gym.envs.coding.baselines import constant_answers, empty_answer
@@ -26,12 +26,7 @@ class Finding:
     broken: bool = True
 
 
-def validate(
-    problems: Iterable[Problem],
-    sandbox: Sandbox,
-    *,
-    on_problem: Callable[[Problem, list[Finding]], None] = lambda problem, findings: None,
-) -> list[Finding]:
+def validate(problems: Iterable[Problem], sandbox: Sandbox) -> Iterator[list[Finding]]:
     """Grade what each problem says is right and wrong, and what is worth nothing.
 
     A task is broken when its reference solution does not pass all hidden and public cases, twice, or when an
@@ -40,20 +35,15 @@ def validate(
     Args:
         problems: The problems.
         sandbox: Where the answers run.
-        on_problem: Called after each problem with what was found.
 
-    Returns:
-        The findings, in the order of the problems.
+    Yields:
+        Each problem's findings, in the order of the problems.
 
     Raises:
         SandboxFailedError: If the sandbox fails.
     """
-    found: list[Finding] = []
     for problem in problems:
-        findings = list(_check(problem, sandbox))
-        on_problem(problem, findings)
-        found += findings
-    return found
+        yield list(_check(problem, sandbox))
 
 
 def _check(problem: Problem, sandbox: Sandbox) -> Iterator[Finding]:

@@ -81,7 +81,7 @@ def test_marked_methods_become_tools_in_order() -> None:
     assert [item.ends for item in TOOLS.values()] == [False, True]
     assert TOOLS["book"].description == "Book a room."
     assert BOOK["seats"].description == "How many seats."
-    assert TOOLS["run"].parameters[0].is_code
+    assert TOOLS["run"].parameters[0].kind is Code
 
 
 def test_the_schema_is_openais_and_a_fresh_object() -> None:

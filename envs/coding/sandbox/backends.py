@@ -128,7 +128,7 @@ def open_zygote(drivers: Mapping[str, str], packages: Sequence[str]) -> Backend:
         plan = _KNOWN.get(place, _LAYERS)
         while _AROUND_FILES & set(plan):
             if unused_id(0) is not None and "mounts" not in plan and not interpreter.public:
-                reasons.append(_private(interpreter))
+                reasons.append(f"{interpreter.path} is in a directory that other users may not enter")
                 break
             try:
                 config = configuration(interpreter, drivers, packages, plan)
@@ -147,10 +147,6 @@ def open_zygote(drivers: Mapping[str, str], packages: Sequence[str]) -> Backend:
             _KNOWN[place] = plan
             return backend
     raise SandboxUnavailableError("; ".join(dict.fromkeys(reasons)) or "no interpreter can be used")
-
-
-def _private(interpreter: Interpreter) -> str:
-    return f"{interpreter.path} is in a directory that other users may not enter"
 
 
 def start(backend: Backend, request: Request, *, stdin: bool) -> Process:

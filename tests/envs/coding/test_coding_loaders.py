@@ -226,9 +226,9 @@ SOUND = replace(TRIPLE, mutants=("def triple(n): return n",))
 def test_validation_finds_what_is_wrong(
     change: dict[str, Any], what: str, broken: bool, sandbox: Sandbox
 ) -> None:
-    findings = validate([SOUND, replace(SOUND, **change)], sandbox)
+    sound, findings = validate([SOUND, replace(SOUND, **change)], sandbox)
+    assert sound == []
     assert any(what in finding.what and finding.broken == broken for finding in findings)
-    assert validate([SOUND], sandbox) == []
 
 
 def test_the_command_reports_and_writes_the_sound_ones(tmp_path: Path, sandbox: Sandbox) -> None:
