@@ -71,7 +71,9 @@ class SnapshotMixin:
                 values = f"{key}={there.get(key)!r:.80}, this one with {here.get(key)!r:.80}"
                 raise ValueError(f"this snapshot is of an environment made with {values}")
         state = pickle.loads(snapshot.state)
-        self._check_state(state)
+        if (task := state.get("task")) and task not in vars(self)["tasks"]:
+            which = f"`{task.id}` ({task.prompt!r:.60}), which is none of this environment's tasks"
+            raise ValueError(f"this snapshot is of {which}: make both with the same arguments")
         kept = self._fixed.union(self.shared)
         fixed = {key: value for key, value in self.__dict__.items() if key in kept}
         self.__dict__.clear()
@@ -88,9 +90,6 @@ class SnapshotMixin:
                 parts = {one.name: getattr(value, one.name) for one in fields(value)}
                 found |= {name: part for name, part in parts.items() if isinstance(part, _PLAIN)}
         return found
-
-    def _check_state(self, state: Mapping[str, Any]) -> None:
-        """Raise ``ValueError`` for a state that cannot be this environment's."""
 
 
 class TurnLimitSpec:
@@ -161,11 +160,7 @@ class TaskEnv(SnapshotMixin):
     begin: Callable[[Task], Any]
 
     def _begin(self, *names: str) -> Any:
-        """What ``begin`` returns.
-
-        Raises:
-            TypeError: If it sets an attribute that every environment has, such as ``task``.
-        """
+        """What ``begin`` returns; it may not set an attribute that every environment has."""
         own = {name: getattr(self, name) for name in self._fixed.union(("task", "tools", *names))}
         result = self.begin(self.task)
         for name, value in own.items():
@@ -173,13 +168,6 @@ class TaskEnv(SnapshotMixin):
                 whose = f"{type(self).__name__}.begin sets self.{name}"
                 raise TypeError(f"{whose}, which every environment has: choose another name")
         return result
-
-    def _check_state(self, state: Mapping[str, Any]) -> None:
-        task = state["task"]
-        own = self.tasks._by_id.get(task.id)
-        if own is None or (own.prompt, own.split) != (task.prompt, task.split):
-            which = f"`{task.id}` ({task.prompt!r:.60}), which is none of this environment's tasks"
-            raise ValueError(f"this snapshot is of {which}: make both with the same arguments")
 
     def _penalty(self) -> dict[str, float]:
         """The score term of an invalid reply."""
