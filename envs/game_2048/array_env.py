@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, ClassVar, SupportsInt, cast
 
 import gymnasium as gym
@@ -241,9 +242,4 @@ def _as_int(action: object) -> int:
 
 
 # An array for each set of legal moves, to be copied: quicker than making one anew.
-_MASKS = {
-    tuple(bool(bits >> index & 1) for index in range(4)): np.array(
-        [bits >> index & 1 for index in range(4)], np.int8
-    )
-    for bits in range(16)
-}
+_MASKS = {legal: np.array(legal, np.int8) for legal in itertools.product((False, True), repeat=4)}

@@ -152,16 +152,10 @@ def a_tool(self: Any) -> str:
     return "Done."
 
 
-def returning(method: str, value: Any) -> TextEnv:
-    """An environment one of whose methods returns something."""
-    env: TextEnv = type("Own", (CounterEnv,), {method: lambda self, *task: value})(max_turns=1)
+def own(**members: Any) -> TextEnv:
+    """An environment with members of its own."""
+    env: TextEnv = type("Own", (CounterEnv,), members)(max_turns=1)
     return env
-
-
-class TurnSetter(CounterEnv):
-    def begin(self, task: Task) -> str:
-        self.turn = 1
-        return ""
 
 
 def step(env: TextEnv, reply: Any) -> None:
@@ -204,12 +198,12 @@ def step(env: TextEnv, reply: Any) -> None:
             (lambda name=name: type("Own", (TextEnv,), {name: a_tool}), ToolDeclarationError, "rename")
             for name in ("close", "task")
         ),
-        (lambda: type("Own", (CounterEnv,), {"max_turns": 4}), TypeError, "max_turns has no effect as a"),
-        (lambda: TurnSetter().reset(), TypeError, "begin sets self.turn, which every environment has"),
+        (lambda: own(max_turns=4), TypeError, "max_turns has no effect as a"),
+        (own(begin=lambda self, _: setattr(self, "turn", 1)).reset, TypeError, "begin sets self.turn, which"),
         (lambda: step(DiceEnv(), "fall()"), IndexError, "list index"),
-        (lambda: returning("begin", None).reset(), TypeError, "Own.begin must return str, not None"),
-        (lambda: step(returning("on_truncation", "Over."), ""), TypeError, "return Outcome, not 'Over.'"),
-        (lambda: step(returning("facts", None), ""), TypeError, "Own.facts must return Mapping, not None"),
+        (lambda: own(begin=lambda *_: None).reset(), TypeError, "Own.begin must return str, not None"),
+        (lambda: step(own(on_truncation=lambda *_: "Over."), ""), TypeError, "return Outcome, not 'Over.'"),
+        (lambda: step(own(facts=lambda *_: None), ""), TypeError, "Own.facts must return Mapping, not None"),
         (lambda: Outcome("", 1.0), TypeError, "score_terms of an Outcome .* not 1.0"),  # type: ignore[arg-type]
         (lambda: Outcome("", metrics={"cards": None}), TypeError, "metrics of an Outcome"),  # type: ignore[dict-item]
     ],
