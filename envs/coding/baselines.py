@@ -49,16 +49,8 @@ def repair(env: CodingEnv, rng: np.random.Generator) -> Act:
     tries = list(env.problem.mutants)
     tries = [tries[int(index)] for index in rng.permutation(len(tries))][: max(0, env.max_turns - 2)]
     replies = _repairs(env, [*tries, env.problem.reference])
-    began = False
-
-    def act(observation: str) -> str:
-        nonlocal began
-        if began:
-            return replies.send(observation)
-        began = True
-        return next(replies)
-
-    return act
+    first = [next(replies)]  # which asks for no observation
+    return lambda observation: first.pop() if first else replies.send(observation)
 
 
 def demonstrator(env: CodingEnv, rng: np.random.Generator) -> Act:

@@ -18,7 +18,7 @@ from art_gym.envs.coding.problem import Problem
 from art_gym.envs.coding.sandbox import Limits, SandboxFailedError
 from art_gym.envs.coding.sandbox import Outcome as RunOutcome
 from art_gym.envs.coding.sharing import shared_sandbox
-from art_gym.envs.coding.statement import checked_code, printed, report, statement, wanted
+from art_gym.envs.coding.statement import printed, report, statement, wanted
 from art_gym.errors import ToolError
 from art_gym.parameters import Code
 from art_gym.tasks import Task
@@ -27,6 +27,7 @@ from art_gym.tools import Outcome, tool
 _QUICK = Limits(wall_seconds=12, cpu_seconds=1)
 """For one expression; a model in training writes thousands, and ``9 ** 9 ** 9`` among them."""
 _FENCED = re.compile(r"\s*```[^\n`]*\n(.*?)\n?```\s*", re.DOTALL)
+_LONGEST_CODE = 100_000  # characters
 _QUICK_REWARD = 0.1
 _LOADS_REWARD = 0.05
 REWARDS: Mapping[str, Callable[[Verdict], float]] = {
@@ -227,8 +228,10 @@ class CodingEnv(TextEnv):
 
 
 def _checked(code: str) -> str:
-    """The code without a fence around it."""
-    fenced = _FENCED.fullmatch(checked_code(code))
+    """The code without a fence around it; a ToolError if it is too long."""
+    if len(code) > _LONGEST_CODE:
+        raise ToolError(f"code may have {_LONGEST_CODE:,} characters, not {len(code):,}")
+    fenced = _FENCED.fullmatch(code)
     return fenced[1] if fenced else code
 
 

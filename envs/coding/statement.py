@@ -5,11 +5,9 @@ from __future__ import annotations
 from art_gym.envs.coding.judge import CaseResult, Verdict, call_text
 from art_gym.envs.coding.problem import HOLE, Case, Problem
 from art_gym.envs.coding.values import shorten, show, tree_of
-from art_gym.errors import ToolError
 
 _SHOWN = 300  # characters of one value
 _OUTPUT = 2_000  # characters of what a program printed
-_LONGEST_CODE = 100_000  # characters
 
 
 def statement(problem: Problem) -> str:
@@ -31,17 +29,6 @@ def wanted(problem: Problem) -> str:
     if problem.kind == "unittest":
         return f"the module `{problem.entry_point}`"
     return f"a program that defines `{problem.entry_point}`"
-
-
-def checked_code(code: str) -> str:
-    """The code as it is.
-
-    Raises:
-        ToolError: If it is too long.
-    """
-    if len(code) > _LONGEST_CODE:
-        raise ToolError(f"code may have {_LONGEST_CODE:,} characters, not {len(code):,}")
-    return code
 
 
 def report(verdict: Verdict) -> str:
