@@ -132,11 +132,9 @@ class Parameter:
         raise ValueError(f"`{self.name}` must be {self._wanted()}, not {_shown(value)}")
 
     def _wanted(self) -> str:
-        return (
-            f"{_TYPE_NAMES[self.item]} in a list"
-            if self.kind is list
-            else _TYPE_NAMES.get(self.kind, "a value")
-        )
+        if self.kind is list:
+            return f"{_TYPE_NAMES[self.item]} in a list"
+        return _TYPE_NAMES.get(self.kind, "a value")
 
 
 def plain(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import json
 import shlex
 import subprocess
@@ -66,11 +67,8 @@ def certify_command(
         made = make_env(env, arguments)
     findings, started = list[Finding](), time.monotonic()
     with contextlib.closing(made):
-        for finding in certify(Survey(made), levels):
-            _show(finding, env, env_args or [])
-            findings.append(finding)
-    if Level.LEARNABILITY in levels:
-        for finding in _training(found.name, arguments, wanted=train):
+        trained = _training(found.name, arguments, wanted=train) if Level.LEARNABILITY in levels else ()
+        for finding in itertools.chain(certify(Survey(made), levels), trained):
             _show(finding, env, env_args or [])
             findings.append(finding)
     verdict = verdict_of(findings)

@@ -12,7 +12,6 @@ from rich.text import Text
 from art_gym.cli.common import user_errors
 
 if TYPE_CHECKING:
-    from art_gym.envs.coding.problem import Problem
     from art_gym.envs.coding.sandbox.backends import BackendName
     from art_gym.envs.coding.sandbox.check import Layer
 
@@ -37,15 +36,18 @@ def validate_command(
 
     Example: art-gym coding validate HumanEval.jsonl.gz --out humaneval.jsonl
     """
-    from art_gym.envs.coding.loaders.load import save_problems
+    from art_gym.envs.coding.loaders.load import Loaded, load_problems, save_problems
+    from art_gym.envs.coding.problems.builtin import load
     from art_gym.envs.coding.sharing import shared_sandbox
     from art_gym.envs.coding.validate import validate
 
     with user_errors():
         if out is not None and not out.parent.is_dir():
             raise ValueError(f"--out {out}: there is no folder {out.parent}")
-        problems, summary = _load(file, format)
-        print(summary)
+        builtin = str(file) == "builtin"
+        loaded = Loaded(load(), format="built in") if builtin else load_problems(file, format)
+        print(loaded.summary())
+        problems = loaded.problems
         with Progress(console=Console(stderr=True), transient=True) as bar:
             checked = bar.track(validate(problems, shared_sandbox()), len(problems), description="validating")
             findings = [finding for found in checked for finding in found]
@@ -57,17 +59,6 @@ def validate_command(
             save_problems((problem for problem in problems if problem.id not in broken), out)
             print(f"written to {out}")
     raise typer.Exit(1 if broken else 0)
-
-
-def _load(file: Path, format: str | None) -> "tuple[tuple[Problem, ...], str]":
-    """The problems, and a summary of what was loaded."""
-    from art_gym.envs.coding.loaders.load import load_problems
-    from art_gym.envs.coding.problems.builtin import load
-
-    if str(file) == "builtin":
-        return load(), f"{len(load())} problems (built in)"
-    loaded = load_problems(file, format)
-    return loaded.problems, loaded.summary()
 
 
 @sandbox_app.command("check")

@@ -40,9 +40,7 @@ class MoveResult:
             raise TypeError(f"the messages of a MoveResult must be texts by seat, not {self.messages!r}")
         terms = self.score_terms
         if not (isinstance(terms, Mapping) and all(isinstance(own, Mapping) for own in terms.values())):
-            raise TypeError(
-                f"the score_terms of a MoveResult must be {{seat: {{name: number}}}}, not {terms!r}"
-            )
+            raise TypeError(f"the score_terms of a MoveResult are {{seat: {{name: number}}}}, not {terms!r}")
         if isinstance(self.success, str):
             raise TypeError(f"the success of a MoveResult must be a set of seats, not {self.success!r}")
 

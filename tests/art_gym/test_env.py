@@ -167,11 +167,7 @@ def step(env: TextEnv, reply: Any) -> None:
     ("make", "error", "words"),
     [
         *(
-            (
-                lambda given=given: CounterEnv(max_turns=given),
-                ValueError,
-                f"whole number of at least 1, not {given!r}",
-            )
+            (lambda given=given: CounterEnv(max_turns=given), ValueError, f"at least 1, not {given!r}")
             for given in (0, 2.5, "5")
         ),
         *(
@@ -185,13 +181,8 @@ def step(env: TextEnv, reply: Any) -> None:
         (lambda: CounterEnv().reset(options={"tsak": "t1"}), ValueError, "did you mean `task`"),
         (lambda: CounterEnv().reset(options={"split": ["test"]}), ValueError, r"`split` .* not \['test'\]"),
         (lambda: DiceEnv().restore(CounterEnv().snapshot()), ValueError, r"CounterEnv, not of .*DiceEnv"),
-        *(
-            (lambda there=there: DiceEnv().restore(DiceEnv(**there).snapshot()), ValueError, words)
-            for there, words in (
-                ({"max_turns": 3}, "made with max_turns=3, this one with 10"),
-                ({"tasks": [Task("t1", "Other.")]}, "none of this environment's tasks"),
-            )
-        ),
+        (lambda: DiceEnv().restore(DiceEnv(max_turns=3).snapshot()), ValueError, "=3, this one with 10"),
+        (lambda: DiceEnv().restore(DiceEnv([Task("t", "")]).snapshot()), ValueError, "none of this env"),
         (lambda: step(CounterEnv(), 3), TypeError, "str, not int"),
         (NoToolsEnv, TypeError, "no tool"),
         *(
