@@ -59,8 +59,8 @@ class SnapshotMixin:
         """Go back to a snapshot, which stays usable.
 
         Raises:
-            ValueError: If it was taken from another class, or from an environment made with other arguments
-                than this one; only ``render_mode`` may differ.
+            ValueError: If it was taken from another class, or from an environment made with other arguments:
+                other tasks, or another plain value that is fixed or ``shared``; not ``render_mode``.
         """
         name = _qualified_name(type(self))
         if snapshot.env != name:
@@ -168,6 +168,13 @@ class TaskEnv(SnapshotMixin):
                 whose = f"{type(self).__name__}.begin sets self.{name}"
                 raise TypeError(f"{whose}, which every environment has: choose another name")
         return result
+
+    def _returned(self, name: str, value: Any, *kinds: type) -> Any:
+        """What a method of the author's returned, which has to be of one of these types."""
+        if not isinstance(value, kinds):
+            wanted = " or ".join(kind.__name__ for kind in kinds)
+            raise TypeError(f"{type(self).__name__}.{name} must return {wanted}, not {value!r}")
+        return value
 
     def _penalty(self) -> dict[str, float]:
         """The score term of an invalid reply."""

@@ -262,13 +262,6 @@ class TextEnv(TurnLimitSpec, TaskEnv, gym.Env[str, str]):
         info["facts"] = dict(self._returned("facts", self.facts(), Mapping))
         return text
 
-    def _returned(self, name: str, value: Any, *kinds: type) -> Any:
-        """What a method of the author's returned, which has to be of one of these types."""
-        if not isinstance(value, kinds):
-            wanted = " or ".join(kind.__name__ for kind in kinds)
-            raise TypeError(f"{type(self).__name__}.{name} must return {wanted}, not {value!r}")
-        return value
-
     def _fit(self, text: str) -> str:
         return fit_text(text, self.observation_space.max_length)  # type: ignore[attr-defined]
 

@@ -17,7 +17,7 @@ script run from this folder would find it in place of the library.)
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from gymnasium import Space, spaces
@@ -312,10 +312,7 @@ class TextAECEnv(TaskEnv, pettingzoo.AECEnv):  # type: ignore[misc]  # PettingZo
 
     def _call_tool(self, call: Call) -> MoveResult:
         result = getattr(self, call.name)(**call.arguments)
-        if not isinstance(result, MoveResult):
-            kind = type(result).__name__
-            raise TypeError(f"a game's tool returns a MoveResult, but `{call.name}` returned {kind}")
-        return result
+        return cast(MoveResult, self._returned(call.name, result, MoveResult))
 
     def _reject(self, name: str, error: ParseError) -> MoveResult:
         """Penalise an invalid reply; after ``patience`` of them, sample a legal choice for the seat."""
@@ -338,7 +335,7 @@ class TextAECEnv(TaskEnv, pettingzoo.AECEnv):  # type: ignore[misc]  # PettingZo
         terminated = result.ends
         truncated = not terminated and self.turns[upcoming] >= self.max_cycles
         if truncated:
-            result = self.on_truncation().after(result)
+            result = self._returned("on_truncation", self.on_truncation(), MoveResult).after(result)
         for other, message in result.messages.items():
             self._messages[other].append(message)
         for other, terms in result.score_terms.items():
@@ -365,7 +362,7 @@ class TextAECEnv(TaskEnv, pettingzoo.AECEnv):  # type: ignore[misc]  # PettingZo
                 raise ValueError(f"{unknown}{did_you_mean(str(name), self.seats)}")
 
     def _text(self, name: str) -> str:
-        body = "\n".join([*self._messages[name], self.view(name)])
+        body = "\n".join([*self._messages[name], self._returned("view", self.view(name), str)])
         left = self.max_cycles - self.turns[name]
         if 0 < left <= WARN_AT and not self._ended:
             body += turns_left(left)

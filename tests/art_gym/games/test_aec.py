@@ -323,7 +323,8 @@ def play_act(returned: object = "text") -> None:
         (lambda: race(choices=lambda self, name: [])(actions="discrete"), ValueError, "first_0"),
         (lambda: race(act=seat("firts_0")(act())), ToolDeclarationError, "did you mean `first_0`"),
         (idle, ToolDeclarationError, "no tool for the seat `b_1`"),
-        (play_act, TypeError, "`act` returned str"),
+        (play_act, TypeError, "Changed.act must return MoveResult, not 'text'"),
+        (lambda: (g := race(view=lambda *_: None)()).reset() or g.last(), TypeError, "view must return str"),
         (partial(play_act, MoveResult({"first": ""})), ValueError, "did you mean `first_0`"),
         (partial(play_act, MoveResult(next="secnd_1")), ValueError, "did you mean `second_1`"),
         (lambda: MoveResult(success=FIRST), TypeError, "a set of seats"),  # type: ignore[arg-type]
