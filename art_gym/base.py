@@ -186,7 +186,7 @@ def check_names(cls: type[TaskEnv], tools: Iterable[str], base: type[TaskEnv], *
 
     Raises:
         ToolDeclarationError: For a tool of such a name.
-        TypeError: For a class attribute that ``__init__`` would hide.
+        TypeError: For a class attribute that ``__init__`` would hide, or ``shared`` as one text.
     """
     # Attributes that libraries set in `reset`, such as PettingZoo's `rewards`, are only annotated.
     annotated = {name for one in base.__mro__ for name in vars(one).get("__annotations__", ())}
@@ -197,10 +197,10 @@ def check_names(cls: type[TaskEnv], tools: Iterable[str], base: type[TaskEnv], *
         )
     hidden = base._fixed.union(("task", "tools", *attributes)).intersection(vars(cls)) - {"metadata"}
     if hidden:
-        raise TypeError(
-            f"{cls.__name__}.{min(hidden)} has no effect as a class attribute: every instance has its own. "
-            "An argument is passed on, as in `super().__init__(tasks, max_turns=4)`"
-        )
+        which = f"{cls.__name__}.{min(hidden)} has no effect: every instance sets its own"
+        raise TypeError(f"{which}; give arguments to super().__init__, as in max_turns=4")
+    if isinstance(cls.shared, str):
+        raise TypeError(f"{cls.__name__}.shared must be a tuple of names, as in ({cls.shared!r},)")
 
 
 def error_info(error: ParseError) -> dict[str, str]:

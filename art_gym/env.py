@@ -79,6 +79,8 @@ class TextEnv(TurnLimitSpec, TaskEnv, gym.Env[str, str]):
         tools = collect_tools(cls)
         check_names(cls, tools, TextEnv, "turn", "system")
         cls.tools = tools
+        if not isinstance(cls.instructions, str):
+            raise TypeError(f"{cls.__name__}.instructions must be a str, not {cls.instructions!r:.80}")
         cls.baselines = {"random": random_calls, **cls.baselines}
         cls.system = system_text(cls.instructions, cls.tools)
 

@@ -189,7 +189,9 @@ def step(env: TextEnv, reply: Any) -> None:
             (lambda name=name: type("Own", (TextEnv,), {name: a_tool}), ToolDeclarationError, "rename")
             for name in ("close", "task")
         ),
-        (lambda: own(max_turns=4), TypeError, "max_turns has no effect as a"),
+        (lambda: own(max_turns=4), TypeError, "max_turns has no effect: every"),
+        (lambda: own(shared=("books")), TypeError, r"as in \('books',\)"),
+        (lambda: own(instructions=("Go.",)), TypeError, "instructions must be a str, not"),
         (own(begin=lambda self, _: setattr(self, "turn", 1)).reset, TypeError, "begin sets self.turn, which"),
         (lambda: step(DiceEnv(), "fall()"), IndexError, "list index"),
         (lambda: own(begin=lambda *_: None).reset(), TypeError, "Own.begin must return str, not None"),
