@@ -159,11 +159,11 @@ class TextAECEnv(TaskEnv, pettingzoo.AECEnv):  # type: ignore[misc]  # PettingZo
         Returns:
             The seat that moves first; ``None`` for the first of ``seats``.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has to define begin")
 
     def view(self, name: str) -> str:
         """Return the game as text from a seat's view; it is shown below the seat's messages."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has to define view")
 
     def on_truncation(self) -> MoveResult:
         """Return what is added to the last move if the turn limit ends the game."""

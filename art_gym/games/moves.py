@@ -41,7 +41,7 @@ class MoveResult:
         terms = self.score_terms
         if not (isinstance(terms, Mapping) and all(isinstance(own, Mapping) for own in terms.values())):
             raise TypeError(f"the score_terms of a MoveResult are {{seat: {{name: number}}}}, not {terms!r}")
-        if isinstance(self.success, str):
+        if isinstance(self.success, str | bool):
             raise TypeError(f"the success of a MoveResult must be a set of seats, not {self.success!r}")
 
     def after(self, earlier: MoveResult) -> MoveResult:

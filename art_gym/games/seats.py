@@ -175,5 +175,5 @@ def _chosen(game: TextGame, seat: str, opponents: Mapping[str, str | Baseline]) 
         return player
     known = players_of(game, seat)
     if player not in known:
-        raise ValueError(f"{seat} has no player `{player}`{did_you_mean(player, known)}")
+        raise ValueError(f"{seat} has no player `{player}`{did_you_mean(player, known) or ' or other'}")
     return known[player]

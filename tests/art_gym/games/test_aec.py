@@ -327,7 +327,7 @@ def play_act(returned: object = "text") -> None:
         (lambda: (g := race(view=lambda *_: None)()).reset() or g.last(), TypeError, "view must return str"),
         (partial(play_act, MoveResult({"first": ""})), ValueError, "did you mean `first_0`"),
         (partial(play_act, MoveResult(next="secnd_1")), ValueError, "did you mean `second_1`"),
-        (lambda: MoveResult(success=FIRST), TypeError, "a set of seats"),  # type: ignore[arg-type]
+        *((lambda won=won: MoveResult(success=won), TypeError, "a set of seats") for won in (FIRST, True)),
         (lambda: MoveResult("Won."), TypeError, "texts by seat, not 'Won.'"),  # type: ignore[arg-type]
         (lambda: MoveResult({}, {FIRST: 1.0}), TypeError, "{seat: {name"),  # type: ignore[dict-item]
         (lambda: race(begin=lambda self, task: "Go.")().reset(), ValueError, "no seat `Go.`"),
