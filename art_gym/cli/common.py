@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import sys
 from collections.abc import Iterator
 from importlib import metadata
@@ -50,8 +51,7 @@ def user_errors() -> Iterator[None]:
             fail(described(error))
         if not isinstance(error, ValueError | TypeError | OSError | ImportError):
             raise
-        no_file = isinstance(error, OSError) and error.filename is not None
-        fail(f"{error.filename}: {error.strerror}" if no_file else error)
+        fail(re.sub(r"^\[Errno \d+\] ", "", str(error)))
 
 
 def progress() -> Progress:
