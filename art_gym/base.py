@@ -71,9 +71,11 @@ class SnapshotMixin:
                 values = f"{key}={there.get(key)!r:.80}, this one with {here.get(key)!r:.80}"
                 raise ValueError(f"this snapshot is of an environment made with {values}")
         state = pickle.loads(snapshot.state)
-        if (task := state.get("task")) and task not in vars(self)["tasks"]:
-            which = f"`{task.id}` ({task.prompt!r:.60}), which is none of this environment's tasks"
-            raise ValueError(f"this snapshot is of {which}: make both with the same arguments")
+        if task := state.get("task"):
+            own = vars(self)["tasks"]._by_id.get(task.id)
+            if own is None or (own.prompt, own.split) != (task.prompt, task.split):  # the state has its data
+                which = f"`{task.id}` ({task.prompt!r:.60}), which is none of this environment's tasks"
+                raise ValueError(f"this snapshot is of {which}: make both with the same arguments")
         kept = self._fixed.union(self.shared)
         fixed = {key: value for key, value in self.__dict__.items() if key in kept}
         self.__dict__.clear()

@@ -103,9 +103,6 @@ class TaskSet(Sequence[Task]):
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def __contains__(self, task: object) -> bool:
-        return isinstance(task, Task) and self._by_id.get(task.id) == task
-
     def __iter__(self) -> Iterator[Task]:
         return iter(self._tasks)
 
