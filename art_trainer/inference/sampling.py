@@ -133,7 +133,8 @@ def sampling_logprobs(logits_B_V: torch.Tensor, params: SamplingParams) -> torch
         ordered, order = logits.sort(dim=-1, descending=True)
         probabilities = ordered.softmax(dim=-1)
         before = probabilities.cumsum(dim=-1) - probabilities
-        drop = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, before >= params.top_p)
+        beyond = (before >= params.top_p) & (before > 0)  # a top_p of 1e-300 is 0 in 32 bits
+        drop = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, beyond)
         logits = logits.masked_fill(drop, -torch.inf)
     if params.min_p > 0:
         best = logits.max(dim=-1, keepdim=True).values

@@ -26,7 +26,7 @@ def test_temperature_divides_the_logits():
         ({"top_k": 99}, [[0, 1, 2, 3], [0, 1, 2, 3]]),
         ({"top_p": 0.49}, [[0], [2, 3]]),
         ({"top_p": 0.74}, [[0, 1], [1, 2, 3]]),
-        ({"top_p": 1e-9}, [[0], [3]]),
+        ({"top_p": 1e-300}, [[0], [3]]),
         ({"min_p": 0.4}, [[0, 1], [1, 2, 3]]),
         # The second row keeps 0.4, 0.3 and 0.2 of 0.9: the first two sum to 0.78, so the third stays too.
         ({"top_k": 3, "top_p": 0.8}, [[0, 1], [1, 2, 3]]),
