@@ -42,6 +42,11 @@ def main(arguments: list[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # an encoding without ▁ or – must not stop a run
+    # Workers, agents' programs and clients of a local engine reach this machine without the user's proxy.
+    direct = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or "localhost,127.0.0.1,::1"
+    if "127.0.0.1" not in direct and direct != "*":
+        direct += ",localhost,127.0.0.1,::1"
+    os.environ["no_proxy"] = os.environ["NO_PROXY"] = direct
     try:
         app(args=arguments, prog_name="art-trainer")
     except KeyboardInterrupt:

@@ -6,13 +6,14 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from urllib.request import proxy_bypass
 
 import pytest
 import yaml
 from typer.testing import CliRunner
 
 from art_gym.cli.app import app as gym_app
-from art_trainer.cli.main import app
+from art_trainer.cli.main import app, main
 from art_trainer.cli.options import first_sentence
 from art_trainer.cli.run_config import parse_pairs, setting_doc
 from art_trainer.errors import CheckpointError, ConfigError
@@ -71,6 +72,16 @@ def test_threads_wait_without_a_core_unless_the_user_says_so(given, policy):
     code = "import art_trainer.cli.main, torch"
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert f"OMP_WAIT_POLICY = '{policy}'" in done.stderr  # as OpenMP, which PyTorch loads, reads it
+
+
+@pytest.mark.parametrize("given", ["", "intranet", "*"])
+def test_this_machine_is_reached_without_the_users_proxy(given, monkeypatch):
+    for name, value in (("http_proxy", "http://127.0.0.1:9"), ("no_proxy", ""), ("NO_PROXY", given)):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert [bool(proxy_bypass(host)) for host in ("127.0.0.1:80", "other")] == [True, given == "*"]
+    assert given in os.environ["NO_PROXY"]
 
 
 def test_eval_of_environment_arguments_models_servers_and_faults(invoke, model, serve):
