@@ -119,18 +119,6 @@ class AgentServer(CloseOnExit):
         """The ``base_url`` of an OpenAI client."""
         return f"{self.url}/episodes/{session.id}/v1"
 
-    def find(self, episode: str, headers: Mapping[str, str]) -> Session:
-        """Find an episode by its id and its token.
-
-        Raises:
-            ApiError: There is no such episode, or the token is another.
-        """
-        session = self._sessions.get(episode)
-        if not has_token(headers, session.token if session else "") or session is None:
-            message = "no such episode, or not its token: send the episode's own token as the API key"
-            raise ApiError(message, "invalid_api_key")
-        return session
-
     def close(self) -> None:
         """End all episodes and stop listening."""
         for session in list(self._sessions.values()):
@@ -141,7 +129,11 @@ class AgentServer(CloseOnExit):
 
 async def _find_session(episode: str, request: Request) -> Session:
     server: AgentServer = request.app.state.server
-    return server.find(episode, request.headers)
+    session = server._sessions.get(episode)
+    if session is None or not has_token(request.headers, session.token):
+        message = "no such episode, or not its token: send the episode's own token as the API key"
+        raise ApiError(message, "invalid_api_key")
+    return session
 
 
 Episode = Annotated[Session, Depends(_find_session)]

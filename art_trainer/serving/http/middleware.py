@@ -50,7 +50,7 @@ _STATUS = {
     "too_many_connections": 503,
 }
 """HTTP status by the code of an error; 400 for all others."""
-_ANTHROPIC_PATHS = ("/v1/messages", "/v1/messages/count_tokens")
+_ANTHROPIC_PATH = "/v1/messages"
 _ANTHROPIC_KINDS = {
     401: "authentication_error",
     403: "permission_error",
@@ -66,14 +66,16 @@ class ApiError(TrainerError, ValueError):
     Attributes:
         code: A short name of the error, such as ``context_length_exceeded``.
         param: The field of the request that is wrong.
-        status: The HTTP status.
+        status: The HTTP status, by default that of the code.
     """
 
-    def __init__(self, message: str, code: str | None = None, *, param: str | None = None) -> None:
+    def __init__(
+        self, message: str, code: str | None = None, *, param: str | None = None, status: int | None = None
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.param = param
-        self.status = _STATUS.get(code or "", 400)
+        self.status = status or _STATUS.get(code or "", 400)
 
     def to_json(self) -> dict[str, Any]:
         """The body of the response."""
@@ -90,10 +92,10 @@ def anthropic_error(error: ApiError) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": str(error), **details}}
 
 
-def error_response(error: ApiError, path: str, status: int | None = None) -> JSONResponse:
+def error_response(error: ApiError, path: str) -> JSONResponse:
     """The response to a request that cannot be answered, in the form that clients of its path read."""
-    body = anthropic_error(error) if path.endswith(_ANTHROPIC_PATHS) else error.to_json()
-    return JSONResponse(body, status or error.status)
+    body = anthropic_error(error) if _ANTHROPIC_PATH in path else error.to_json()
+    return JSONResponse(body, error.status)
 
 
 class RateLimit:

@@ -210,11 +210,14 @@ def create_app(policy: AccessPolicy, routes: str, **options: Any) -> FastAPI:
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
-        return error_response(ApiError(f"{place}: {first['msg']}", param=place), request.url.path, 422)
+        return error_response(ApiError(f"{place}: {first['msg']}", param=place, status=422), request.url.path)
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
-        shown = ApiError(f"{error.detail}: this server has {HEALTH}, {routes}", "not_found")
-        return error_response(shown, request.url.path, error.status_code)
+        message, status = f"{error.detail}: this server has {HEALTH}, {routes}", error.status_code
+        shown = ApiError(message, "not_found" if status == 404 else None, status=status)
+        response = error_response(shown, request.url.path)
+        response.headers.update(error.headers or {})
+        return response
 
     return app

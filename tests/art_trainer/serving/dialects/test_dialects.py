@@ -162,6 +162,11 @@ def test_why_a_message_ended() -> None:
             assert (cut.stop_reason, cut.usage.output_tokens) == ("max_tokens", 1)
             with pytest.raises(anthropic.NotFoundError, match="no model 'tinny'"):
                 client.messages.create(model="tinny", messages=[user("x")], max_tokens=1)
+            with pytest.raises(anthropic.NotFoundError, match="'not_found_error'"):
+                client.messages.batches.list()
+            with pytest.raises(anthropic.APIStatusError, match="'invalid_request_error'.*Allowed") as wrong:
+                client.get("/v1/messages", cast_to=object)
+            assert wrong.value.response.headers["allow"] == "POST"
         with openai.OpenAI(base_url=f"{url}/v1", api_key=TOKEN, max_retries=0) as client:
             short = client.responses.create(model="tiny", input="x", max_output_tokens=1)
             assert short.status == "incomplete"
