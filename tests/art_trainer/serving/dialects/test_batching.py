@@ -230,12 +230,21 @@ def test_frozen_weights_are_shared_and_only_adapters_are_copied() -> None:
     assert np.allclose(logprobs(new), own_logprobs(model.eval(), new), atol=1e-4)
 
 
-def test_a_closed_policy_says_that_it_shuts_down() -> None:
-    with served_client() as (served, client):
-        served.close()
-        with pytest.raises(openai.InternalServerError) as closed:
-            chat(client)
-        assert (closed.value.status_code, closed.value.code) == (503, "shutting_down")
+def test_a_closed_policy_says_that_it_shuts_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = hold_decoder(monkeypatch)
+    with served_client(tiny_policy(max_batch=1)) as (served, client), ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(chat, client) for _ in range(2)]
+        until(lambda: served.scheduler.waiting == 1)
+        closing = pool.submit(served.close)
+        until(lambda: served.scheduler._closing)
+        with pytest.raises(openai.InternalServerError):
+            chat(client, timeout=60)  # while the first is sampled yet
+        go_on.set()
+        closing.result()
+        for one in (*asked, pool.submit(chat, client)):
+            with pytest.raises(openai.InternalServerError) as closed:
+                one.result()
+            assert (closed.value.status_code, closed.value.code) == (503, "shutting_down")
         with pytest.raises(RuntimeError, match="closed"):
             served.update(1)
 
