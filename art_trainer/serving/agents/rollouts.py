@@ -19,6 +19,7 @@ To write the loop yourself::
 from __future__ import annotations
 
 import inspect
+import logging
 import math
 import threading
 import time
@@ -52,6 +53,7 @@ calls that do not await belong in :func:`asyncio.to_thread`.
 _IDLE_SECONDS = 60.0
 """How long the sampling may take to stop after the last attempt."""
 _POLL_SECONDS = 0.2
+_log = logging.getLogger(__name__)
 _ENDINGS = {
     Outcome.REWARDED: Ending.TERMINATED,
     Outcome.CONTEXT_FULL: Ending.CONTEXT_FULL,
@@ -136,6 +138,7 @@ class AgentBackend(SelfContainedBackend):
         self._limits = limits or AgentLimits()
         self._loop = _event_loop()
         self.name = str(getattr(agent, "__name__", type(agent).__name__))
+        self._told = False
         self._owns_server = server is None
         self.server = server or AgentServer(policy)
 
@@ -231,6 +234,13 @@ class AgentBackend(SelfContainedBackend):
         threading.Thread(target=_run_agent, args=given, name="agent", daemon=True).start()
         try:
             while not session.ended.wait(min(_POLL_SECONDS, max(0.0, deadline - time.monotonic()))):
+                if not self._told and done.done() and done.exception() is None and done.result() is None:
+                    self._told = True
+                    _log.warning(
+                        "the agent returned None: each of its attempts waits up to %g s for another program "
+                        "to post the reward; if there is none, return the reward",
+                        self._limits.timeout,
+                    )
                 if stop.is_set() or time.monotonic() >= deadline:
                     break
             outcome, error = _outcome(session, done)

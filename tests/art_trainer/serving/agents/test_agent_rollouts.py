@@ -262,7 +262,9 @@ def test_an_agent_whose_reward_nobody_else_may_post_has_to_return_one(asker: Ask
     assert "return a number" in str(episode.error)
 
 
-def test_a_failing_agent_is_recorded_without_its_group(asker: Asker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_agent_is_recorded_without_its_group(
+    asker: Asker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     stuck, now = threading.Event(), [0.0]
     threads: list[threading.Thread] = []
     clock = SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0], perf_counter=lambda: now[0])
@@ -301,6 +303,7 @@ def test_a_failing_agent_is_recorded_without_its_group(asker: Asker, monkeypatch
         assert episode.facts["outcome"] == outcome
         assert error in str(episode.error)
         assert group.whole == (task == "fine")
+    assert caplog.text.count("waits up to 600 s for another program to post the reward") == 1
 
 
 def test_an_agent_left_behind_gets_no_more_replies(asker: Asker) -> None:
