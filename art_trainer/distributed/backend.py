@@ -21,7 +21,6 @@ from art_trainer.errors import EngineError
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.rollout.backend import CollectCallbacks, RolloutBackend
-from art_trainer.serving.http.middleware import check_access
 from art_trainer.types import Episode, Group, GroupSpec
 
 _POLL_SECONDS = 0.5
@@ -95,7 +94,6 @@ class RemoteBackend(RolloutBackend):
         on_shutdown: Callable[[], None] | None = None,
     ) -> None:
         options = options or ServerOptions()
-        check_access(options.host, options.token, options.allowed_hosts)
         self.stale = 0
         self._max_staleness = config.max_staleness
         self._logprobs = LogprobCheck(policy.model, config)
