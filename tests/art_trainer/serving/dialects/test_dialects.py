@@ -164,7 +164,7 @@ def test_why_a_message_ended() -> None:
                 client.messages.create(model="tinny", messages=[user("x")], max_tokens=1)
             with pytest.raises(anthropic.NotFoundError, match="'not_found_error'"):
                 client.messages.batches.list()
-            with pytest.raises(anthropic.APIStatusError, match="'invalid_request_error'.*Allowed") as wrong:
+            with pytest.raises(anthropic.APIStatusError, match=r"'invalid_request_error'.*Allowed") as wrong:
                 client.get("/v1/messages", cast_to=object)
             assert wrong.value.response.headers["allow"] == "POST"
         with openai.OpenAI(base_url=f"{url}/v1", api_key=TOKEN, max_retries=0) as client:
