@@ -155,13 +155,13 @@ async def open_connection(
         )
     except InvalidStatus as error:
         raise _refusal(url, error.response.status_code) from error
-    except InvalidHandshake as error:
-        gone = isinstance(error, InvalidMessage)  # cut off before it answered
-        raise (UnreachableError if gone else RefusedError)(f"{url} is no training server: {error}") from error
     except ssl.SSLCertVerificationError as error:
         raise UnreachableError(_untrusted(url, error)) from error
     except (OSError, WebSocketException) as error:
-        raise UnreachableError(f"no answer from {url}: {error or type(error).__name__}") from error
+        if isinstance(error, InvalidHandshake) and not isinstance(error, InvalidMessage):
+            raise RefusedError(f"{url} is no training server: {error}") from error
+        plain = ", does it answer to http://?" if "WRONG_VERSION_NUMBER" in str(error) else ""
+        raise UnreachableError(f"no answer from {url}: {error or type(error).__name__}{plain}") from error
     try:
         return socket, await _handshake(socket, hello)
     except BaseException:

@@ -74,6 +74,8 @@ def test_an_untrusted_certificate_is_refused(
         with pytest.raises(UnreachableError, match="not trusted: Hostname mismatch") as other:
             asyncio.run(open_connection(url.replace("127.0.0.1", "localhost"), "w1", TOKEN, HELLO))
         assert "SSL_CERT_FILE" not in str(other.value)  # it would not help
+    with served(tmp_path / "plain") as here, pytest.raises(UnreachableError, match="answer to http://"):
+        asyncio.run(open_connection(here.server.url.replace("http", "https"), "w1", TOKEN, HELLO))
 
 
 def test_the_dashboard_speaks_tls(
