@@ -214,9 +214,11 @@ def create_app(policy: AccessPolicy, routes: str, **options: Any) -> FastAPI:
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
-        message, status = f"{error.detail}: this server has {HEALTH}, {routes}", error.status_code
-        shown = ApiError(message, "not_found" if status == 404 else None, status=status)
-        response = error_response(shown, request.url.path)
+        path, status = request.url.path, error.status_code
+        message = f"{request.method} {path}: {error.detail}; this server has {HEALTH}, {routes}"
+        response = error_response(
+            ApiError(message, "not_found" if status == 404 else None, status=status), path
+        )
         response.headers.update(error.headers or {})
         return response
 
