@@ -27,7 +27,7 @@ from art_trainer.serving.http.middleware import (
     check_access,
 )
 from art_trainer.serving.http.server import Certificate, ServerThread, create_app
-from art_trainer.types import Episode
+from art_trainer.tracking.callbacks import RunCallback, TrainerCallback
 
 if TYPE_CHECKING:  # it imports torch
     from art_trainer.distributed.weights import WeightStore
@@ -38,7 +38,7 @@ _NO_VERSION = "there are no weights of this version, or no longer"
 VersionNumber = Annotated[int, PathParameter(ge=0, le=2**53)]
 
 
-class RunProgress:
+class RunProgress(TrainerCallback, RunCallback):
     """Trainer callback that keeps the state and progress of a run for its status page.
 
     Args:
@@ -92,15 +92,6 @@ class RunProgress:
         """A step is done."""
         self.step = int(metrics.get("step", self.step + 1))
         self._ends.append(self._clock())
-
-    def on_episode(self, episode: Episode) -> None:
-        """Ignored."""
-
-    def on_logged(self, metrics: Mapping[str, float], *_: object, **__: object) -> None:
-        """Ignored."""
-
-    def on_checkpoint(self, step: int, folder: Path, aliases: tuple[str, ...]) -> None:
-        """Ignored."""
 
     def on_end(self, outcome: Literal["finished", "interrupted", "failed"]) -> None:
         """Training is over."""
