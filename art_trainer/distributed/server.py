@@ -256,7 +256,7 @@ class TrainingServer:
         def weight_manifest(version: VersionNumber) -> WeightManifest:
             manifest = self._weights.manifest(version)
             if manifest is None:
-                raise _not_found(_NO_VERSION)
+                raise ApiError(_NO_VERSION, "not_found")
             return manifest
 
         @router.get("/weights/{version}/data")
@@ -289,8 +289,4 @@ def _file(path: Path | None, otherwise: str) -> Response:
             return _LargeFileResponse(path, media_type="application/octet-stream", stat_result=stat)
     except FileNotFoundError:  # deleted this moment
         pass
-    raise _not_found(otherwise)
-
-
-def _not_found(message: str) -> ApiError:
-    return ApiError(message, "not_found")
+    raise ApiError(otherwise, "not_found")
