@@ -150,10 +150,10 @@ class Recording:
         parent, known = self._find_parent(messages, digests)
         try:
             opened = self._encode(parent, messages[known:], tools, reply_length, version)
-        except jinja2.TemplateError:
+        except (jinja2.TemplateError, TypeError):
             try:  # some templates want a call in their own form before they take its answer
                 opened = self._encode(None, messages, tools, reply_length, version)
-            except jinja2.TemplateError as error:
+            except (jinja2.TemplateError, TypeError) as error:
                 raise template_error(error) from error
         opened.digest = digests[-1]
         opened.new_text = "\n\n".join(message.content for message in messages[known:])
@@ -262,7 +262,7 @@ class Recording:
         """Append messages to a reply's context, or begin a new one.
 
         Raises:
-            jinja2.TemplateError: The template cannot write the conversation that way.
+            jinja2.TemplateError, TypeError: The template cannot write the conversation that way.
         """
         past, history = [], TokenHistoryBuilder()
         if parent is not None:

@@ -193,7 +193,7 @@ class AgentChat(ChatFormat):
             messages[1] = {"role": "assistant", "content": _REPLY}
         try:
             return mark in self.render(messages)
-        except jinja2.TemplateError:
+        except (jinja2.TemplateError, TypeError):  # DeepSeek's cannot write arguments that are an object
             return False
 
 

@@ -1,12 +1,15 @@
 import random
 from typing import Any
 
+import pytest
+
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.serving.agents.recording import Recording, Reply
 from art_trainer.serving.dialects.batch_scheduler import GenerationOutput, TokenRun
 from art_trainer.serving.dialects.chat import AgentChat
 from art_trainer.serving.dialects.chat_completions import ChatRequest, ChatWriter
 from art_trainer.serving.dialects.conversation import ChatMessage
+from art_trainer.serving.http.middleware import ApiError
 from tests.art_trainer.serving.helpers import TOOL_CHATML, WEATHER, user
 from tests.art_trainer.tiny_models import CHATML, byte_tokenizer
 
@@ -188,6 +191,16 @@ def test_a_template_without_tools_has_the_user_say_what_they_answered(caplog: An
     written = '<tool_call>\n{"name": "weather", "arguments": {"town": "Bonn"}}\n</tool_call>'
     assert written in talk.text(talk.context)
     assert caplog.text.count("lists no tools") == 1
+
+
+def test_a_template_may_want_arguments_of_another_type() -> None:
+    call = {"id": "x", "type": "function", "function": {"name": "weather", "arguments": "no JSON"}}
+    messages = [user("x"), {"role": "assistant", "content": None, "tool_calls": [call]}, user("y")]
+    written = ("'with ' + call.function.arguments", "call.function.arguments | items | list")
+    text, items = (Talk(TOOL_CHATML.replace("call.function.arguments | tojson", way)) for way in written)
+    text.ask(messages, "")
+    with pytest.raises(ApiError, match="refuses these messages: Can only get item pairs"):
+        items.ask(messages, "")
 
 
 def test_a_reply_that_was_not_delivered_is_not_trained_on() -> None:
