@@ -252,9 +252,9 @@ def test_a_reward_may_be_posted_by_another_program(asker: Asker) -> None:
     assert episode.observation == "x"
 
 
-def test_an_agent_whose_reward_nobody_else_may_post_has_to_return_one(asker: Asker) -> None:
+def test_an_agent_whose_reward_nobody_else_may_post_has_to_return_one() -> None:
     def agent(base_url: str, api_key: str, task: str) -> None:
-        asker.ask(base_url, api_key, [user(task)])
+        pass
 
     agent.posts_reward = False  # type: ignore[attr-defined]
     episode = play(agent)
