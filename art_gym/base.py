@@ -50,10 +50,9 @@ class SnapshotMixin:
 
     def snapshot(self) -> Snapshot:
         """Take the state at this moment; :meth:`restore` goes back to it, here or in another instance."""
-        kept = self._fixed.union(self.shared)
+        kept, settings = self._kept()
         state = {key: value for key, value in self.__dict__.items() if key not in kept}
-        taken = pickle.dumps(state, pickle.HIGHEST_PROTOCOL)
-        return Snapshot(_qualified_name(type(self)), taken, self._settings())
+        return Snapshot(_qualified_name(type(self)), pickle.dumps(state, pickle.HIGHEST_PROTOCOL), settings)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to a snapshot, which stays usable.
@@ -65,8 +64,9 @@ class SnapshotMixin:
         name = _qualified_name(type(self))
         if snapshot.env != name:
             raise ValueError(f"this snapshot is of {snapshot.env}, not of {name}")
-        there, here = snapshot.settings, self._settings()
-        for key in sorted(there.keys() | here.keys()):
+        kept, here = self._kept()
+        there = snapshot.settings
+        for key in sorted(there.keys() | here.keys()) if there != here else ():
             if there.get(key) != here.get(key):
                 values = f"{key}={there.get(key)!r:.80}, this one with {here.get(key)!r:.80}"
                 raise ValueError(f"this snapshot is of an environment made with {values}")
@@ -76,21 +76,26 @@ class SnapshotMixin:
             if own is None or (own.prompt, own.split) != (task.prompt, task.split):  # the state has its data
                 which = f"`{task.id}` ({task.prompt!r:.60}), which is none of this environment's tasks"
                 raise ValueError(f"this snapshot is of {which}: make both with the same arguments")
-        kept = self._fixed.union(self.shared)
         fixed = {key: value for key, value in self.__dict__.items() if key in kept}
         self.__dict__.clear()
         self.__dict__.update(fixed | state)
 
-    def _settings(self) -> dict[str, Any]:
-        """What :meth:`restore` compares: plain values, those in a dataclass too; the rest may be large."""
-        found: dict[str, Any] = {}
-        for key in self._fixed.union(self.shared) - {"render_mode", "_spec"}:
-            value = self.__dict__.get(key)
-            if isinstance(value, _PLAIN):
-                found[key] = value
-            elif is_dataclass(value) and not isinstance(value, type):
-                parts = {one.name: getattr(value, one.name) for one in fields(value)}
-                found |= {name: part for name, part in parts.items() if isinstance(part, _PLAIN)}
+    def _kept(self) -> tuple[frozenset[str], dict[str, Any]]:
+        """The attributes that snapshots leave out, and the plain values of them, in a dataclass too.
+
+        :meth:`restore` compares these values; the rest may be large. They are collected once.
+        """
+        found: tuple[frozenset[str], dict[str, Any]] | None = self.__dict__.get("_kept_values")
+        if found is None:
+            names = self._fixed.union(self.shared, ["_kept_values"])
+            plain: dict[str, Any] = {}
+            for key in names - {"render_mode", "_spec"}:
+                value = self.__dict__.get(key)
+                parts = {key: value}
+                if is_dataclass(value) and not isinstance(value, type):
+                    parts = {one.name: getattr(value, one.name) for one in fields(value)}
+                plain |= {name: part for name, part in parts.items() if isinstance(part, _PLAIN)}
+            found = self.__dict__["_kept_values"] = names, plain
         return found
 
 

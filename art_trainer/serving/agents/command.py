@@ -271,8 +271,9 @@ def _tail(file: Path) -> str:
 def _conversations(base_url: str, api_key: str) -> list[list[dict[str, Any]]]:
     url = f"{base_url.removesuffix('/v1')}/conversations"
     request = urllib.request.Request(url, headers={"authorization": f"Bearer {api_key}"})
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never through the user's proxy
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with direct.open(request, timeout=60) as answer:
             found: list[list[dict[str, Any]]] = json.load(answer)["conversations"]
     except urllib.error.HTTPError as error:
         error.close()
