@@ -25,15 +25,15 @@ from art_trainer.tracking.stalls import SOLVED, Stall
 _RARE = 0.02
 _FEWEST_GROUPS = 10
 RELIABILITY: Mapping[str, tuple[tuple[int, int], ...]] = {
-    "reward_without_success": ((33, 36), (2, 34), (32, 36), (0, 34)),
-    "dominant_term": ((22, 24), (0, 34), (21, 24), (0, 34)),
-    "longer_replies": ((7, 8), (0, 34), (6, 8), (0, 34)),
-    "judge_env_divergence": ((6, 8), (0, 10), (1, 8), (0, 10)),
-    "repetition": ((3, 6), (0, 34), (1, 6), (0, 34)),
-    "template_replies": ((4, 6), (0, 34), (4, 6), (0, 34)),
-    "entropy_collapse": ((4, 8), (0, 34), (1, 8), (0, 34)),
+    "reward_without_success": ((29, 36), (2, 34), (29, 36), (0, 34)),
+    "dominant_term": ((23, 24), (1, 34), (23, 24), (0, 34)),
+    "longer_replies": ((8, 8), (0, 34), (8, 8), (0, 34)),
+    "judge_env_divergence": ((7, 8), (1, 10), (2, 8), (0, 10)),
+    "repetition": ((2, 6), (2, 34), (0, 6), (1, 34)),
+    "template_replies": ((3, 6), (0, 34), (3, 6), (0, 34)),
+    "entropy_collapse": ((2, 8), (0, 34), (1, 8), (0, 34)),
     "zero_variance_groups": ((6, 6), (0, 34), (6, 6), (0, 34)),
-    "rising_invalid_actions": ((5, 6), (4, 34), (5, 6), (3, 34)),
+    "rising_invalid_actions": ((4, 6), (0, 34), (4, 6), (0, 34)),
     "rising_cut_off": ((4, 6), (0, 34), (4, 6), (0, 34)),
 }
 """By detector: in how many runs with its fault planted, and in how many without any fault, it was at least
