@@ -23,17 +23,20 @@ from art_trainer.errors import ConfigError
 
 TextEnvironment = gym.Env[str, str]
 MakeEnv = Callable[[], TextEnvironment]
+EnvSource = str | MakeEnv | gym.Env[str, str]
+"""An environment's name (its id or file), a callable that makes one, or one made by ``gym.make``."""
 
 
 class EnvPool(CloseOnExit):
     """A pool of environments that are made once and reused.
 
     Args:
-        make_env: Makes one environment with text observations and text actions.
+        make_env: Makes one environment with text observations and text actions; or its id, or one made by
+            ``gym.make``.
     """
 
-    def __init__(self, make_env: MakeEnv) -> None:
-        self._make_env = make_env
+    def __init__(self, make_env: EnvSource) -> None:
+        self._make_env = maker(make_env)
         self._free: list[TextEnvironment] = []
 
     def acquire(self) -> TextEnvironment:
@@ -188,6 +191,26 @@ def env_maker(name: str, env_args: Mapping[str, Any]) -> MakeEnv:
         seen = error if user_line(error) is None else described(error)
         raise ConfigError(f"{env_id} cannot be made with {given}: {seen}") from error
     return text_maker(make, env, env_id)
+
+
+def maker(env: EnvSource) -> MakeEnv:
+    """Return a function that makes environments like this one.
+
+    Raises:
+        ConfigError: If there is none of that name, or its observations or actions are not text.
+        TypeError: If no second one can be made like it.
+    """
+    if isinstance(env, gym.Env):
+        spec = env.spec
+        if spec is None:
+            raise TypeError(
+                f"this {type(env).__name__} was not made by gym.make, so no second one can be made like it: "
+                "pass a callable that makes one, or the id"
+            )
+        # A text environment's own limit is in its spec too: another TimeLimit would end nothing earlier.
+        own = getattr(env.unwrapped, "max_turns", None) == spec.max_episode_steps
+        return text_maker(lambda: gym.make(spec, max_episode_steps=-1 if own else None), env, spec.id)
+    return env_maker(env, {}) if isinstance(env, str) else env
 
 
 def text_maker(make: MakeEnv, env: gym.Env[Any, Any], env_id: str) -> MakeEnv:

@@ -24,7 +24,7 @@ from art_gym.base import add_terms
 from art_gym.env import truncate
 from art_gym.errors import did_you_mean, user_line
 from art_trainer.inference.policy import Conversation, Policy, Reply
-from art_trainer.rollout.envs import EnvPool, MakeEnv, TextEnvironment, state_digest
+from art_trainer.rollout.envs import EnvPool, EnvSource, TextEnvironment, state_digest
 from art_trainer.types import (
     Ending,
     Episode,
@@ -111,7 +111,7 @@ class _LiveEpisode:
 
 def rollout_episodes(
     policy: Policy,
-    make_env: MakeEnv | EnvPool,
+    make_env: EnvSource | EnvPool,
     specs: Sequence[EpisodeSpec],
     *,
     on_end: Callable[[int, Episode], None] | None = None,
@@ -124,7 +124,7 @@ def rollout_episodes(
 
     Args:
         policy: The policy that plays.
-        make_env: Makes an environment, or a pool of environments, which stays open.
+        make_env: As of :func:`.evaluate`, or a pool of environments, which stays open.
         specs: Where the episodes start.
         on_end: Called like ``on_episode``, with the episode's index in ``specs`` before it.
         **options: See :class:`RolloutOptions`.
@@ -166,7 +166,7 @@ def group_specs(
 
 def rollout_groups(
     policy: Policy,
-    make_env: MakeEnv | EnvPool,
+    make_env: EnvSource | EnvPool,
     groups: Sequence[GroupSpec],
     *,
     on_group: Callable[[int, Group], None] | None = None,
@@ -176,7 +176,7 @@ def rollout_groups(
 
     Args:
         policy: The policy that plays.
-        make_env: Makes an environment, or a pool of environments.
+        make_env: As of :func:`rollout_episodes`.
         groups: What to play, see :func:`group_specs`.
         on_group: Called with each group as its last episode ends, its index in ``groups`` before it.
         **options: See :class:`RolloutOptions`.

@@ -23,7 +23,7 @@ from art_gym.errors import UnknownTaskError, did_you_mean
 from art_gym.tasks import TaskSet
 from art_trainer.config import GRPOConfig
 from art_trainer.inference.policy import Policy
-from art_trainer.rollout.envs import EVALUATION, TRAIN, EnvPool, MakeEnv, choose_split, env_maker, text_maker
+from art_trainer.rollout.envs import EVALUATION, TRAIN, EnvPool, EnvSource, choose_split, maker
 from art_trainer.rollout.episodes import require_known, rollout_episodes
 from art_trainer.rollout.statistics import (
     mean_interval,
@@ -365,7 +365,7 @@ class PlayOptions(TypedDict, total=False):
 
 def evaluate(
     policy: Policy,
-    make_env: Callable[[], gym.Env[str, str]],
+    make_env: EnvSource,
     *,
     split: str | None = None,
     episodes: int | None = None,
@@ -377,7 +377,8 @@ def evaluate(
 
     Args:
         policy: The policy that plays.
-        make_env: Makes one environment; called as often as episodes run side by side, and once more.
+        make_env: Makes one environment, called as often as episodes run side by side, and once more; or the
+            environment's id, or one made by ``gym.make``.
         split: Which tasks; see :func:`evaluation_split`.
         episodes: How many starts; by default every task of the split once.
         seed: Two evaluations with the same seed meet the same starts.
@@ -389,6 +390,7 @@ def evaluate(
         UnknownTaskError: If the environment has tasks but no such split.
         ValueError: If ``episodes`` or ``samples`` is below 1.
     """
+    make_env = maker(make_env)
     with closing(make_env()) as env:
         starts = evaluation_starts(env, split=split, episodes=episodes, seed=seed, samples=samples)
         used_split = evaluation_split(env, split)
@@ -463,9 +465,6 @@ def _short(value: object) -> bool:
 
 # The environments of a run, for training and for evaluation.
 
-EnvSource = str | MakeEnv | gym.Env[str, str]
-"""An environment's name (its id or file), a callable that makes one, or one made by ``gym.make``."""
-
 
 class TrainerEnvs:
     """Makes the environments of a run, and runs its evaluations.
@@ -519,23 +518,3 @@ class TrainerEnvs:
     def _eval_split(self) -> str | None:
         with closing(self._make_eval_env()) as env:
             return choose_split(env, self._config.eval_split, EVALUATION)
-
-
-def maker(env: EnvSource) -> MakeEnv:
-    """Return a function that makes environments like this one.
-
-    Raises:
-        ConfigError: If there is none of that name, or its observations or actions are not text.
-        TypeError: If no second one can be made like it.
-    """
-    if isinstance(env, gym.Env):
-        spec = env.spec
-        if spec is None:
-            raise TypeError(
-                f"this {type(env).__name__} was not made by gym.make, so no second one can be made like it: "
-                "pass a callable that makes one, or the id"
-            )
-        # A text environment's own limit is in its spec too: another TimeLimit would end nothing earlier.
-        own = getattr(env.unwrapped, "max_turns", None) == spec.max_episode_steps
-        return text_maker(lambda: gym.make(spec, max_episode_steps=-1 if own else None), env, spec.id)
-    return env_maker(env, {}) if isinstance(env, str) else env

@@ -9,7 +9,7 @@ from art_gym.baselines import Act
 from art_trainer.inference.policy import Conversation, Policy, Reply, TrainablePolicy
 from art_trainer.inference.scripted_policy import RANDOM, full_observation, make_player
 from art_trainer.models.chat_template import ChatFormat
-from art_trainer.rollout.envs import EnvPool, MakeEnv
+from art_trainer.rollout.envs import EnvPool, EnvSource
 from art_trainer.rollout.episodes import rollout_episodes
 from art_trainer.types import Episode, EpisodeSpec, Span, TokenHistory
 
@@ -23,7 +23,7 @@ KEEP: Mapping[str, Keep] = {
 
 def collect_demonstrations(
     policy: TrainablePolicy,
-    make_env: MakeEnv | EnvPool,
+    make_env: EnvSource | EnvPool,
     player: str,
     starts: Sequence[EpisodeSpec],
     *,
@@ -41,7 +41,7 @@ def collect_demonstrations(
 
     Args:
         policy: Whose chat format the replies are encoded with; plays with ``on_policy``.
-        make_env: Makes one environment; its ``baselines`` or ``teachers`` have the player.
+        make_env: As of :func:`.rollout_episodes`; its ``baselines`` or ``teachers`` have the player.
         player: The player's name.
         starts: Where to start.
         noise: The largest share of the player's replies that are replaced, in [0, 1]; each episode draws its

@@ -39,7 +39,8 @@ from art_trainer.inference.sampling import SamplingParams
 from art_trainer.models.rotary import check_context
 from art_trainer.models.weights_io import load_model_weights
 from art_trainer.rollout.backend import Evaluator, LocalBackend, RolloutBackend, SelfContainedBackend
-from art_trainer.rollout.evaluate import EnvSource, Evaluation, TrainerEnvs
+from art_trainer.rollout.envs import EnvSource
+from art_trainer.rollout.evaluate import Evaluation, TrainerEnvs
 from art_trainer.rollout.judge_rewards import JudgeRewards
 from art_trainer.signals import Interruptible
 from art_trainer.tracking.callbacks import Outcome, RunCallback, TrainerCallback, WarningCallback

@@ -10,6 +10,7 @@ import torch
 
 from art_trainer.config import GRPOConfig
 from art_trainer.errors import ConfigError
+from art_trainer.rollout.evaluate import evaluate
 from art_trainer.tracking.episode_store import iter_steps
 from art_trainer.tracking.run_dir import RunFolder, list_checkpoints
 from art_trainer.training.trainer import GRPOTrainer
@@ -165,6 +166,7 @@ def test_it_trains_beside_a_running_event_loop_and_can_be_stopped(make_trainer: 
 
 def test_an_environment_may_be_an_id_or_made_by_gym(make_trainer: Make) -> None:
     for env in ("toy/Guess-v0", gym.make("toy/Guess-v0")):
+        assert evaluate(guess_policy(), env, episodes=1).env_id == "toy/Guess-v0"
         assert make_trainer("run", env=env).collect_episodes()[0].episodes[0].env_id == "toy/Guess-v0"
     with pytest.raises(TypeError, match="pass a callable that makes one, or the id"):
         make_trainer("run", env=GuessEnv())
