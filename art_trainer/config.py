@@ -283,6 +283,7 @@ class GRPOConfig:
             _check_estimator,
             _check_groups,
             _check_evaluation,
+            _check_sharding,
         ):
             check(self)
 
@@ -446,6 +447,15 @@ def _check_evaluation(config: GRPOConfig) -> None:
             value and not config.eval_steps,
             f"{name} is {value!r}, but nothing is evaluated in training: set eval_steps too, such as 10",
         )
+
+
+def _check_sharding(config: GRPOConfig) -> None:
+    # https://github.com/bitsandbytes-foundation/bitsandbytes/issues/1633
+    _refuse(
+        config.sharding == "fsdp2" and config.optim == "adamw_8bit",
+        "optim is 'adamw_8bit', but bitsandbytes cannot step the pieces of weights that sharding 'fsdp2' "
+        "makes: set optim to 'adamw', or sharding to 'none'",
+    )
 
 
 # ----------------------------------------------------------------------

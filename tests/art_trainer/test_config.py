@@ -89,6 +89,7 @@ def test_values_are_read_as_yaml_writes_them(key: str, value: object, read: obje
         ({"early_stopping_patience": 2}, "set eval_steps"),
         ({"load_best_model_at_end": True}, "set eval_steps"),
         ({"metric_for_best_model": "eval_reward"}, "set eval_steps"),
+        ({"optim": "adamw_8bit", "sharding": "fsdp2"}, "set optim to 'adamw', or sharding to 'none'"),
     ],
 )
 def test_a_wrong_setting_is_refused_with_what_would_be_right(data: dict[str, object], words: str) -> None:
