@@ -15,6 +15,7 @@ Outcome = Literal["finished", "interrupted", "failed"]
 """How a run ended: after its last step, by Ctrl-C, or by an error."""
 
 
+@runtime_checkable
 class TrainerCallback(Protocol):
     """Called for each step and episode.
 

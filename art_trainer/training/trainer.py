@@ -101,11 +101,12 @@ class GRPOTrainer:
         backend: RolloutBackend | None = None,
     ) -> None:
         self.config = config or GRPOConfig()
-        if not isinstance(policy, TrainablePolicy):
-            raise TypeError(
-                "the policy must be one that can be trained, as TransformersPolicy.from_pretrained gives, "
-                f"not {policy!r:.60}"
-            )
+        trained = "one that can be trained, as TransformersPolicy.from_pretrained gives"
+        _require("policy", policy, TrainablePolicy, trained)
+        _require("config", self.config, GRPOConfig, "a GRPOConfig")
+        _require("reward", reward, JudgeRewards | None, "a JudgeRewards, or None for the environment's own")
+        for callback in callbacks:
+            _require("each callback", callback, TrainerCallback, "an object with on_step and on_episode")
         self.policy = policy
         self.policy.sampling = SamplingParams.for_training(self.config, policy.sampling.stop_token_ids)
         self.callbacks = tuple(callbacks)
@@ -502,6 +503,12 @@ class GRPOTrainer:
     def _on_episode(self, episode: Episode) -> None:
         for callback in self.callbacks if self.processes.is_main else ():
             callback.on_episode(episode)
+
+
+def _require(name: str, value: object, kind: Any, what: str) -> None:
+    """Raise if an argument is of another kind; a class in place of its object has the methods, too."""
+    if isinstance(value, type) or not isinstance(value, kind):
+        raise TypeError(f"{name} must be {what}, not {value!r:.60}")
 
 
 def _refuse_settings_of_env(eval_env: EnvSource | None, config: GRPOConfig) -> None:

@@ -177,6 +177,11 @@ def test_an_environment_may_be_an_id_or_made_by_gym(make_trainer: Make) -> None:
             make_trainer("run", env=cart)
     with pytest.raises(TypeError, match=r"from_pretrained .* not 'art-tiny'"):
         GRPOTrainer("art-tiny", GuessEnv)  # type: ignore[arg-type]
+    for wrong in ({"config": {"max_steps": 3}}, {"callbacks": [Watcher]}, {"reward": len}):
+        with pytest.raises(
+            TypeError, match=r"(config|each callback|reward) must be .*, not (\{|<class|<built-in)"
+        ):
+            GRPOTrainer(guess_policy(), GuessEnv, **wrong)  # type: ignore[arg-type]
 
 
 def test_a_reply_that_is_as_long_as_a_context_is_refused(make_trainer: Make) -> None:
