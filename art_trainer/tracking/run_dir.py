@@ -238,6 +238,24 @@ class RunFolder:
                 fsync(file)
 
 
+class _UniqueKeys(yaml.SafeLoader):
+    """Refuses a mapping with two equal keys, of which YAML's own loader takes the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: list[Any] = []
+        for key, _ in node.value:
+            if key.value in seen:
+                twice = f"the key `{key.value}` is there twice"
+                raise yaml.constructor.ConstructorError(None, None, twice, key.start_mark)
+            seen.append(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def parse_yaml(text: str) -> Any:
+    """Read YAML whose mappings have no key twice; a ``yaml.YAMLError`` for anything else."""
+    return yaml.load(text, _UniqueKeys)  # a SafeLoader
+
+
 def read_yaml(file: Path) -> dict[str, Any]:
     """Read a YAML file that maps names to values.
 
@@ -246,7 +264,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
         ConfigError: If it is not YAML, or not a mapping.
     """
     try:
-        data = yaml.safe_load(file.read_text(encoding="utf-8"))
+        data = parse_yaml(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FileNotFoundError(f"no such file: {file}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -76,9 +76,10 @@ def test_what_a_user_can_mend_is_a_line_and_a_code_and_a_bug_is_not(error, found
 
 def test_damaged_settings_are_one_line(refused):
     Path("run").mkdir()
-    Path("run/run.yaml").write_text("env: [\nmodel: }")
-    for command in (("train", "--resume", "run"), ("analyze", "run")):
-        assert "run/run.yaml is not YAML" in refused(*command)
+    for text, words in (("env: [\nmodel: }", ""), ("a: {b: 1, b: 2}", ': the key `b` is there twice in "<')):
+        Path("run/run.yaml").write_text(text)
+        for command in (("train", "--resume", "run"), ("analyze", "run")):
+            assert f"run/run.yaml is not YAML{words}" in refused(*command)
 
 
 NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
