@@ -23,7 +23,7 @@ from art_trainer.config import field_docs, field_types
 from art_trainer.errors import ConfigError
 from art_trainer.recipes import DEFAULT_RECIPE
 from art_trainer.rollout.envs import find_env
-from art_trainer.tracking.run_dir import RunFolder, read_yaml, require_writable
+from art_trainer.tracking.run_dir import RunFolder, parse_yaml, read_yaml, require_writable
 from art_trainer.training.run_settings import (
     AUTO,
     DEFAULT,
@@ -54,6 +54,9 @@ SMALL_MODELS: Mapping[str, Mapping[str, Any]] = {
 
 LORA: Mapping[str, Any] = {"learning_rate": 2e-5}
 """Defaults with an adapter, whose matrices start at zero and take larger steps than weights."""
+KEPT = ("seed", "eval_episodes", "eval_temperature", "test_split")
+"""Settings that a resume cannot change: it keeps the evaluation before training, which could then not be
+compared with the one after."""
 
 
 def setting_type(name: str) -> Any:
@@ -84,7 +87,7 @@ def parse_pairs(pairs: Iterable[str], flag: str, *, as_yaml: bool = False) -> di
         if not equals or not key.strip():
             raise ConfigError(f"{flag} takes key=value, as in `{flag} seed=1`, not {pair!r}")
         try:
-            values[key.strip()] = yaml.safe_load(text) if as_yaml else _json_or_text(text)
+            values[key.strip()] = parse_yaml(text) if as_yaml else _json_or_text(text)
         except yaml.YAMLError as error:
             raise ConfigError(f"{flag} {pair}: the value is not YAML ({error})") from error
     return values
@@ -112,7 +115,7 @@ def read_recipe(name: str) -> dict[str, Any]:
     if name not in recipe_names():
         raise ConfigError(f"no recipe `{name}`{did_you_mean(name, recipe_names())}")
     text = (resources.files("art_trainer.recipes") / f"{name}.yaml").read_text(encoding="utf-8")
-    values: dict[str, Any] = yaml.safe_load(text)
+    values: dict[str, Any] = parse_yaml(text)
     return values
 
 
@@ -208,6 +211,13 @@ def gather_settings(
     settings = merge_settings(layers)
     if resume is not None:
         _require_same_base(saved.values.get("model"), settings.run)
+        now = settings.to_mapping()
+        for name in KEPT:
+            if (was := saved.values.get(name, now[name])) != now[name]:
+                raise ConfigError(
+                    f"--resume: {name} was {was}, not {now[name]}: the evaluations before and after could "
+                    f"not be compared. Leave {name} out, or start a new run"
+                )
     # Whole paths of files, for a resume from another folder.
     run = dataclasses.replace(settings.run, env=env, env_args=_with_whole_paths(settings.run.env_args))
     run = dataclasses.replace(run, train_env_args=_with_whole_paths(run.train_env_args))

@@ -249,7 +249,9 @@ def test_lora_trains_an_adapter_only_and_is_evaluated_before_it_imitates(invoke,
     # A resume that is refused leaves the run's settings as they are, so that the next one works.
     kept = folder.settings_file.read_bytes()
     with pytest.raises(CheckpointError, match=r"another model or rank: .*lora_A.* has shape \(2, "):
-        invoke("train", "--resume", "out", "--lora", "4", "--seed", "7")
+        invoke("train", "--resume", "out", "--lora", "4")
+    with pytest.raises(ConfigError, match=r"seed was 42, not 7: .* Leave seed out, or start"):
+        invoke("train", "--resume", "out", "--seed", "7")
     with pytest.raises(ConfigError, match=r"the run's adapter is of the model .*, not of art-tiny"):
         invoke("train", "--resume", "out", "--model", "art-tiny")
     assert folder.settings_file.read_bytes() == kept
