@@ -149,6 +149,8 @@ class RunFolder:
         self.write_settings(known if {**known, **config} == known else config)
         for lines in (self.metrics_file, self.warnings_file):
             _keep_steps(lines, step)
+        for file in self.evaluations.glob(f"{AFTER}[.-]*"):
+            file.unlink()  # of a run that trains on
         for file in self.evaluations.glob(f"{STEP}*.json"):
             number = file.stem.removeprefix(STEP)
             if number.isdecimal() and not 0 < step >= int(number):

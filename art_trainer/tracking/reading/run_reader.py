@@ -62,7 +62,7 @@ class RunReader:
 
         Returns:
             ``env`` and ``model``; ``state``: ``starting``, ``running``, ``quiet`` (nothing was written for a
-            while), ``stopped`` (before the last step, with a report) or ``finished``; ``step`` and
+            while), ``stopped`` (before its end, with a report) or ``finished``; ``step`` and
             ``max_steps``; ``seconds_left`` at the speed of the newest steps; ``stall``,
             ``title`` and ``message`` of what keeps the run from learning;
             ``quiet_seconds`` since anything was written; numbers that change with new ``metrics``,
@@ -80,7 +80,7 @@ class RunReader:
             left = max(0, max_steps - step) if max_steps else None
             quiet, pace = self._quiet_seconds(), self._pace()
             state = "running" if step else "starting"
-            if left == 0:
+            if left == 0 and not self._is_evaluating():
                 state = "finished"
             elif self._is_stopped():
                 state = "stopped"
@@ -190,6 +190,11 @@ class RunReader:
     def _evaluations_version(self) -> str:
         times = [file.stat().st_mtime_ns for file in self._folder.evaluations.glob("*.json")]
         return f"{len(times)}-{max(times, default=0)}"
+
+    def _is_evaluating(self) -> bool:
+        """Whether the evaluation after training is missing, and there is the one before."""
+        first, last = (self._folder.evaluations / f"{name}.json" for name in (BEFORE, AFTER))
+        return first.exists() and not last.exists()
 
     def _is_stopped(self) -> bool:
         """Whether the report, which is written whatever ends a run, is newer than settings and metrics."""

@@ -23,6 +23,7 @@ def test_each_run_has_a_line(
     with done.log.metrics_file.open("a") as stream:
         stream.write('{"reward": "damaged"}\n')
     done.evaluate(BEFORE, 5)
+    assert "running" in invoke("runs").output, "the last evaluation is still to come"
     done.evaluate(AFTER, 15)
     DashRun(tmp_path / "runs" / "begun").evaluate(BEFORE, 10)
     (tmp_path / "runs/begun/report.html").touch()
@@ -43,6 +44,8 @@ def test_each_run_has_a_line(
         "50%",
         "damaged",
     ]
+    done.log.begin({"max_steps": 3}, 2)
+    assert done.log.evaluation(AFTER) is None
 
 
 @pytest.mark.parametrize(("columns", "curve"), [(80, "▁▂▄▅▇█"), (60, "")])
