@@ -12,6 +12,7 @@ import logging
 import re
 import types
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -22,6 +23,7 @@ from rich.text import Text
 from art_gym.cli.common import Version
 from art_gym.terminal import visible
 from art_trainer.cli.run_config import (
+    claimed_folder,
     gather_settings,
     parse_pairs,
     setting_default,
@@ -158,9 +160,12 @@ def command(
 
         def run(**values: Any) -> None:
             given = {name: _given(name, values.pop(name), hints[name]) for name in own}
-            if settings:
-                given["settings"] = settings_of(values, defaults=defaults, default_recipe=default_recipe)
-            function(**given)
+            with ExitStack() as stack:
+                if settings:
+                    found = settings_of(values, defaults=defaults, default_recipe=default_recipe)
+                    writes = not given.get("dry_run")
+                    given["settings"] = stack.enter_context(claimed_folder(found)) if writes else found
+                function(**given)
 
         parameters = [
             *map(_setting_flag, settings),

@@ -11,7 +11,8 @@ import json
 import os
 import shlex
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from art_trainer.config import field_docs, field_types
 from art_trainer.errors import ConfigError
 from art_trainer.recipes import DEFAULT_RECIPE
 from art_trainer.rollout.envs import find_env
-from art_trainer.tracking.run_dir import RunFolder, parse_yaml, read_yaml, require_writable
+from art_trainer.tracking.run_dir import RunFolder, parse_yaml, private_folder, read_yaml, require_writable
 from art_trainer.training.run_settings import (
     AUTO,
     DEFAULT,
@@ -273,6 +274,29 @@ def _require_same_base(before: Any, run: RunSettings) -> None:
     moved = Path(run.model).is_dir() and not Path(str(before)).is_dir()
     if run.lora is not None and not moved and Path(run.model).resolve() != Path(str(before)).resolve():
         raise ConfigError(f"--resume: the run's adapter is of the model {before}, not of {run.model}")
+
+
+@contextmanager
+def claimed_folder(settings: Settings) -> Iterator[Settings]:
+    """Make the folder of a new run that nobody named, the next one if another run has just taken it.
+
+    At the end it goes again if it is empty, because the run was refused.
+    """
+    path = settings.folder.path
+    if settings.sources["output_dir"] != DEFAULT or os.environ.get("RANK", "0") != "0":
+        yield settings  # of several processes the main one names the folder
+        return
+    private_folder(path.parent)
+    while True:
+        with suppress(FileExistsError):
+            path.mkdir(0o700)
+            break
+        path = free_folder(settings.run.env or Path(str(settings.run.tasks)).stem, settings.run.model)
+    try:
+        yield dataclasses.replace(settings, config=dataclasses.replace(settings.config, output_dir=str(path)))
+    finally:
+        with suppress(OSError):
+            os.removedirs(path)
 
 
 def free_folder(env: str, model: str) -> Path:

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 
 from art_trainer.cli.eval import stop_at_faults
 from art_trainer.cli.main import main, user_error
-from art_trainer.cli.run_config import env_of_policies
+from art_trainer.cli.run_config import claimed_folder, env_of_policies, gather_settings
 from art_trainer.cli.training_run import hint_at_success
 from art_trainer.errors import ConfigError, EvaluationFailedError, StalledError
 from art_trainer.tracking import run_dir
@@ -45,6 +45,15 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(name, refused
     monkeypatch.setattr(run_dir, "TemporaryFile", Mock(side_effect=fault))
     assert f"cannot write {target}: Read-only file system in {Path.cwd()}" in refused(*command, target)
     assert os.listdir() == ["file"]
+
+
+def test_runs_that_start_together_have_folders_of_their_own_and_a_refused_one_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first, second = (gather_settings({"env": ENV[1]}, overrides={}) for _ in range(2))
+    with claimed_folder(first) as one, claimed_folder(second) as other:
+        assert [run.folder.path.name[-2:] for run in (one, other)] == ["-1", "-2"]
+        (one.folder.path / "run.yaml").touch()
+    assert os.listdir("runs") == [one.folder.path.name]
 
 
 def test_a_folder_is_no_place_for_a_file(tmp_path):
