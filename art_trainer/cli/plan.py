@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -25,7 +27,13 @@ from art_trainer.training.memory_plan import (
     plan_training,
 )
 from art_trainer.training.run_settings import LOCAL, Settings
-from art_trainer.training.run_setup import empty_run_model, model_options, sized_for
+from art_trainer.training.run_setup import (
+    check_players,
+    empty_run_model,
+    model_options,
+    reward_model,
+    sized_for,
+)
 from art_trainer.training.time_plan import gpu_figures, gpu_seconds, measured_seconds, run_tokens
 
 
@@ -47,6 +55,9 @@ def print_plan(settings: Settings, console: Console, gpu: str | None = None) -> 
     settings = sized_for(settings, options.torch_device)
     run, config = settings.run, settings.config
     make_env = env_maker(run.env, run.all_env_args)
+    check_players(run, make_env)
+    with TemporaryDirectory() as folder:
+        reward_model(run, Path(folder))  # what it raises, the run would raise
     model, tokenizer = empty_run_model(settings, options, make_env)
     form = ChatFormat(tokenizer, history_window=run.history_window)
     shape = episode_shape(form, make_env, split=train_split(make_env, config.train_split), seed=config.seed)

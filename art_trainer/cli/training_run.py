@@ -13,7 +13,6 @@ import torch
 import typer
 from rich.console import Console
 
-from art_gym.errors import did_you_mean
 from art_trainer.analysis.render import usage_summary
 from art_trainer.analysis.report import headline, write_report
 from art_trainer.cli.console import episode_bar, print_settings, results_table, unless_quiet
@@ -26,7 +25,7 @@ from art_trainer.formatting import number, percent
 from art_trainer.inference.policy import Policy
 from art_trainer.inference.scripted_policy import ScriptedPolicy
 from art_trainer.rollout.backend import NonMainRankBackend, RolloutSetup, RolloutSetupFactory
-from art_trainer.rollout.envs import MakeEnv, baseline_names, env_maker, player_names, train_split
+from art_trainer.rollout.envs import MakeEnv, baseline_names, env_maker, train_split
 from art_trainer.rollout.evaluate import Evaluation, evaluate, evaluation_split
 from art_trainer.signals import sigterm_as_sigint
 from art_trainer.tracking.callbacks import TrainerCallback
@@ -35,6 +34,7 @@ from art_trainer.training.checkpoint import discard_checkpoints_after
 from art_trainer.training.distributed import ProcessGroup, current_process_group, init_distributed
 from art_trainer.training.run_settings import AUTO, LOCAL, SCRATCH, SELF, Settings
 from art_trainer.training.run_setup import (
+    check_players,
     env_texts,
     find_checkpoint,
     fit_to_device,
@@ -223,14 +223,8 @@ class TrainingRun:
         self._make_train_env: MakeEnv = env_maker(run.env, run.all_env_args)
         self._reward = reward_model(run, folder.path)
         self._loggers = make_loggers(settings)
-        baselines = baseline_names(self._make_env)
-        self._baselines = baselines if run.baselines is None else run.baselines
-        _check_players("baselines", self._baselines, baselines)
-        if run.warm_start not in (None, AUTO):
-            _check_players("warm_start", [run.warm_start], player_names(self._make_env))
-            if run.warm_start_rounds > 1 and run.warm_start_keep != "all":
-                kept = f"warm_start_rounds is {run.warm_start_rounds}, warm_start_keep {run.warm_start_keep}"
-                raise ConfigError(f"{kept}: from the second round on all is imitated; set all, or 1 round")
+        check_players(run, self._make_env)
+        self._baselines = baseline_names(self._make_env) if run.baselines is None else run.baselines
         self.checkpoint = find_checkpoint(settings)
         self.policy = prepare_policy(
             settings, lambda: env_texts(settings, self._make_env), checkpoint=self.checkpoint
@@ -340,9 +334,3 @@ def run_trainer(
         _log.info("Resuming after step %d.", trainer.step)
     with progress.running(settings.config.max_steps, trainer.step):
         trainer.train()
-
-
-def _check_players(setting: str, names: Sequence[str], known: Sequence[str]) -> None:
-    for name in names:
-        if name not in known:
-            raise ConfigError(f"{setting}: the environment has no player `{name}`{did_you_mean(name, known)}")

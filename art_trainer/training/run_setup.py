@@ -20,6 +20,7 @@ import torch
 import transformers
 from transformers import AutoConfig, PreTrainedTokenizerBase
 
+from art_gym.errors import did_you_mean
 from art_gym.wrappers.judging import (
     CLASSIC_RUBRIC,
     Judge,
@@ -47,7 +48,7 @@ from art_trainer.models.loading import (
     refuse_untrainable,
 )
 from art_trainer.models.memory import WorkSizes, usable_memory
-from art_trainer.rollout.envs import MakeEnv, env_maker, player_names, train_split
+from art_trainer.rollout.envs import MakeEnv, baseline_names, env_maker, player_names, train_split
 from art_trainer.rollout.judge_rewards import ENV, JudgeRewards, RewardMix
 from art_trainer.tracking.callbacks import TrainerCallback
 from art_trainer.tracking.env_vars import env_var, load_env_vars
@@ -266,6 +267,22 @@ def sized_for(settings: Settings, device: torch.device) -> Settings:
         return settings
     tokens = WorkSizes.of(device).microbatch_tokens
     return replace(settings, config=replace(settings.config, tokens_per_microbatch=tokens))
+
+
+def check_players(run: RunSettings, make_env: MakeEnv) -> None:
+    """Raise a ConfigError for a baseline or warm start that the environment does not have or cannot give."""
+    wanted = [] if run.warm_start in (None, AUTO) else [run.warm_start]
+    for setting, names, known in (
+        ("baselines", run.baselines or (), baseline_names(make_env)),
+        ("warm_start", wanted, player_names(make_env)),
+    ):
+        for name in names:
+            if name not in known:
+                near = did_you_mean(str(name), known)
+                raise ConfigError(f"{setting}: the environment has no player `{name}`{near}")
+    if wanted and run.warm_start_rounds > 1 and run.warm_start_keep != "all":
+        kept = f"warm_start_rounds is {run.warm_start_rounds}, warm_start_keep {run.warm_start_keep}"
+        raise ConfigError(f"{kept}: from the second round on all is imitated; set all, or 1 round")
 
 
 def imitation_config(settings: Settings) -> ImitationConfig:

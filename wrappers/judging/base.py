@@ -178,7 +178,7 @@ class Criterion:
     def __post_init__(self) -> None:
         if not self.name.strip():
             raise JudgingError("a criterion needs a name")
-        if not 0 <= self.weight <= 1:
+        if not isinstance(self.weight, int | float) or not 0 <= self.weight <= 1:
             raise JudgingError(f"criterion `{self.name}` has weight {self.weight}: set a number from 0 to 1")
 
 

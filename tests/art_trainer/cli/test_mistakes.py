@@ -36,6 +36,8 @@ JUDGE = f"judge eval {ENV}"
             "from the second round on all is imitated",
         ),
         (f"train {ENV} --warm-start scritped", "no player `scritped`; did you mean"),
+        (f"train {ENV} --warm-start scritped --dry-run", "no player `scritped`; did you mean"),
+        (f'train {ENV} --dry-run --reward rubric --set rubric={{"quick":"x"}}', "`quick` has weight x"),
         ("train --config missing.yaml", "--config: no such file: missing.yaml"),
         ("train --recipe emial", "no recipe `emial`; did you mean `email`?"),
         ("train --resume-step 1", "add --resume RUN"),
