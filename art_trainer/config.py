@@ -283,7 +283,6 @@ class GRPOConfig:
             _check_estimator,
             _check_groups,
             _check_evaluation,
-            _check_sharding,
         ):
             check(self)
 
@@ -361,6 +360,13 @@ def _check_needs(config: GRPOConfig) -> None:
             value != defaults[name].default and not getattr(config, needed),
             f"{name} is {value!r}, but has no effect without {needed}: set {needed} too, or leave {name} out",
         )
+
+    # https://github.com/bitsandbytes-foundation/bitsandbytes/issues/1633
+    _refuse(
+        config.sharding == "fsdp2" and config.optim == "adamw_8bit",
+        "optim is 'adamw_8bit', but bitsandbytes cannot step the pieces of weights that sharding 'fsdp2' "
+        "makes: set optim to 'adamw', or sharding to 'none'",
+    )
 
 
 def _check_clipping(config: GRPOConfig) -> None:
@@ -447,15 +453,6 @@ def _check_evaluation(config: GRPOConfig) -> None:
             value and not config.eval_steps,
             f"{name} is {value!r}, but nothing is evaluated in training: set eval_steps too, such as 10",
         )
-
-
-def _check_sharding(config: GRPOConfig) -> None:
-    # https://github.com/bitsandbytes-foundation/bitsandbytes/issues/1633
-    _refuse(
-        config.sharding == "fsdp2" and config.optim == "adamw_8bit",
-        "optim is 'adamw_8bit', but bitsandbytes cannot step the pieces of weights that sharding 'fsdp2' "
-        "makes: set optim to 'adamw', or sharding to 'none'",
-    )
 
 
 # ----------------------------------------------------------------------

@@ -127,16 +127,12 @@ def comparison_lines(*comparisons: Comparison) -> list[str]:
             ("mean reward", one.reward, "reward_p", number(one.reward, signed=True)),
         ):
             if interval is not None:
-                p = getattr(one, metric)
-                chance = "" if p is None else f", {_p_value(p, adjusted[metric][place], len(comparisons))}"
+                p, least = getattr(one, metric), adjusted[metric][place]
+                corrected = f" ({least:.2g} corrected for {len(comparisons)} comparisons)"
+                chance = "" if p is None else f", p {p:.2g}{corrected if len(comparisons) > 1 else ''}"
                 doubt = "" if interval.excludes_zero else ", could be chance"
                 lines.append(f"{one.second} minus {one.first}, {what}: {figure}{chance}{doubt}")
     return lines
-
-
-def _p_value(p: float, adjusted: float, comparisons: int) -> str:
-    corrected = f" ({adjusted:.2g} corrected for {comparisons} comparisons)" if comparisons > 1 else ""
-    return f"p {p:.2g}{corrected}"
 
 
 def print_settings(settings: Settings, console: Console) -> None:

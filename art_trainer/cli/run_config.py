@@ -32,7 +32,6 @@ from art_trainer.training.run_settings import (
     SCRATCH,
     SETTINGS,
     Layer,
-    RunSettings,
     Settings,
     merge_settings,
 )
@@ -88,17 +87,12 @@ def parse_pairs(pairs: Iterable[str], flag: str, *, as_yaml: bool = False) -> di
         if not equals or not key.strip():
             raise ConfigError(f"{flag} takes key=value, as in `{flag} seed=1`, not {pair!r}")
         try:
-            values[key.strip()] = parse_yaml(text) if as_yaml else _json_or_text(text)
+            values[key.strip()] = parse_yaml(text) if as_yaml else json.loads(text)
         except yaml.YAMLError as error:
             raise ConfigError(f"{flag} {pair}: the value is not YAML ({error})") from error
+        except ValueError:
+            values[key.strip()] = text
     return values
-
-
-def _json_or_text(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 # ----------------------------------------------------------------------
@@ -186,7 +180,10 @@ def gather_settings(
         raise ConfigError("--verbose and --quiet are both set: leave one out")
     layers = [Layer("--set", overrides), Layer("flag", flags)]
     if config is not None:
-        layers.insert(0, Layer(config.name, _read_config_file(config)))
+        try:
+            layers.insert(0, Layer(config.name, read_yaml(config)))
+        except (ConfigError, OSError) as error:
+            raise ConfigError(f"--config: {error}") from error
     if resume is not None:
         saved = Layer(RESUMED, _saved_settings(resume))
         layers = [saved, *layers, Layer("--resume", {"output_dir": str(resume)})]
@@ -211,7 +208,11 @@ def gather_settings(
     layers = [Layer(DEFAULT, below), lora, Layer(f"default of {model}", small), *layers]
     settings = merge_settings(layers)
     if resume is not None:
-        _require_same_base(saved.values.get("model"), settings.run)
+        # A folder in place of what is no folder here has moved.
+        before, model_now = Path(str(saved.values.get("model"))), Path(model)
+        moved = model_now.is_dir() and not before.is_dir()
+        if settings.run.lora is not None and not moved and model_now.resolve() != before.resolve():
+            raise ConfigError(f"--resume: the run's adapter is of the model {before}, not of {model}")
         now = settings.to_mapping()
         for name in KEPT:
             if (was := saved.values.get(name, now[name])) != now[name]:
@@ -251,13 +252,6 @@ def _values(layers: Iterable[Layer]) -> dict[str, Any]:
     return {name: value for layer in layers for name, value in layer.values.items()}
 
 
-def _read_config_file(file: Path) -> dict[str, Any]:
-    try:
-        return read_yaml(file)
-    except (ConfigError, OSError) as error:
-        raise ConfigError(f"--config: {error}") from error
-
-
 def _saved_settings(resume: Path) -> dict[str, Any]:
     folder = RunFolder(resume)
     if not folder.settings_file.exists():
@@ -267,13 +261,6 @@ def _saved_settings(resume: Path) -> dict[str, Any]:
             f"--resume: {folder.settings_file} names no environment: no command started this run"
         )
     return folder.settings()
-
-
-def _require_same_base(before: Any, run: RunSettings) -> None:
-    """Refuse to resume an adapter on another model; a folder in place of what is no folder here has moved."""
-    moved = Path(run.model).is_dir() and not Path(str(before)).is_dir()
-    if run.lora is not None and not moved and Path(run.model).resolve() != Path(str(before)).resolve():
-        raise ConfigError(f"--resume: the run's adapter is of the model {before}, not of {run.model}")
 
 
 @contextmanager

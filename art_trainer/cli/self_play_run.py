@@ -14,6 +14,7 @@ from art_gym.games.seats import players_of
 from art_trainer.cli.console import comparison_lines, episode_bar, make_table, unless_quiet
 from art_trainer.cli.live_view import TrainingProgress
 from art_trainer.cli.policies import load_policy
+from art_trainer.cli.run_config import setting_default
 from art_trainer.cli.training_run import run_trainer
 from art_trainer.errors import ConfigError
 from art_trainer.formatting import number, percent
@@ -43,12 +44,10 @@ class SelfPlayRun:
 
     def __init__(self, settings: Settings, console: Console) -> None:
         run = settings.run
-        if run.warm_start is not None and run.warm_start_noise:
-            raise ConfigError(f"warm_start_noise is {run.warm_start_noise}: self-play has none, set 0")
-        if run.warm_start is not None and run.warm_start_rounds > 1:
-            raise ConfigError(f"warm_start_rounds is {run.warm_start_rounds}: self-play has one, set 1")
-        if run.warm_start is not None and run.warm_start_keep != "all":
-            raise ConfigError(f"warm_start_keep is {run.warm_start_keep}: self-play imitates all, set all")
+        for name in ("warm_start_noise", "warm_start_rounds", "warm_start_keep"):
+            value, only = getattr(run, name), setting_default(name)
+            if run.warm_start is not None and value != only:
+                raise ConfigError(f"{name} is {value}, but self-play knows only {only}: leave it out")
         if run.engine is not None or run.backend != LOCAL:
             raise ConfigError("games are played and sampled in this process: leave engine and backend out")
         self._settings = settings

@@ -244,12 +244,11 @@ class _UniqueKeys(yaml.SafeLoader):
     """Refuses a mapping with two equal keys, of which YAML's own loader takes the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: list[Any] = []
-        for key, _ in node.value:
-            if key.value in seen:
+        names = [key.value for key, _ in node.value]
+        for place, (key, _) in enumerate(node.value):
+            if key.value in names[:place]:
                 twice = f"the key `{key.value}` is there twice"
                 raise yaml.constructor.ConstructorError(None, None, twice, key.start_mark)
-            seen.append(key.value)
         return super().construct_mapping(node, deep)
 
 

@@ -19,9 +19,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from art_trainer.errors import ConfigError
 from art_trainer.models.chat_template import ASSISTANT, END, PAD, SMALL_MODEL_TEMPLATE, USER
 
-NAME = "scratch"
-"""How settings and command lines call such a model."""
-
 # Words, digits, runs of marks and line ends; a blank belongs to the word after it.
 _PIECES = r" ?[^\W\d_]+| ?\d| ?[^\s\w]+|_|\n|\s"
 _NUMBERS = 100  # of the most frequent numbers, which are one token each

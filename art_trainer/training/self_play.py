@@ -86,7 +86,10 @@ class SelfPlayTrainer(GRPOTrainer):
         callbacks: Sequence[TrainerCallback] = (),
     ) -> None:
         config = config or GRPOConfig()
-        _refuse_settings(config)
+        best = "early_stopping_patience", "load_best_model_at_end", "metric_for_best_model"
+        for name in ("dynamic_sampling", "env_threads", *best):
+            if value := getattr(config, name):
+                raise ConfigError(f"{name} is {value!r}: self-play has none, leave it out")
         self.make_game = game_maker(game) if isinstance(game, str) else game
         self.make_eval_game = eval_game or self.make_game
         with closing(self.make_game()) as made:
@@ -287,14 +290,6 @@ def opponents_of(make_game: MakeGame, seat: str) -> tuple[str, ...]:
 def _nobody(game: Any, rng: np.random.Generator) -> Callable[[str], str]:
     """The opponent in environments that are looked at and never played."""
     raise RuntimeError("this environment is for its tasks alone: play games with play_games")
-
-
-def _refuse_settings(config: GRPOConfig) -> None:
-    """Raise if a setting is on that games do not use."""
-    best = "early_stopping_patience", "load_best_model_at_end", "metric_for_best_model"
-    for name in ("dynamic_sampling", "env_threads", *best):
-        if value := getattr(config, name):
-            raise ConfigError(f"{name} is {value!r}: self-play has none, leave it out")
 
 
 def _check_seats(what: str, names: Iterable[str], seats: Sequence[str]) -> None:

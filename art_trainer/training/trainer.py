@@ -135,7 +135,16 @@ class GRPOTrainer:
             self._evaluations: Evaluator = self._envs
             self.backend = backend or LocalBackend(policy, self._envs.pool, self.config)
         elif isinstance(backend, SelfContainedBackend):
-            _refuse_settings_of_env(eval_env, self.config)
+            given = {
+                "eval_env": eval_env is not None,
+                "train_split": self.config.train_split is not None,
+                "eval_split": self.config.eval_split is not None,
+                'step_states="snapshot"': self.config.records_states,
+            }
+            if wrong := [name for name, is_set in given.items() if is_set]:
+                raise ConfigError(
+                    f"{wrong[0]} is about an environment, and env is None: leave one of the two out"
+                )
             self.backend = self._evaluations = backend
         else:
             raise ConfigError(
@@ -272,12 +281,9 @@ class GRPOTrainer:
                 if not self._interruptible.forced:
                     self._save_what_was_learned()
                 raise
-            except DivergedError as error:
+            except (DivergedError, StalledError) as error:
                 saved = self._save_what_was_learned()
-                raise DivergedError(f"{error}. They are in {saved}") from error
-            except StalledError as error:
-                saved = self._save_what_was_learned()
-                raise StalledError(f"{error} The checkpoint is {saved}") from error
+                raise type(error)(f"{str(error).rstrip('.')}. The checkpoint is {saved}") from error
         self._save()
         self._load_best()
 
@@ -509,16 +515,3 @@ def _require(name: str, value: object, kind: Any, what: str) -> None:
     """Raise if an argument is of another kind; a class in place of its object has the methods, too."""
     if isinstance(value, type) or not isinstance(value, kind):
         raise TypeError(f"{name} must be {what}, not {value!r:.60}")
-
-
-def _refuse_settings_of_env(eval_env: EnvSource | None, config: GRPOConfig) -> None:
-    """Raise if a setting is about the environment that a run does not have."""
-    given = {
-        "eval_env": eval_env is not None,
-        "train_split": config.train_split is not None,
-        "eval_split": config.eval_split is not None,
-        'step_states="snapshot"': config.records_states,
-    }
-    for name, is_set in given.items():
-        if is_set:
-            raise ConfigError(f"{name} is about an environment, and env is None: leave one of the two out")

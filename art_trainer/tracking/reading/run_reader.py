@@ -79,8 +79,10 @@ class RunReader:
             max_steps = planned if isinstance(planned, int) and planned > 0 else None
             left = max(0, max_steps - step) if max_steps else None
             quiet, pace = self._quiet_seconds(), self._pace()
+            evaluated = [file.stat().st_mtime_ns for file in self._folder.evaluations.glob("*.json")]
             state = "running" if step else "starting"
-            if left == 0 and not self._is_evaluating():
+            first, last = (self._folder.evaluations / f"{name}.json" for name in (BEFORE, AFTER))
+            if left == 0 and (last.exists() or not first.exists()):
                 state = "finished"
             elif self._is_stopped():
                 state = "stopped"
@@ -97,7 +99,7 @@ class RunReader:
                 "metrics": self._metrics.cursor,
                 "episodes": episodes,
                 "warnings": len(events),
-                "evaluations": self._evaluations_version(),
+                "evaluations": f"{len(evaluated)}-{max(evaluated, default=0)}",
                 "latest": latest,
             }
 
@@ -186,15 +188,6 @@ class RunReader:
         if stall is None:
             return None
         return {"title": f"{'cannot learn: ' * stall.dead}{stall.title}", "message": stall.message}
-
-    def _evaluations_version(self) -> str:
-        times = [file.stat().st_mtime_ns for file in self._folder.evaluations.glob("*.json")]
-        return f"{len(times)}-{max(times, default=0)}"
-
-    def _is_evaluating(self) -> bool:
-        """Whether the evaluation after training is missing, and there is the one before."""
-        first, last = (self._folder.evaluations / f"{name}.json" for name in (BEFORE, AFTER))
-        return first.exists() and not last.exists()
 
     def _is_stopped(self) -> bool:
         """Whether the report, which is written whatever ends a run, is newer than settings and metrics."""

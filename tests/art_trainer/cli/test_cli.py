@@ -127,10 +127,7 @@ def test_later_layers_override_earlier_ones_and_sources_are_kept():
         ({"env_args": [1]}, "set a value of type dict"),
         ({"dtype": "float16"}, "set one of 'auto', 'bfloat16', 'float32'"),
         ({"warm_start_noise": 1.5}, r"warm_start_noise is 1\.5: set a number from 0 to 1"),
-        ({"warm_start_rounds": 0}, "warm_start_rounds is 0: set at least 1"),
-        ({"warm_start_learning_rate": 0.0}, "set a finite number above 0"),
         ({"scratch": {"layer": 2}}, "scratch: no `layer`; did you mean `layers`"),
-        ({"history_window": 0}, "history_window is 0: set at least 1"),
         ({"max_steps": "many"}, r"max_steps is 'many'.* \(max_steps from run.yaml\)"),
     ],
 )

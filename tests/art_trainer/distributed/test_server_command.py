@@ -184,7 +184,7 @@ def test_workers_of_a_run_that_cannot_learn_are_dismissed(
         raise StalledError("no gradient")
 
     monkeypatch.setattr(GRPOTrainer, "update_policy", stall)
-    with pytest.raises(StalledError, match="no gradient The checkpoint is"):
+    with pytest.raises(StalledError, match=r"no gradient\. The checkpoint is"):
         serving.run(serving.work, no_api=True, no_dashboard=True)
 
 
