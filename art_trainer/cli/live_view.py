@@ -56,7 +56,10 @@ def run_view(view: RunView, console: Console) -> RenderableType:
     """
     width, height = console.size
     lines = [line((visible(view.title).replace("\n", " "), "bold"))] if view.title else []
-    lines.append(_progress(view, width))
+    room = max(0, min(_BAR, width - len(view.pace) - 2)) if view.steps else 0
+    full = round(room * min(1.0, (view.step + view.played) / (view.steps or 1)))
+    bar = ("━" * full, "green"), ("─" * (room - full), "dim")
+    lines.append(line(*bar, "  " if room else "", view.pace))
     if latest := {name: values[-1] for name, values in view.series.items() if values}:
         lines.append(line(_numbers(latest)))
     lines += [_curve(name, values, width) for name in list(SHOWN)[:2] if (values := view.series.get(name))]
@@ -72,12 +75,6 @@ def run_view(view: RunView, console: Console) -> RenderableType:
 def line(*parts: str | tuple[str, str]) -> Text:
     """One row; what does not fit is cut off."""
     return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
-
-
-def _progress(view: RunView, width: int) -> Text:
-    room = max(0, min(_BAR, width - len(view.pace) - 2)) if view.steps else 0
-    full = round(room * min(1.0, (view.step + view.played) / (view.steps or 1)))
-    return line(("━" * full, "green"), ("─" * (room - full), "dim"), "  " if room else "", view.pace)
 
 
 def _numbers(metrics: Mapping[str, float]) -> str:

@@ -12,7 +12,7 @@ import logging
 import re
 import types
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -160,12 +160,11 @@ def command(
 
         def run(**values: Any) -> None:
             given = {name: _given(name, values.pop(name), hints[name]) for name in own}
-            with ExitStack() as stack:
-                if settings:
-                    found = settings_of(values, defaults=defaults, default_recipe=default_recipe)
-                    writes = not given.get("dry_run")
-                    given["settings"] = stack.enter_context(claimed_folder(found)) if writes else found
-                function(**given)
+            if not settings:
+                return function(**given)
+            found = settings_of(values, defaults=defaults, default_recipe=default_recipe)
+            with nullcontext(found) if given.get("dry_run") else claimed_folder(found) as claimed:
+                function(**given, settings=claimed)
 
         parameters = [
             *map(_setting_flag, settings),

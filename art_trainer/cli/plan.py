@@ -11,7 +11,6 @@ import numpy as np
 import torch
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from art_trainer.cli.console import make_table
 from art_trainer.formatting import duration, in_bytes, short
@@ -71,7 +70,11 @@ def print_plan(settings: Settings, console: Console, gpu: str | None = None) -> 
         rates = np.tile(seconds, (2, 1)) if plan.smallest <= free else None
     for line in _choices(plan, settings, device, model):
         typer.echo(line)
-    console.print(_memory_table(plan))
+    table = make_table("Memory", ["part", "of what", "held"], ["size"])
+    for part in plan.memory:
+        table.add_row(part.name, part.how, part.phase, ("" if part.exact else "up to ") + in_bytes(part.size))
+    table.add_row("at most", "without the libraries' own", "", f"up to {in_bytes(plan.total)}")
+    console.print(table)
     typer.echo(_fit(plan, options, free, device))
     for line in _work(plan, settings, shape):
         typer.echo(line)
@@ -100,15 +103,6 @@ def _choices(plan: TrainingPlan, settings: Settings, device: str, model: torch.n
         f"{plan.trained:,} of them trained ({share:.3g}%)",
         f"device {device}, dtype {dtype}, keys and values {cache}, a group's prompt {prefixes}",
     ]
-
-
-def _memory_table(plan: TrainingPlan) -> Table:
-    table = make_table("Memory", ["part", "of what", "held"], ["size"])
-    for part in plan.memory:
-        size = ("" if part.exact else "up to ") + in_bytes(part.size)
-        table.add_row(part.name, part.how, part.phase, size)
-    table.add_row("at most", "without the libraries' own", "", f"up to {in_bytes(plan.total)}")
-    return table
 
 
 def _fit(plan: TrainingPlan, options: ModelOptions, free: int, device: str) -> str:

@@ -185,7 +185,14 @@ def gather_settings(
         except (ConfigError, OSError) as error:
             raise ConfigError(f"--config: {error}") from error
     if resume is not None:
-        saved = Layer(RESUMED, _saved_settings(resume))
+        old = RunFolder(resume)
+        if not old.settings_file.exists():
+            raise ConfigError(f"--resume: {resume} holds no run (it has no {old.settings_file.name})")
+        saved = Layer(RESUMED, old.settings())
+        if not (saved.values.get("env") or saved.values.get("tasks")):
+            raise ConfigError(
+                f"--resume: {old.settings_file} names no environment: no command started this run"
+            )
         layers = [saved, *layers, Layer("--resume", {"output_dir": str(resume)})]
     # The tasks of an agent take the place of an environment.
     has_env = _values(layers).get("tasks") is None
@@ -216,10 +223,10 @@ def gather_settings(
         now = settings.to_mapping()
         for name in KEPT:
             if (was := saved.values.get(name, now[name])) != now[name]:
-                raise ConfigError(
-                    f"--resume: {name} was {was}, not {now[name]}: the evaluations before and after could "
-                    f"not be compared. Leave {name} out, or start a new run"
+                why = (
+                    "the evaluations before and after could not be compared. Leave it out, or start a new run"
                 )
+                raise ConfigError(f"--resume: {name} was {was}, not {now[name]}: {why}")
     # Whole paths of files, for a resume from another folder.
     run = dataclasses.replace(settings.run, env=env, env_args=_with_whole_paths(settings.run.env_args))
     run = dataclasses.replace(run, train_env_args=_with_whole_paths(run.train_env_args))
@@ -250,17 +257,6 @@ def _with_whole_paths(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _values(layers: Iterable[Layer]) -> dict[str, Any]:
     return {name: value for layer in layers for name, value in layer.values.items()}
-
-
-def _saved_settings(resume: Path) -> dict[str, Any]:
-    folder = RunFolder(resume)
-    if not folder.settings_file.exists():
-        raise ConfigError(f"--resume: {resume} holds no run (it has no {folder.settings_file.name})")
-    if not (folder.settings().get("env") or folder.settings().get("tasks")):
-        raise ConfigError(
-            f"--resume: {folder.settings_file} names no environment: no command started this run"
-        )
-    return folder.settings()
 
 
 @contextmanager

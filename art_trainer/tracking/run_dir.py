@@ -247,8 +247,9 @@ class _UniqueKeys(yaml.SafeLoader):
         names = [key.value for key, _ in node.value]
         for place, (key, _) in enumerate(node.value):
             if key.value in names[:place]:
-                twice = f"the key `{key.value}` is there twice"
-                raise yaml.constructor.ConstructorError(None, None, twice, key.start_mark)
+                raise yaml.MarkedYAMLError(
+                    None, None, f"the key `{key.value}` is there twice", key.start_mark
+                )
         return super().construct_mapping(node, deep)
 
 

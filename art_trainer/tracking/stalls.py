@@ -281,7 +281,9 @@ class StallDetector:
         found, remedy = cause.found.format(**values), cause.remedy
         if name == "no_valid_reply":
             if replies:
-                found += f": the first {_COUNTS[len(replies) - 1]} {', '.join(map(_quoted, replies))}"
+                texts = (" ".join(reply.split()) for reply in replies)
+                quoted = (f"“{t[:_LONGEST_REPLY]}{'…' if len(t) > _LONGEST_REPLY else ''}”" for t in texts)
+                found += f": the first {_COUNTS[len(replies) - 1]} {', '.join(quoted)}"
             if self._settings.get("model") == "scratch":
                 remedy = _SCRATCH_REMEDY
             elif values["completions_clipped_ratio"] >= _NEARLY_ALL:
@@ -291,8 +293,3 @@ class StallDetector:
 
 
 _COUNTS = ("was", "two were", "three were")
-
-
-def _quoted(reply: str) -> str:
-    words = " ".join(reply.split())
-    return f"“{words[:_LONGEST_REPLY]}{'…' if len(words) > _LONGEST_REPLY else ''}”"

@@ -65,7 +65,12 @@ class EarlyStopping:
             self.metric = next((name for name in _USUAL if name in metrics), None)
         value = None if self.metric is None else metrics.get(self.metric)
         if value is None:
-            self._refuse_unknown(metrics)
+            there = [name for name in _USUAL if name in metrics]
+            if self._last_step is None and self.metric in _USUAL and there:
+                raise ConfigError(
+                    f"metric_for_best_model is {self.metric!r}, but the first evaluation has none: the "
+                    f"environment does not report it, or no episode was finished. Set {there[0]!r}, or null"
+                )
             return False
         if self._last_step is not None and step <= self._last_step:
             return False
@@ -105,11 +110,3 @@ class EarlyStopping:
         if greater is None:
             greater = self.metric not in _LOWER_IS_BETTER
         return value - self.best_value if greater else self.best_value - value
-
-    def _refuse_unknown(self, metrics: Mapping[str, float]) -> None:
-        there = [name for name in _USUAL if name in metrics]
-        if self._last_step is None and self.metric in _USUAL and there:
-            raise ConfigError(
-                f"metric_for_best_model is {self.metric!r}, but the first evaluation has none: the "
-                f"environment does not report it, or no episode was finished. Set {there[0]!r}, or null"
-            )

@@ -16,6 +16,7 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from art_trainer.config import Count, check_fields
 from art_trainer.errors import ConfigError
 from art_trainer.models.chat_template import ASSISTANT, END, PAD, SMALL_MODEL_TEMPLATE, USER
 
@@ -31,17 +32,15 @@ _LOOK_BACK = 5.0  # large enough for a head to look at its one token, small enou
 class ScratchSize:
     """The size of a model made from nothing: by default a third of a million weights."""
 
-    layers: int = 2
-    hidden_size: int = 96
-    heads: int = 8
-    vocabulary_size: int = 768
-    max_context: int = 1024
+    layers: Count = 2
+    hidden_size: Count = 96
+    heads: Count = 8
+    vocabulary_size: Count = 768
+    max_context: Count = 1024
     """Most tokens of a context."""
 
     def __post_init__(self) -> None:
-        for name in ("layers", "hidden_size", "heads", "vocabulary_size", "max_context"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"a scratch model's {name} is {getattr(self, name)}: set at least 1")
+        check_fields(self)
         if self.hidden_size % (2 * self.heads):
             raise ConfigError(
                 f"a scratch model's hidden_size is {self.hidden_size}: set a multiple of {2 * self.heads}, "

@@ -198,7 +198,10 @@ class GRPOTrainer:
             DivergedError: If updates keep failing.
         """
         metrics = self._update(groups)
-        self._warnings = [*self._health.check(self.step, metrics, groups), *self._shortages()]
+        self._warnings = self._health.check(self.step, metrics, groups)
+        for halved in (self.policy.halved, self.learner.microbatches.halved):  # memory ran out since then
+            self._warnings += [RunWarning(self.step, "out_of_memory", 0.0, 0.0, text) for text in halved]
+            halved.clear()
         if self.processes.is_main:
             self._warn()
         return metrics
@@ -349,17 +352,14 @@ class GRPOTrainer:
         """Let the backend play with the weights as they are now, and play ahead."""
         if self._has_backend:
             self.backend.publish(self.policy.version)
-            self.backend.prefetch(self._coming_tasks())
+            # The groups of later batches that may be played with weights as old as these.
+            coming = range(self.collected + 1, self.collected + 1 + self.config.max_staleness)
+            left = self.collected + self.config.max_steps - self.step
+            self.backend.prefetch([task for batch in coming if batch < left for task in self._tasks(batch)])
 
     def _tasks(self, batch: int) -> list[GroupSpec]:
         """The groups of a batch."""
         return self._draw(batch, self.config.groups_per_step, (_TASKS, batch), (_SAMPLING, batch))
-
-    def _coming_tasks(self) -> list[GroupSpec]:
-        """The groups of batches after the present one that may be played with weights as old as these."""
-        coming = range(self.collected + 1, self.collected + 1 + self.config.max_staleness)
-        left = self.collected + self.config.max_steps - self.step
-        return [task for batch in coming if batch < left for task in self._tasks(batch)]
 
     def _draw(
         self, batch: int, count: int, tasks: tuple[int, ...], sampling: tuple[int, ...]
@@ -464,13 +464,6 @@ class GRPOTrainer:
             verify_checkpoint(folder)
             load_model_weights(self.policy.model, folder)
             self.policy.version += 1
-
-    def _shortages(self) -> list[RunWarning]:
-        """Warnings of memory that ran out since the last step."""
-        ran_out = [*self.policy.halved, *self.learner.microbatches.halved]
-        self.policy.halved.clear()
-        self.learner.microbatches.halved.clear()
-        return [RunWarning(self.step, "out_of_memory", 0.0, 0.0, sentence) for sentence in ran_out]
 
     def _warn(self) -> None:
         listeners = [callback for callback in self.callbacks if isinstance(callback, WarningCallback)]

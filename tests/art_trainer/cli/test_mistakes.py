@@ -49,7 +49,6 @@ JUDGE = f"judge eval {ENV}"
         (f"{SELF_PLAY} --set warm_start=anny", "first_0 has no player `anny`; did you mean `any`"),
         (f"{SELF_PLAY} --set warm_start_noise=0.2 --set warm_start=any", "self-play knows only 0.0"),
         (f"{SELF_PLAY} --set engine=openai:a@http://127.0.0.1:1/v1", "leave engine and backend out"),
-        (f"{SELF_PLAY} --set backend=ray", "leave engine and backend out"),
         ("train --env art/2048Duel-v0", "is a game with several seats: use art-trainer self-play"),
         ("self-play --env art/Email-v0", "is an environment with one seat: use art-trainer train"),
         (f"{SELF_PLAY} --env toy/Rice-v0", "no game `toy/Rice-v0`; did you mean `toy/Race-v0`"),

@@ -30,7 +30,7 @@ def test_config_shows_what_is_in_effect_and_masks_secrets(
     invoke: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / ".env").write_text(
-        "WANDB_API_KEY=0123456789secret\nWANDB_ENTTY=x\nWANDB_BASE_URL=https://me:hush@wandb.example\n"
+        "WANDB_API_KEY=0123456789secret\nWANDB_ENTTY=x\nMYSQL_PORT=1\nWANDB_BASE_URL=https://me:hush@wandb.example\n"
     )
     monkeypatch.setenv("WANDB_PROJECT", "mine")
     shown = invoke("config").output
@@ -42,6 +42,7 @@ def test_config_shows_what_is_in_effect_and_masks_secrets(
     assert "did you mean `WANDB_ENTITY`?" in shown
     assert lines["WANDB_BASE_URL"][0] == "https://***@wandb.example"
     assert "0123456789secret" not in shown
+    assert "MYSQL_PORT" not in shown, "a name of another program"
 
 
 def test_settings_of_the_env_file_are_in_effect(
