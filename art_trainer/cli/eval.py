@@ -27,10 +27,12 @@ from art_trainer.errors import ConfigError, EvaluationFailedError
 from art_trainer.tracking.run_dir import require_writable, write_text
 
 if TYPE_CHECKING:
+    import gymnasium as gym
+
     from art_trainer.cli.console import Rows
     from art_trainer.inference.policy import Policy
     from art_trainer.rollout.evaluate import Evaluation
-    from art_trainer.types import Episode
+    from art_trainer.types import Episode, EpisodeSpec
 
 _MOST_FAULTS = 8
 """Episodes of a policy that end with a fault, and none without, before it is given up."""
@@ -97,23 +99,13 @@ def eval_(
 
     make_env = env_maker(env, env_args)
     from art_trainer.cli.policies import load_policy
-    from art_trainer.rollout.evaluate import (
-        evaluate_starts,
-        evaluation_split,
-        evaluation_starts,
-        require_field,
-        task_fields,
-    )
+    from art_trainer.rollout.evaluate import evaluate_starts, evaluation_split, evaluation_starts
 
     with closing(make_env()) as made:
         split = evaluation_split(made, split)
         starts = evaluation_starts(made, split=split, episodes=episodes, seed=seed, samples=samples)
-        if by is not None:  # a field that no task has is refused before anything is played
-            ids = [start.options["task"] for start in starts if start.options]
-            try:
-                require_field(env, task_fields(getattr(made.unwrapped, "tasks", None), ids), by)
-            except ValueError as error:
-                raise ConfigError(f"--by: {error}") from error
+        if by is not None:
+            _check_field(by, env, made, starts)
     load = partial(
         load_policy,
         make_env=make_env,
@@ -143,6 +135,17 @@ def eval_(
 
 
 _DEFAULTS = {name: one.default for name, one in inspect.signature(eval_).parameters.items()}
+
+
+def _check_field(by: str, env: str, made: gym.Env[str, str], starts: Sequence[EpisodeSpec]) -> None:
+    """Raise before anything is played if no task has this field."""
+    from art_trainer.rollout.evaluate import require_field, task_fields
+
+    ids = [start.options["task"] for start in starts if start.options]
+    try:
+        require_field(env, task_fields(getattr(made.unwrapped, "tasks", None), ids), by)
+    except ValueError as error:
+        raise ConfigError(f"--by: {error}") from error
 
 
 def command_of(given: Mapping[str, Any]) -> str:

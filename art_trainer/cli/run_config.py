@@ -32,6 +32,7 @@ from art_trainer.training.run_settings import (
     SCRATCH,
     SETTINGS,
     Layer,
+    RunSettings,
     Settings,
     merge_settings,
 )
@@ -215,18 +216,14 @@ def gather_settings(
     layers = [Layer(DEFAULT, below), lora, Layer(f"default of {model}", small), *layers]
     settings = merge_settings(layers)
     if resume is not None:
-        # A folder in place of what is no folder here has moved.
-        before, model_now = Path(str(saved.values.get("model"))), Path(model)
-        moved = model_now.is_dir() and not before.is_dir()
-        if settings.run.lora is not None and not moved and model_now.resolve() != before.resolve():
-            raise ConfigError(f"--resume: the run's adapter is of the model {before}, not of {model}")
+        _require_same_base(saved.values.get("model"), settings.run)
         now = settings.to_mapping()
         for name in KEPT:
             if (was := saved.values.get(name, now[name])) != now[name]:
-                why = (
-                    "the evaluations before and after could not be compared. Leave it out, or start a new run"
+                raise ConfigError(
+                    f"--resume: {name} was {was}, not {now[name]}: the evaluations before and after could "
+                    f"not be compared. Leave {name} out, or start a new run"
                 )
-                raise ConfigError(f"--resume: {name} was {was}, not {now[name]}: {why}")
     # Whole paths of files, for a resume from another folder.
     run = dataclasses.replace(settings.run, env=env, env_args=_with_whole_paths(settings.run.env_args))
     run = dataclasses.replace(run, train_env_args=_with_whole_paths(run.train_env_args))
@@ -257,6 +254,13 @@ def _with_whole_paths(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _values(layers: Iterable[Layer]) -> dict[str, Any]:
     return {name: value for layer in layers for name, value in layer.values.items()}
+
+
+def _require_same_base(before: Any, run: RunSettings) -> None:
+    """Refuse to resume an adapter on another model; a folder in place of what is no folder here has moved."""
+    moved = Path(run.model).is_dir() and not Path(str(before)).is_dir()
+    if run.lora is not None and not moved and Path(run.model).resolve() != Path(str(before)).resolve():
+        raise ConfigError(f"--resume: the run's adapter is of the model {before}, not of {run.model}")
 
 
 @contextmanager

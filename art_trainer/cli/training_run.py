@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -136,9 +136,8 @@ def reported(folder: RunFolder, command: str) -> Iterator[None]:
     Raises:
         typer.Exit: With code 130 after Ctrl-C.
     """
-    used: Callable[[], bool] = torch.cuda.is_initialized
     try:
-        with folder.recording_cost(lambda: current_process_group().size if used() else 0):
+        with folder.recording_cost(_gpus):
             yield
     except KeyboardInterrupt:
         _log.info(
@@ -154,11 +153,21 @@ def reported(folder: RunFolder, command: str) -> Iterator[None]:
         write_report(folder.path)
 
 
+def _gpus() -> int:
+    """How many GPUs the run's processes use, one each."""
+    return current_process_group().size if torch.cuda.is_initialized() else 0  # type: ignore[no-untyped-call]
+
+
+def evaluation_label(name: str) -> str:
+    """What the evaluation of this name is called where people read it."""
+    return name.replace(BASELINE, "baseline ")
+
+
 def write_evaluation(
     folder: RunFolder, name: str, evaluation: Evaluation, transcripts: Sequence[Episode]
 ) -> None:
     """Keep an evaluation in the run's folder, and show its figures."""
-    label = name.replace(BASELINE, "baseline ")
+    label = evaluation_label(name)
     figures = percent(evaluation.success), number(evaluation.reward)
     _log.info("%s: success %s, mean reward %s", label, *figures)
     folder.write_evaluation(name, replace(evaluation, policy=label), transcripts)
@@ -274,9 +283,7 @@ class TrainingRun:
             self.setup.on_evaluation()
         config, run = self.settings.config, self.settings.run
         transcripts: list[Episode] = []
-        with episode_bar(
-            self._console, name.replace(BASELINE, "baseline "), config.eval_episodes
-        ) as on_episode:
+        with episode_bar(self._console, evaluation_label(name), config.eval_episodes) as on_episode:
             evaluation = evaluate(
                 policy,
                 self._make_env,

@@ -239,12 +239,17 @@ def merge_settings(layers: Iterable[Layer]) -> Settings:
             for holder in (RunSettings, GRPOConfig)
         )
     except ConfigError as error:
-        named = [name for name in re.findall(r"\w+", str(error)) if sources.get(name, DEFAULT) != DEFAULT]
-        blamed = ", ".join(f"{name} from {sources[name]}" for name in dict.fromkeys(named))
-        raise ConfigError(f"{error}{f' ({blamed})' if blamed else ''}") from error
+        raise ConfigError(f"{error}{_sources_named(str(error), sources)}") from error
     assert isinstance(run, RunSettings)
     assert isinstance(config, GRPOConfig)
     return Settings(run, config, sources)
+
+
+def _sources_named(message: str, sources: Mapping[str, str]) -> str:
+    """Where the settings that an error names came from."""
+    named = [name for name in re.findall(r"\w+", message) if sources.get(name, DEFAULT) != DEFAULT]
+    blamed = [f"{name} from {sources[name]}" for name in dict.fromkeys(named)]
+    return f" ({', '.join(blamed)})" if blamed else ""
 
 
 def saved_settings(folder: RunFolder) -> Settings:

@@ -135,16 +135,7 @@ class GRPOTrainer:
             self._evaluations: Evaluator = self._envs
             self.backend = backend or LocalBackend(policy, self._envs.pool, self.config)
         elif isinstance(backend, SelfContainedBackend):
-            given = {
-                "eval_env": eval_env is not None,
-                "train_split": self.config.train_split is not None,
-                "eval_split": self.config.eval_split is not None,
-                'step_states="snapshot"': self.config.records_states,
-            }
-            if wrong := [name for name, is_set in given.items() if is_set]:
-                raise ConfigError(
-                    f"{wrong[0]} is about an environment, and env is None: leave one of the two out"
-                )
+            _refuse_settings_of_env(eval_env, self.config)
             self.backend = self._evaluations = backend
         else:
             raise ConfigError(
@@ -198,10 +189,7 @@ class GRPOTrainer:
             DivergedError: If updates keep failing.
         """
         metrics = self._update(groups)
-        self._warnings = self._health.check(self.step, metrics, groups)
-        for halved in (self.policy.halved, self.learner.microbatches.halved):  # memory ran out since then
-            self._warnings += [RunWarning(self.step, "out_of_memory", 0.0, 0.0, text) for text in halved]
-            halved.clear()
+        self._warnings = [*self._health.check(self.step, metrics, groups), *self._shortages()]
         if self.processes.is_main:
             self._warn()
         return metrics
@@ -352,14 +340,17 @@ class GRPOTrainer:
         """Let the backend play with the weights as they are now, and play ahead."""
         if self._has_backend:
             self.backend.publish(self.policy.version)
-            # The groups of later batches that may be played with weights as old as these.
-            coming = range(self.collected + 1, self.collected + 1 + self.config.max_staleness)
-            left = self.collected + self.config.max_steps - self.step
-            self.backend.prefetch([task for batch in coming if batch < left for task in self._tasks(batch)])
+            self.backend.prefetch(self._coming_tasks())
 
     def _tasks(self, batch: int) -> list[GroupSpec]:
         """The groups of a batch."""
         return self._draw(batch, self.config.groups_per_step, (_TASKS, batch), (_SAMPLING, batch))
+
+    def _coming_tasks(self) -> list[GroupSpec]:
+        """The groups of batches after the present one that may be played with weights as old as these."""
+        coming = range(self.collected + 1, self.collected + 1 + self.config.max_staleness)
+        left = self.collected + self.config.max_steps - self.step
+        return [task for batch in coming if batch < left for task in self._tasks(batch)]
 
     def _draw(
         self, batch: int, count: int, tasks: tuple[int, ...], sampling: tuple[int, ...]
@@ -465,6 +456,13 @@ class GRPOTrainer:
             load_model_weights(self.policy.model, folder)
             self.policy.version += 1
 
+    def _shortages(self) -> list[RunWarning]:
+        """Warnings of memory that ran out since the last step."""
+        ran_out = [*self.policy.halved, *self.learner.microbatches.halved]
+        self.policy.halved.clear()
+        self.learner.microbatches.halved.clear()
+        return [RunWarning(self.step, "out_of_memory", 0.0, 0.0, sentence) for sentence in ran_out]
+
     def _warn(self) -> None:
         listeners = [callback for callback in self.callbacks if isinstance(callback, WarningCallback)]
         for warning in self._warnings:
@@ -508,3 +506,16 @@ def _require(name: str, value: object, kind: Any, what: str) -> None:
     """Raise if an argument is of another kind; a class in place of its object has the methods, too."""
     if isinstance(value, type) or not isinstance(value, kind):
         raise TypeError(f"{name} must be {what}, not {value!r:.60}")
+
+
+def _refuse_settings_of_env(eval_env: EnvSource | None, config: GRPOConfig) -> None:
+    """Raise if a setting is about the environment that a run does not have."""
+    given = {
+        "eval_env": eval_env is not None,
+        "train_split": config.train_split is not None,
+        "eval_split": config.eval_split is not None,
+        'step_states="snapshot"': config.records_states,
+    }
+    for name, is_set in given.items():
+        if is_set:
+            raise ConfigError(f"{name} is about an environment, and env is None: leave one of the two out")

@@ -78,19 +78,11 @@ class RunReader:
             step, planned = int(latest.pop("step", 0)), settings.get("max_steps")
             max_steps = planned if isinstance(planned, int) and planned > 0 else None
             left = max(0, max_steps - step) if max_steps else None
-            files = (self._folder.metrics_file, self.episodes.file, self._folder.settings_file)
-            written = [file.stat().st_mtime for file in files if file.exists()]
-            quiet, pace = max(0.0, time.time() - max(written)) if written else None, self._pace()
-            stall = self._stalls.find() if self.read_whole else None
-            # The report is written whatever ends a run: it is then newer than settings and metrics.
-            ends = (self._folder.report_file, self._folder.settings_file, self._folder.metrics_file)
-            reported, *others = (file.stat().st_mtime if file.exists() else 0.0 for file in ends)
-            evaluated = [file.stat().st_mtime_ns for file in self._folder.evaluations.glob("*.json")]
+            quiet, pace = self._quiet_seconds(), self._pace()
             state = "running" if step else "starting"
-            first, last = (self._folder.evaluations / f"{name}.json" for name in (BEFORE, AFTER))
-            if left == 0 and (last.exists() or not first.exists()):
+            if left == 0 and not self._is_evaluating():
                 state = "finished"
-            elif reported > max(others):
+            elif self._is_stopped():
                 state = "stopped"
             elif quiet is not None and quiet > max(_QUIET_SECONDS, 5 * (pace or 0.0)):
                 state = "quiet"
@@ -100,13 +92,12 @@ class RunReader:
                 "step": step,
                 "max_steps": max_steps,
                 "seconds_left": pace * left if pace is not None and left and state == "running" else None,
-                "stall": stall
-                and {"title": f"{'cannot learn: ' * stall.dead}{stall.title}", "message": stall.message},
+                "stall": self._stall(),
                 "quiet_seconds": quiet,
                 "metrics": self._metrics.cursor,
                 "episodes": episodes,
                 "warnings": len(events),
-                "evaluations": f"{len(evaluated)}-{max(evaluated, default=0)}",
+                "evaluations": self._evaluations_version(),
                 "latest": latest,
             }
 
@@ -189,6 +180,32 @@ class RunReader:
             step = record.get("step")
             if isinstance(step, int | float) and math.isfinite(step):
                 self._stalls.add(int(step), record)
+
+    def _stall(self) -> dict[str, str] | None:
+        stall = self._stalls.find() if self.read_whole else None
+        if stall is None:
+            return None
+        return {"title": f"{'cannot learn: ' * stall.dead}{stall.title}", "message": stall.message}
+
+    def _evaluations_version(self) -> str:
+        times = [file.stat().st_mtime_ns for file in self._folder.evaluations.glob("*.json")]
+        return f"{len(times)}-{max(times, default=0)}"
+
+    def _is_evaluating(self) -> bool:
+        """Whether the evaluation after training is missing, and there is the one before."""
+        first, last = (self._folder.evaluations / f"{name}.json" for name in (BEFORE, AFTER))
+        return first.exists() and not last.exists()
+
+    def _is_stopped(self) -> bool:
+        """Whether the report, which is written whatever ends a run, is newer than settings and metrics."""
+        files = (self._folder.report_file, self._folder.settings_file, self._folder.metrics_file)
+        report, *others = (file.stat().st_mtime if file.exists() else 0.0 for file in files)
+        return report > max(others)
+
+    def _quiet_seconds(self) -> float | None:
+        files = (self._folder.metrics_file, self.episodes.file, self._folder.settings_file)
+        times = [file.stat().st_mtime for file in files if file.exists()]
+        return max(0.0, time.time() - max(times)) if times else None
 
     def _pace(self) -> float | None:
         """Seconds of a step, the median of the newest."""
