@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,7 +19,7 @@ from art_trainer.analysis.trends import TermGain, term_gains
 from art_trainer.errors import ConfigError
 from art_trainer.formatting import finite
 from art_trainer.rollout.evaluate import Evaluation
-from art_trainer.rollout.statistics import wilson_interval
+from art_trainer.rollout.statistics import clustered_rate_interval
 from art_trainer.tracking.run_dir import AFTER, BASELINE, BEFORE, RunFolder
 from art_trainer.types import Interval
 
@@ -243,20 +242,13 @@ def _comparisons(folders: Sequence[RunFolder]) -> tuple[EvaluationChange, ...]:
 
 
 def _success(sums: Sums) -> Interval | None:
-    """The success rate with the score interval of as many independent attempts as its groups amount to.
-
-    Attempts of one group are alike: the count is divided by the design effect, the variance between groups
-    over that of a binomial (L. Kish, "Survey Sampling", 1965, section 5.4).
-    """
+    """The success rate; attempts of one group are alike, so they count as fewer."""
     rate, groups = sums.mean("success"), sums.count("compared")
     if rate is None:
         return None
     wins, both, sizes = (sums["grouped", part] for part in ("wins", "both", "sizes"))
-    spread = (wins - 2 * rate * both + rate * rate * sizes) * groups / max(1, groups - 1)
-    alike = sums.episodes * rate * (1 - rate)
-    count = min(float(sums.episodes), sums.episodes * alike / spread if spread > alike else math.inf)
-    count = max(1.0, count if alike else float(groups))
-    return dataclasses.replace(wilson_interval(rate * count, count), count=sums.episodes)
+    spread = wins - 2 * rate * both + rate * rate * sizes
+    return clustered_rate_interval(rate, sums.episodes, spread, groups)
 
 
 def _windows(records: RunRecords) -> tuple[WindowStats, ...]:

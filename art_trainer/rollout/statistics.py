@@ -1,16 +1,17 @@
 """Intervals for what an evaluation measures: how far a number could be off by the luck of the tasks drawn.
 
 Rates get a score interval, which holds where the normal one fails: near 0, near 1, and with few episodes.
-Everything else gets a bootstrap over tasks: episodes of one task are alike, so whole tasks are drawn again,
-not single episodes. Of fewer than 20 tasks it would be too narrow; they get Student's interval.
+Episodes of one task are alike, so they count as fewer. Everything else gets a bootstrap over tasks: whole
+tasks are drawn again, not single episodes. Of fewer than 20 tasks it would be too narrow; they get Student's
+interval.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections import Counter
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from statistics import NormalDist
 
 import numpy as np
@@ -25,6 +26,7 @@ _STUDENT = (
     *(2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101),
 )
 """The 97.5% points of Student's distribution with 0, 1, 2, … degrees of freedom."""
+_NORMAL = NormalDist().inv_cdf((1 + LEVEL) / 2)
 _RESAMPLES = 10_000
 _CHUNK = 500
 _LARGEST_EXACT = 20_000  # reach of the sums whose distribution is reckoned instead of drawn
@@ -44,14 +46,38 @@ def wilson_interval(successes: float, count: float) -> Interval:
         raise ValueError(
             f"a proportion needs 0 <= successes <= count and count >= 1, got {successes}/{count}"
         )
-    z = NormalDist().inv_cdf((1 + LEVEL) / 2)
-    rate = successes / count
+    z, rate = _NORMAL, successes / count
     centre = (rate + z * z / (2 * count)) / (1 + z * z / count)
     half = z / (1 + z * z / count) * math.sqrt(rate * (1 - rate) / count + z * z / (4 * count * count))
     # At 0 and 1 one end is the rate itself; rounding would move it.
     low = 0.0 if successes == 0 else centre - half
     high = 1.0 if successes == count else centre + half
     return Interval(rate, low, high, int(count))
+
+
+def clustered_rate_interval(rate: float, trials: int, spread: float, clusters: int) -> Interval:
+    """The score interval of a rate, for as many independent trials as clustered ones amount to.
+
+    The count of trials is divided by the design effect, the variance between clusters over a binomial's, and
+    by a factor for few clusters: Student's quantile over the normal one, squared.
+
+    Source: L. Kish, "Survey Sampling" (1965), section 5.4; E. Korn and B. Graubard, "Confidence intervals for
+    proportions with small expected number of positive counts", Survey Methodology 24 (1998), pp. 193-201.
+
+    Args:
+        rate: The share of successes.
+        trials: How many there were.
+        spread: The sum over clusters of ``(successes - rate * size) ** 2``.
+        clusters: How many clusters; of one alone nothing is known of the spread, so it is one trial.
+    """
+    binomial, count = trials * rate * (1 - rate), max(1.0, clusters)
+    if binomial and clusters > 1:
+        few = 1 + (_NORMAL**2 + 1) / (4 * (clusters - 1))  # Student's over the normal one, roughly
+        if clusters <= len(_STUDENT):
+            few = _STUDENT[clusters - 1] / _NORMAL
+        unlike = spread * clusters / (clusters - 1) * few**2
+        count = max(1.0, trials * binomial / max(unlike, binomial))
+    return replace(wilson_interval(rate * count, count), count=trials)
 
 
 def mean_interval(
@@ -83,25 +109,28 @@ def mean_interval(
         raise ValueError(
             f"each value needs one cluster, got {len(values)} values and {len(clusters)} clusters"
         )
-    array = np.asarray(values, dtype=np.float64)
-    index: dict[Hashable, int] = {}
-    members = np.array([index.setdefault(label, len(index)) for label in clusters])
-    sums = np.bincount(members, weights=array)
-    sizes = np.bincount(members)
-    mean = float(array.mean())
-    if len(index) <= len(_STUDENT):
-        count = len(index)
+    mean, sums, sizes = _by_cluster(values, clusters)
+    count = len(sums)
+    if count <= len(_STUDENT):
         spread = float(np.square(sums - mean * sizes).sum()) * count / max(1, count - 1)
-        half = _STUDENT[count - 1] * math.sqrt(spread) / len(array)
-        return Interval(mean, mean - half, mean + half, len(array))
+        half = _STUDENT[count - 1] * math.sqrt(spread) / len(values)
+        return Interval(mean, mean - half, mean + half, len(values))
     tail = (1 - LEVEL) / 2
-    even = np.full(len(sums), 1 / len(sums))
+    even = np.full(count, 1 / count)
     means = []
     for _ in range(_RESAMPLES // _CHUNK):  # in chunks, so that memory stays bounded
-        times = rng.multinomial(len(sums), even, size=_CHUNK)
+        times = rng.multinomial(count, even, size=_CHUNK)
         means.append((times @ sums) / (times @ sizes))
     low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
-    return Interval(mean, float(low), float(high), len(array))
+    return Interval(mean, float(low), float(high), len(values))
+
+
+def _by_cluster(values: Sequence[float], clusters: Sequence[Hashable]) -> tuple[float, np.ndarray, np.ndarray]:
+    """The mean of all values, and by cluster their sum and number."""
+    index: dict[Hashable, int] = {}
+    members = np.array([index.setdefault(label, len(index)) for label in clusters])
+    array = np.asarray(values, dtype=np.float64)
+    return float(array.mean()), np.bincount(members, weights=array), np.bincount(members)
 
 
 def rate_interval(
@@ -112,21 +141,22 @@ def rate_interval(
 ) -> Interval:
     """The interval of a rate whose trials may belong together, as several attempts at one task do.
 
-    Where every task says one thing (one trial each, or as many trials all of one outcome), or all tasks the
-    same, the tasks are the trials and the score interval holds. Else whole tasks are drawn again. Arguments
-    as in :func:`mean_interval`; a value is 0, 1 or a probability.
+    Where every task says one thing (one trial each, or as many trials all of one outcome), the tasks are the
+    trials. Else see :func:`clustered_rate_interval`; of probabilities and of a single task,
+    :func:`mean_interval`. Arguments as there; a value is 0, 1 or a probability.
 
     Raises:
         ValueError: If there are no values, or not one cluster label per value.
     """
     labels = list(range(len(values))) if clusters is None else list(clusters)
-    if len(labels) == len(values) > 0 and set(values) <= {0, 1}:
-        once = dict(zip(labels, values, strict=True))
-        alike = all(once[label] == value for label, value in zip(labels, values, strict=True))
-        if alike and (len(set(values)) == 1 or len(set(Counter(labels).values())) == 1):
-            tasks = wilson_interval(sum(bool(value) for value in once.values()), len(once))
-            return Interval(tasks.value, tasks.low, tasks.high, len(values))
-    return mean_interval(values, rng, clusters=labels).within(0.0, 1.0)
+    tasks = set(labels)
+    if len(labels) != len(values) or len(tasks) < 2 or not set(values) <= {0, 1}:
+        return mean_interval(values, rng, clusters=labels).within(0.0, 1.0)
+    rate, sums, sizes = _by_cluster(values, labels)
+    if len(set(sizes)) == 1 and set(sums) <= {0, sizes[0]}:
+        found = wilson_interval(sum(sums) / sizes[0], len(tasks))
+        return replace(found, count=len(values))
+    return clustered_rate_interval(rate, len(values), float(np.square(sums - rate * sizes).sum()), len(sums))
 
 
 def pass_at_k(attempts: int, successes: int, k: int) -> float:
