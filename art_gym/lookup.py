@@ -116,12 +116,14 @@ def _origin(module: str) -> Path | None:
 def _ids_of(path: Path) -> list[str]:
     """Import a file once; return the ids that it registers."""
     if path not in _registered_by:
-        before = set(_registry())
+        before, loaded = set(_registry()), {*sys.modules}
         module = _import_file(path)
-        new = [env_id for env_id in _registry() if env_id not in before]
-        own = [env_id for env_id, spec in _registry().items() if _is_of(module, spec.entry_point)]
-        # A file may also import a library that registers hundreds.
-        _registered_by[path] = own or new or _register_class(path, module)
+        home = {env_id: _home(spec.entry_point) for env_id, spec in _registry().items()}
+        own = [env_id for env_id in home if _is_of(module, home[env_id])]
+        new = [env_id for env_id in home if env_id not in before]
+        # A file may also import a module that registers some of its own, or hundreds.
+        here = [env_id for env_id in new if home[env_id] not in sys.modules.keys() - loaded]
+        _registered_by[path] = own or here or _register_class(path, module, new)
     return _registered_by[path]
 
 
@@ -149,20 +151,24 @@ def _import_file(path: Path) -> ModuleType:
         raise EnvLookupError(f"{path}{where}: {type(error).__name__}: {error}") from error
 
 
-def _is_of(module: ModuleType, entry_point: object) -> bool:
-    """Whether an entry point is defined in a module, or in a part of a package."""
+def _home(entry_point: object) -> str:
+    """The module that defines an entry point."""
     named = entry_point if isinstance(entry_point, str) else getattr(entry_point, "__module__", "")
-    home = str(named).partition(":")[0]
+    return str(named).partition(":")[0]
+
+
+def _is_of(module: ModuleType, home: str) -> bool:
+    """Whether a module is this one, or a part of this package."""
     return f"{home}.".startswith(f"{module.__name__}.")
 
 
-def _register_class(path: Path, module: ModuleType) -> list[str]:
-    """Register the only environment class of a file that registers nothing."""
-    classes = [
-        found
-        for found in vars(module).values()
-        if inspect.isclass(found) and issubclass(found, TextEnv) and _is_of(module, found) and found.tools
-    ]
+def _register_class(path: Path, module: ModuleType, others: list[str]) -> list[str]:
+    """Register the only environment class of a file that registers nothing; without one, take the others."""
+    classes = [found for found in vars(module).values() if inspect.isclass(found)]
+    classes = [found for found in classes if issubclass(found, TextEnv) and found.tools]
+    classes = [found for found in classes if _is_of(module, found.__module__)]
+    if others and not classes:
+        return others
     if len(classes) != 1:
         names = ", ".join(found.__name__ for found in classes)
         what = f"several environment classes ({names})" if names else "no class derived from TextEnv"

@@ -88,6 +88,9 @@ def test_a_file_that_imports_others_environments_has_its_own(write: Write) -> No
         "import gymnasium as gym\ngym.register('mine/Loan-v0', entry_point='library:CoinEnv')\n",
     )
     assert find_env("borrower.py").id == "mine/Loan-v0"
+    write("older.py", COIN + REGISTER.format(id="mine/Old-v0"))  # of a class registered as it is imported
+    write("heir.py", "import older\n\n\nclass HeirEnv(older.CoinEnv):\n    pass\n")
+    assert find_env("heir.py").id == "mine/Heir-v0"
 
 
 def test_a_file_registers_a_game(write: Write) -> None:
