@@ -168,10 +168,10 @@ class TaskEnv(SnapshotMixin):
 
     def _begin(self, *names: str) -> Any:
         """What ``begin`` returns; it may not set an attribute that every environment has."""
-        own = {name: getattr(self, name) for name in self._fixed.union(("task", "tools", *names))}
+        own = {name: vars(self).get(name) for name in self._fixed.union(("task", "tools", *names))}
         result = self.begin(self.task)
         for name, value in own.items():
-            if getattr(self, name) is not value:
+            if vars(self).get(name) is not value:
                 whose = f"{type(self).__name__}.begin sets self.{name}"
                 raise TypeError(f"{whose}, which every environment has: choose another name")
         return result
@@ -202,7 +202,8 @@ def check_names(cls: type[TaskEnv], tools: Iterable[str], base: type[TaskEnv], *
         raise ToolDeclarationError(
             f"tool `{min(taken)}` has the name of something that every environment has: rename the method"
         )
-    hidden = base._fixed.union(("task", "tools", *attributes)).intersection(vars(cls)) - {"metadata"}
+    own = {name for name, value in vars(cls).items() if not hasattr(value, "__set__")}  # no properties
+    hidden = base._fixed.union(("task", "tools", *attributes)).intersection(own) - {"metadata"}
     if hidden:
         which = f"{cls.__name__}.{min(hidden)} has no effect: every instance sets its own"
         raise TypeError(f"{which}; give arguments to super().__init__, as in max_turns=4")
