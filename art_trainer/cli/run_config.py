@@ -222,7 +222,7 @@ def gather_settings(
             if (was := saved.values.get(name, now[name])) != now[name]:
                 raise ConfigError(
                     f"--resume: {name} was {was}, not {now[name]}: the evaluations before and after could "
-                    f"not be compared. Leave {name} out, or start a new run"
+                    "not be compared. Leave it out, or start a new run"
                 )
     # Whole paths of files, for a resume from another folder.
     run = dataclasses.replace(settings.run, env=env, env_args=_with_whole_paths(settings.run.env_args))
@@ -244,12 +244,9 @@ def gather_settings(
 
 def _with_whole_paths(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of an environment; a text with a suffix that names a file here becomes its whole path."""
-    files = {
-        name: os.path.abspath(value)
-        for name, value in arguments.items()
-        if isinstance(value, str) and os.path.splitext(value)[1] and os.path.isfile(value)
-    }
-    return {**arguments, **files}
+    texts = {name: text for name, text in arguments.items() if isinstance(text, str)}
+    files = {name: text for name, text in texts.items() if Path(text).suffix and Path(text).is_file()}
+    return {**arguments, **{name: str(Path(text).absolute()) for name, text in files.items()}}
 
 
 def _values(layers: Iterable[Layer]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ No code of the candidate's is ever in this process. The payload is JSON: ``tests
 and ``seed`` (of their order).
 Frames that begin with ``>`` are for the candidate; those that begin with ``=`` are for the judge, JSON:
 ``{"failed": message or null}`` once the file has loaded, ``{"tests": [ids]}``, and for each test
-``{"id": id, "passed": bool, "message": message}``. A skipped test has not passed.
+``{"id": id, "passed": bool}``. A skipped test has not passed.
 """
 
 from __future__ import annotations
@@ -65,18 +65,17 @@ class _Proxied(types.ModuleType):
 
 
 class _Result(unittest.TestResult):
-    """Remembers whether the one test that is run passed, and else why."""
+    """Remembers whether the one test that is run passed."""
 
     def __init__(self) -> None:
         super().__init__()
         self.passed = False
-        self.why = "skipped"
 
     def addSuccess(self, test: unittest.TestCase) -> None:
         self.passed = True
 
     def addError(self, test: unittest.TestCase, err: Any) -> None:
-        self.passed, self.why = False, describe(err[1], _NAME)
+        self.passed = False
 
     addFailure = addError
 
@@ -112,8 +111,7 @@ def main(channel: Any, payload: bytes) -> None:
         result = _Result()
         peer.caught.clear()
         unittest.TestSuite([case]).run(result)
-        passed = result.passed and not peer.caught
-        report({"id": case.id(), "passed": passed, "message": "" if passed else result.why})
+        report({"id": case.id(), "passed": result.passed and not peer.caught})
 
 
 def _cases(module: types.ModuleType) -> list[unittest.TestCase]:

@@ -202,6 +202,7 @@ _LOOKED_AT = 24  # inputs compared when one is chosen
 _TEST_SHARE = 5  # one behaviour in so many is a test task
 _TRIES = 40  # draws per task before the grammar counts as used up
 _MUTANTS = 3
+_REPAIRS = 0.5  # of the tasks, which also show an expression that is wrong by one operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +212,6 @@ class Grammar:
     Attributes:
         operators: Operators in the expression, 1 or 2.
         described: Whether the prompt describes what the function returns; else the examples must do.
-        repair_share: Share of the tasks that also show an expression that is wrong by one operator.
 
     Raises:
         ValueError: For values out of range.
@@ -219,13 +219,10 @@ class Grammar:
 
     operators: int = 1
     described: bool = True
-    repair_share: float = 0.5
 
     def __post_init__(self) -> None:
         if self.operators not in (1, 2):
             raise ValueError(f"operators must be 1 or 2, not {self.operators!r}")
-        if not 0 <= self.repair_share <= 1:
-            raise ValueError(f"repair_share must be from 0 to 1, not {self.repair_share!r}")
 
 
 def problems(
@@ -313,7 +310,7 @@ def _draw(grammar: Grammar, rng: np.random.Generator, splits: set[str]) -> Probl
     wrong = _wrong_by_one(expression, _named(names, inputs), rng)
     if rows is None or len(wrong) < _MUTANTS:
         return None
-    remark = f"  # not {wrong[0]}" if rng.random() < grammar.repair_share else ""
+    remark = f"  # not {wrong[0]}" if rng.random() < _REPAIRS else ""
     prompt = f"Return {expression.words(rng)}." if grammar.described else "Return what the examples show."
     template = f"def f({', '.join(names)}):\n    return {HOLE}{remark}\n"
     public, hidden = (_cases(chosen, inputs, target) for chosen in rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from pathlib import Path
 
@@ -23,7 +22,6 @@ SMALL = {"layers": 2, "hidden_size": 32, "heads": 4}
 BOARDS = {"hangman", "maze", "sort_cards", "tic_tac_toe"}
 
 
-@functools.cache
 def make(name: str) -> MakeEnv:
     return env_maker(str(ENVIRONMENTS / f"{name}.py"), {})
 

@@ -185,18 +185,11 @@ def test_a_wrong_answer_uses_the_parameters_and_numbers_of_the_task(tasks: tuple
 
 
 def test_arguments_out_of_range_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    for arguments in ({"operators": 3}, {"repair_share": 1.5}):
-        with pytest.raises(ValueError, match=next(iter(arguments))):
-            Grammar(**arguments)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="operators"):
+        Grammar(operators=3)
     monkeypatch.setattr(grammar, "_TRIES", 1)
     with pytest.raises(ValueError, match="not so many distinct tasks"):
         problems(train=100, test=50)
-
-
-@pytest.mark.parametrize(("share", "remarks"), [(0.0, 0), (1.0, 30)])
-def test_the_share_of_repairs_can_be_chosen(share: float, remarks: int) -> None:
-    tasks = problems(Grammar(repair_share=share), train=20, test=10)
-    assert sum("# not" in problem.template for problem in tasks) == remarks
 
 
 def test_no_two_operators_are_said_in_the_same_words() -> None:
