@@ -125,10 +125,10 @@ def mean_interval(
     return Interval(mean, float(low), float(high), len(values))
 
 
-def _by_cluster(values: Sequence[float], clusters: Sequence[Hashable]) -> tuple[float, np.ndarray, np.ndarray]:
+def _by_cluster(values: Sequence[float], labels: Sequence[Hashable]) -> tuple[float, np.ndarray, np.ndarray]:
     """The mean of all values, and by cluster their sum and number."""
     index: dict[Hashable, int] = {}
-    members = np.array([index.setdefault(label, len(index)) for label in clusters])
+    members = np.array([index.setdefault(label, len(index)) for label in labels])
     array = np.asarray(values, dtype=np.float64)
     return float(array.mean()), np.bincount(members, weights=array), np.bincount(members)
 
