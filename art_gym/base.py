@@ -31,7 +31,7 @@ class Snapshot:
     env: str
     """The class that it was taken from."""
     state: bytes
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """The plain values among what that environment was made with."""
 
 
@@ -71,8 +71,8 @@ class SnapshotMixin:
                 values = f"{key}={there.get(key)!r:.80}, this one with {here.get(key)!r:.80}"
                 raise ValueError(f"this snapshot is of an environment made with {values}")
         state = pickle.loads(snapshot.state)
-        if task := state.get("task"):
-            own = vars(self)["tasks"]._by_id.get(task.id)
+        if (task := state.get("task")) and isinstance(tasks := getattr(self, "tasks", None), TaskSet):
+            own = tasks._by_id.get(task.id)
             if own is None or (own.prompt, own.split) != (task.prompt, task.split):  # the state has its data
                 which = f"`{task.id}` ({task.prompt!r:.60}), which is none of this environment's tasks"
                 raise ValueError(f"this snapshot is of {which}: make both with the same arguments")
