@@ -17,7 +17,7 @@ INSTALL := $(PIP) install --constraint constraints.txt
 LINTED := art_gym art_trainer envs wrappers recipes tests benchmarks docs integrations
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-system train train-llm test test-all test-integrations bench-check lint format docs release clean
+.PHONY: help setup setup-system train train-llm test test-all test-integrations test-gpu bench-check lint format docs release clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -46,6 +46,10 @@ setup-system: ## Install the Debian packages that tests use: a browser, openssl,
 
 test-integrations: $(VENV)/.dev ## Run other people's libraries on the environments; ARGS="…" goes to integrations/run.py.
 	$(BIN)/python integrations/run.py $(ARGS)
+
+test-gpu: $(VENV)/.dev ## On a machine with an NVIDIA GPU: the tests and the claims that only a GPU can show.
+	$(BIN)/python -m pytest tests/art_trainer/test_gpu.py
+	PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True $(BIN)/python benchmarks/bench_gpu.py --check
 
 bench-check: $(VENV)/.dev ## Compare the quick benchmarks with benchmarks/baselines; ARGS="…" goes to check_baselines.py.
 	$(BIN)/python benchmarks/check_baselines.py $(ARGS)
