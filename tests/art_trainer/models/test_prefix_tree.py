@@ -240,9 +240,10 @@ def test_layers_that_hand_nothing_on_are_not_asked_to(monkeypatch: pytest.Monkey
     usual = layer.forward
 
     def forward(
-        self, x, attention_mask=None, position_ids=None, past_key_values=None, position_embeddings=None,
-        use_cache=False,
+        self, x, attention_mask=None, position_ids=None, past_key_values=None, cache=None,
+        position_embeddings=None, use_cache=False,
     ):  # fmt: skip
+        # Transformers 5.24 names the cache anew.
         return usual(self, x, attention_mask, position_ids, position_embeddings=position_embeddings)
 
     monkeypatch.setattr(layer, "forward", forward)
