@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
+from art_gym.base import require_choice
 from art_gym.envs.coding.sandbox.bundle import source
 from art_gym.envs.coding.sandbox.child import seccomp
 from art_gym.envs.coding.sandbox.child.kernel import MACHINE
@@ -17,7 +18,6 @@ from art_gym.envs.coding.sandbox.process import Handle, Process
 from art_gym.envs.coding.sandbox.run import Limits, Outcome, Request, Run, SandboxUnavailableError
 from art_gym.envs.coding.sandbox.streams import Pipes, Streams, make_pipes
 from art_gym.envs.coding.sandbox.zygote_backend import MissingLayerError, ZygoteBackend
-from art_gym.errors import did_you_mean
 
 BackendName = Literal["auto", "zygote", "container"]
 
@@ -63,31 +63,27 @@ class Backend(Protocol):
         """End it, with all that it started."""
 
 
-def open_backend(drivers: Mapping[str, str], layers: BackendName, packages: Sequence[str]) -> Backend:
+def open_backend(drivers: Mapping[str, str], layers: BackendName) -> Backend:
     """Open the backend of this name, or with ``"auto"`` the first that works here.
 
     Raises:
         SandboxUnavailableError: It does not work, or none does; the message says why.
         ValueError: There is no such backend.
     """
-    ways: dict[str, Callable[[Mapping[str, str], Sequence[str]], Backend]] = {
-        "zygote": open_zygote,
-        "container": open_container,
-    }
-    if layers not in ("auto", *ways):
-        raise ValueError(f"no layers `{layers}`{did_you_mean(layers, ['auto', *ways])}")
+    ways: dict[str, Callable[..., Backend]] = {"zygote": open_zygote, "container": open_container}
+    require_choice("layers", layers, ("auto", *ways))
     if layers != "auto":
-        return ways[layers](drivers, packages)
+        return ways[layers](drivers)
     reasons = []
     for name, way in ways.items():
         try:
-            return way(drivers, packages)
+            return way(drivers)
         except SandboxUnavailableError as error:
             reasons.append(f"{name}: {error}")
     raise SandboxUnavailableError("no sandbox works on this machine. " + " | ".join(reasons))
 
 
-def open_container(drivers: Mapping[str, str], packages: Sequence[str]) -> Backend:
+def open_container(drivers: Mapping[str, str]) -> Backend:
     """A container for each run, and inside it the filter of system calls.
 
     Raises:
@@ -111,7 +107,7 @@ def missing_layers() -> Mapping[str, str]:
     return {**(also if _FALLS_WITH.keys() & _MISSING.keys() else {}), **_MISSING}
 
 
-def open_zygote(drivers: Mapping[str, str], packages: Sequence[str]) -> Backend:
+def open_zygote(drivers: Mapping[str, str]) -> Backend:
     """A zygote with all the layers that the kernel supports.
 
     The filter of system calls must work, and one of the two layers around the files: some machines have only
@@ -131,7 +127,7 @@ def open_zygote(drivers: Mapping[str, str], packages: Sequence[str]) -> Backend:
                 reasons.append(f"{interpreter.path} is in a directory that other users may not enter")
                 break
             try:
-                config = configuration(interpreter, drivers, packages, plan)
+                config = configuration(interpreter, drivers, plan)
                 backend = proven(ZygoteBackend(interpreter, config))
             except MissingLayerError as found:
                 reasons.append(str(found))
@@ -191,10 +187,10 @@ def proven(backend: Backend) -> Backend:
 
 
 def configuration(
-    interpreter: Interpreter, drivers: Mapping[str, str], packages: Sequence[str], plan: Sequence[str]
+    interpreter: Interpreter, drivers: Mapping[str, str], plan: Sequence[str]
 ) -> dict[str, Any]:
     """The configuration of a zygote."""
-    found = places(interpreter, packages)
+    found = places(interpreter)
     extra = [directory for directories in found.values() for directory in directories]
     extra += [*interpreter.shared, *_SYSTEM_FILES]
     roots = [*interpreter.library, *extra]

@@ -45,6 +45,7 @@ _MODULES = "_bz2 _ctypes _curses _dbm _decimal _gdbm _hashlib _lzma _sqlite3 _ss
 """Of the standard library, what needs shared libraries of the system."""
 _LIBRARIES = "libgcc_s.so.1 libstdc++.so.6 libm.so.6 libpthread.so.0 libdl.so.2 librt.so.1 libutil.so.1"
 """What compiled packages need, and threads that end early."""
+_OFFERED = ("numpy",)  # what programs may import besides the standard library
 _SYSTEM = ("/usr/bin/python3", "/usr/local/bin/python3")
 
 
@@ -114,12 +115,12 @@ def ask(path: str) -> Interpreter | None:
     return Interpreter(path, tuple(version), tuple(library), tuple(inside), tuple(shared))
 
 
-def places(interpreter: Interpreter, packages: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Directories of those of the packages that are installed here for the same version of Python."""
+def places(interpreter: Interpreter) -> dict[str, tuple[str, ...]]:
+    """Directories of those of the offered packages that are installed here for the same version of Python."""
     if interpreter.version != sys.version_info[:2]:
         return {}
     found = {}
-    for name in packages:
+    for name in _OFFERED:
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.origin and spec.submodule_search_locations:
             directory = os.path.dirname(os.path.realpath(spec.origin))

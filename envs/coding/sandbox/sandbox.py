@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from art_gym.closing import CloseOnExit
 from art_gym.envs.coding.sandbox.backends import Backend, BackendName, open_backend, start
@@ -89,7 +89,6 @@ class Sandbox(CloseOnExit):
         limits: What a run may use, if the run does not say otherwise.
         layers: ``"zygote"`` (fork, Landlock, seccomp, namespaces), ``"container"`` (one for each run; slow),
             or ``"auto"``: the first that works here.
-        packages: Installed packages that programs may import besides the standard library.
 
     Raises:
         SandboxUnavailableError: The layer does not work on this machine; the message says why.
@@ -102,13 +101,12 @@ class Sandbox(CloseOnExit):
         drivers: Mapping[str, str] | None = None,
         limits: Limits | None = None,
         layers: BackendName = "auto",
-        packages: Sequence[str] = ("numpy",),
     ) -> None:
         self.limits = limits or Limits()
         self._drivers = dict(drivers or {})
         if "script" in self._drivers:
             raise ValueError("a driver may not be called `script`; there is one already")
-        self._open: Callable[[], Backend] = lambda: open_backend(self._drivers, layers, packages)
+        self._open: Callable[[], Backend] = lambda: open_backend(self._drivers, layers)
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._standby = Standby()

@@ -77,8 +77,7 @@ def test_numpy(sandbox: Sandbox) -> None:
     assert result.stdout.startswith(b"(100, 100) 0.5 "), result.stderr
 
 
-def test_other_packages_are_not_there() -> None:
-    with opened(packages=()) as sandbox:
-        for name in ("numpy", "gymnasium", "art_gym", "pytest", "site_packages"):
-            result = sandbox.run("script", f"import {name}")
-            assert b"ModuleNotFoundError" in result.stderr
+def test_other_packages_are_not_there(sandbox: Sandbox) -> None:
+    for name in ("gymnasium", "art_gym", "pytest", "site_packages"):
+        result = sandbox.run("script", f"import {name}")
+        assert b"ModuleNotFoundError" in result.stderr
