@@ -19,7 +19,7 @@ from art_gym.spaces import MAX_LENGTH
 from art_gym.tasks import Task, TaskSet
 from art_gym.tools import Tool, usage_lines
 
-_PLAIN = (bool, int, float, str)
+_PLAIN = (bool, int, float, str, type(None))
 WARN_AT = 2
 """Observations show the remaining turns from so many turns before the limit."""
 
@@ -65,10 +65,9 @@ class SnapshotMixin:
         if snapshot.env != name:
             raise ValueError(f"this snapshot is of {snapshot.env}, not of {name}")
         kept, here = self._kept()
-        there = snapshot.settings
-        for key in sorted(there.keys() | here.keys()) if there != here else ():
-            if there.get(key) != here.get(key):
-                values = f"{key}={there.get(key)!r:.80}, this one with {here.get(key)!r:.80}"
+        for key, value in here.items():
+            if (there := snapshot.settings.get(key)) != value:
+                values = f"{key}={there!r:.80}, this one with {value!r:.80}"
                 raise ValueError(f"this snapshot is of an environment made with {values}")
         state = pickle.loads(snapshot.state)
         if (task := state.get("task")) and isinstance(tasks := getattr(self, "tasks", None), TaskSet):
@@ -89,7 +88,7 @@ class SnapshotMixin:
         if found is None:
             names = self._fixed.union(self.shared, ["_kept_values"])
             plain: dict[str, Any] = {}
-            for key in names - {"render_mode", "_spec"}:
+            for key in sorted(names - {"render_mode", "_spec"}):
                 value = self.__dict__.get(key)
                 parts = {key: value}
                 if is_dataclass(value) and not isinstance(value, type):
