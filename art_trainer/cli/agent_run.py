@@ -109,8 +109,7 @@ def train_agent(settings: Settings, console: Console, *, dry_run: bool = False) 
             stack.callback(backend.close)
             _evaluate(BEFORE, settings, policy, backend, out)
             progress = TrainingProgress(out, settings.episodes_per_step)
-            own = settings.run.reward.endswith(".py")
-            reward = None if own else reward_model(settings.run, folder.path)
+            reward = None if _reward_file(settings) else reward_model(settings.run, folder.path)
             callbacks = [progress, *loggers]
             trainer = GRPOTrainer(
                 policy, None, settings.config, callbacks=callbacks, reward=reward, backend=backend
@@ -186,9 +185,13 @@ def _divided(file: Path, eval_file: str | None) -> tuple[list[Any], list[Any]]:
     return tasks[:-held_out], tasks[-held_out:]
 
 
+def _reward_file(settings: Settings) -> Path | None:
+    return Path(settings.run.reward) if settings.run.reward.endswith(".py") else None
+
+
 def _reward(settings: Settings) -> RewardFunction:
-    if settings.run.reward.endswith(".py"):
-        return load_reward(Path(settings.run.reward))
+    if file := _reward_file(settings):
+        return load_reward(file)
     if ENV in RewardMix.parse(settings.run.reward, ("rubric", "ruler")).weights:
         raise ConfigError(
             f"reward is {settings.run.reward}, but tasks have no environment: name a Python file with a "

@@ -127,9 +127,9 @@ def comparison_lines(*comparisons: Comparison) -> list[str]:
             ("mean reward", one.reward, "reward_p", number(one.reward, signed=True)),
         ):
             if interval is not None:
-                p, least = getattr(one, metric), adjusted[metric][place]
-                corrected = f" ({least:.2g} corrected for {len(comparisons)} comparisons)"
-                chance = "" if p is None else f", p {p:.2g}{corrected if len(comparisons) > 1 else ''}"
+                p, corrected = getattr(one, metric), adjusted[metric][place]
+                of_several = f" ({corrected:.2g} corrected for {len(comparisons)} comparisons)"
+                chance = "" if p is None else f", p {p:.2g}{of_several if len(comparisons) > 1 else ''}"
                 doubt = "" if interval.excludes_zero else ", could be chance"
                 lines.append(f"{one.second} minus {one.first}, {what}: {figure}{chance}{doubt}")
     return lines

@@ -32,7 +32,6 @@ from art_trainer.training.run_settings import (
     SCRATCH,
     SETTINGS,
     Layer,
-    RunSettings,
     Settings,
     merge_settings,
 )
@@ -186,14 +185,7 @@ def gather_settings(
         except (ConfigError, OSError) as error:
             raise ConfigError(f"--config: {error}") from error
     if resume is not None:
-        old = RunFolder(resume)
-        if not old.settings_file.exists():
-            raise ConfigError(f"--resume: {resume} holds no run (it has no {old.settings_file.name})")
-        saved = Layer(RESUMED, old.settings())
-        if not (saved.values.get("env") or saved.values.get("tasks")):
-            raise ConfigError(
-                f"--resume: {old.settings_file} names no environment: no command started this run"
-            )
+        saved = Layer(RESUMED, _saved_settings(resume))
         layers = [saved, *layers, Layer("--resume", {"output_dir": str(resume)})]
     # The tasks of an agent take the place of an environment.
     has_env = _values(layers).get("tasks") is None
@@ -216,14 +208,7 @@ def gather_settings(
     layers = [Layer(DEFAULT, below), lora, Layer(f"default of {model}", small), *layers]
     settings = merge_settings(layers)
     if resume is not None:
-        _require_same_base(saved.values.get("model"), settings.run)
-        now = settings.to_mapping()
-        for name in KEPT:
-            if (was := saved.values.get(name, now[name])) != now[name]:
-                raise ConfigError(
-                    f"--resume: {name} was {was}, not {now[name]}: the evaluations before and after could "
-                    "not be compared. Leave it out, or start a new run"
-                )
+        _check_resumed(saved.values, settings)
     # Whole paths of files, for a resume from another folder.
     run = dataclasses.replace(settings.run, env=env, env_args=_with_whole_paths(settings.run.env_args))
     run = dataclasses.replace(run, train_env_args=_with_whole_paths(run.train_env_args))
@@ -253,11 +238,30 @@ def _values(layers: Iterable[Layer]) -> dict[str, Any]:
     return {name: value for layer in layers for name, value in layer.values.items()}
 
 
-def _require_same_base(before: Any, run: RunSettings) -> None:
-    """Refuse to resume an adapter on another model; a folder in place of what is no folder here has moved."""
-    moved = Path(run.model).is_dir() and not Path(str(before)).is_dir()
-    if run.lora is not None and not moved and Path(run.model).resolve() != Path(str(before)).resolve():
-        raise ConfigError(f"--resume: the run's adapter is of the model {before}, not of {run.model}")
+def _saved_settings(resume: Path) -> dict[str, Any]:
+    """The settings of a run that a command can resume."""
+    folder = RunFolder(resume)
+    if not folder.settings_file.exists():
+        raise ConfigError(f"--resume: {resume} holds no run (it has no {folder.settings_file.name})")
+    saved = folder.settings()
+    if not (saved.get("env") or saved.get("tasks")):
+        raise ConfigError(f"--resume: {folder.settings_file} names no environment: no command started it")
+    return saved
+
+
+def _check_resumed(saved: Mapping[str, Any], settings: Settings) -> None:
+    """Refuse an adapter on another model, and evaluations that could not be compared with the one before."""
+    before, model = Path(str(saved.get("model"))), Path(settings.run.model)
+    moved = model.is_dir() and not before.is_dir()  # a folder in place of what is no folder here
+    if settings.run.lora is not None and not moved and model.resolve() != before.resolve():
+        raise ConfigError(f"--resume: the run's adapter is of the model {before}, not of {model}")
+    now = settings.to_mapping()
+    for name in KEPT:
+        if (was := saved.get(name, now[name])) != now[name]:
+            raise ConfigError(
+                f"--resume: {name} was {was}, not {now[name]}: the evaluations before and after could "
+                "not be compared. Leave it out, or start a new run"
+            )
 
 
 @contextmanager

@@ -276,8 +276,10 @@ def check_players(run: RunSettings, make_env: MakeEnv) -> None:
         ("baselines", run.baselines or (), baseline_names(make_env)),
         ("warm_start", wanted, player_names(make_env)),
     ):
-        for name in set(names).difference(known):
-            raise ConfigError(f"{setting}: the environment has no player `{name}`{did_you_mean(name, known)}")
+        for name in names:
+            if name not in known:
+                near = did_you_mean(name, known)
+                raise ConfigError(f"{setting}: the environment has no player `{name}`{near}")
     if wanted and run.warm_start_rounds > 1 and run.warm_start_keep != "all":
         kept = f"warm_start_rounds is {run.warm_start_rounds}, warm_start_keep {run.warm_start_keep}"
         raise ConfigError(f"{kept}: from the second round on all is imitated; set all, or 1 round")
