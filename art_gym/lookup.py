@@ -164,9 +164,8 @@ def _is_of(module: ModuleType, home: str) -> bool:
 
 def _register_class(path: Path, module: ModuleType, others: list[str]) -> list[str]:
     """Register the only environment class of a file that registers nothing; without one, take the others."""
-    classes = [found for found in vars(module).values() if inspect.isclass(found)]
-    classes = [found for found in classes if issubclass(found, TextEnv) and found.tools]
-    classes = [found for found in classes if _is_of(module, found.__module__)]
+    classes = [one for one in vars(module).values() if inspect.isclass(one) and issubclass(one, TextEnv)]
+    classes = [one for one in classes if one.tools and _is_of(module, one.__module__)]
     if others and not classes:
         return others
     if len(classes) != 1:

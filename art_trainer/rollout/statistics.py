@@ -154,8 +154,7 @@ def rate_interval(
         return mean_interval(values, rng, clusters=labels).within(0.0, 1.0)
     rate, sums, sizes = _by_cluster(values, labels)
     if len(set(sizes)) == 1 and set(sums) <= {0, sizes[0]}:
-        found = wilson_interval(sum(sums) / sizes[0], len(tasks))
-        return replace(found, count=len(values))
+        return replace(wilson_interval(sum(sums) / sizes[0], len(tasks)), count=len(values))
     return clustered_rate_interval(rate, len(values), float(np.square(sums - rate * sizes).sum()), len(sums))
 
 

@@ -216,9 +216,8 @@ def create_app(policy: AccessPolicy, routes: str, **options: Any) -> FastAPI:
     async def http_error(request: Request, error: HTTPException) -> Response:
         path, status = request.url.path, error.status_code
         message = f"{request.method} {path}: {error.detail}; this server has {HEALTH}, {routes}"
-        response = error_response(
-            ApiError(message, "not_found" if status == 404 else None, status=status), path
-        )
+        code = "not_found" if status == 404 else None
+        response = error_response(ApiError(message, code, status=status), path)
         response.headers.update(error.headers or {})
         return response
 
