@@ -3,6 +3,8 @@
 import multiprocessing
 import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -151,3 +153,19 @@ def test_new_processes_find_the_file(write: Write, method: str) -> None:
     observations, _ = vector.reset(seed=0)
     assert len(observations) == 2
     vector.close()
+
+
+@pytest.mark.e2e
+def test_the_console_script_takes_the_readmes_file(tmp_path: Path) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    block = next(part for part in readme.split("```") if "class GuessEnv" in part)
+    (tmp_path / "guess.py").write_text(block.removeprefix("python\n"), encoding="utf-8")
+    run = "import sys; from art_gym.cli import main; sys.exit(main())"
+    environment = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    for name in ("guess.py", "guess:mine/Guess-v0"):
+        done = subprocess.run(
+            [sys.executable, "-c", run, "check", name],
+            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1000, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert "mine/Guess-v0 keeps" in done.stdout

@@ -244,6 +244,8 @@ def test_snapshots_come_back_any_number_of_times_and_travel() -> None:
         assert text(other) == before
         for copied in (copy.deepcopy(other), pickle.loads(pickle.dumps(other)), other):
             assert play(copied, CLUMSY[4:]) == expected
+    with pytest.raises(ValueError, match=r"of .*Race, not of .*Pennies"):
+        Pennies().restore(kept)
 
 
 def test_a_number_is_the_reply_that_it_stands_for() -> None:

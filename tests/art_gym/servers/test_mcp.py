@@ -69,10 +69,15 @@ async def test_a_client_that_disconnects_during_an_episode_is_reported(tmp_path)
 @in_loop
 async def test_wrong_calls_use_a_turn_and_get_an_error_message(mode):
     async with client_of(CounterEnv(), mode) as (client, played):
-        result = await client.call_tool("sotp", {})
-        assert result.is_error
-        assert "did you mean `stop`" in result.content[0].text
-        assert played.episode.result()["reward"] == pytest.approx(-0.1)
+        for name, arguments, words in [
+            ("sotp", {}, "did you mean `stop`"),
+            ("add", {"amount": [[1]]}, "amount"),
+        ]:
+            result = await client.call_tool(name, arguments)
+            assert result.is_error
+            assert words in result.content[0].text
+        assert played.episode.result()["turns"] == 2
+        assert played.episode.result()["reward"] == pytest.approx(-0.2)
         assert not (await client.call_tool("add", {"amount": 1})).is_error
 
 

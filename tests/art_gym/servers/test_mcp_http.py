@@ -179,6 +179,7 @@ async def test_a_client_ends_its_session_and_makes_room_for_another(accounts):
         one, _ = await begin(client), await begin(client)
         full = await client.post(PATH, json=HELLO)
         assert full.status_code == 503
+        assert "all 2 sessions are taken" in full.json()["error"]["message"]
         assert (await client.delete(PATH, headers=one)).status_code == 200
         assert (await client.post(PATH, json=call(1), headers=one)).status_code == 404
         while Counter.open > 1:

@@ -61,6 +61,9 @@ def test_a_folder_is_no_place_for_a_file(tmp_path):
     require_writable(tmp_path / "new" / "file.json")
     with pytest.raises(ConfigError, match="it is a folder, name a file in it"):
         require_writable(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="file is not a folder"):
+        require_writable(tmp_path / "file", folder=True)
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,14 @@ def test_requests_and_sockets_need_right_headers(whole: Served, headers: dict[st
         assert refused(lambda: whole.dial(f"w1?token={TOKEN}", None, headers=sent)).status_code == status
 
 
+def test_the_root_shows_the_login_page_without_a_token(whole: Served) -> None:
+    with whole.http(None) as client:
+        answer = client.get("/")
+        assert (answer.status_code, answer.content) == (401, page().body)
+        assert answer.headers["content-security-policy"] == page().headers["content-security-policy"]
+        assert client.post("/").headers["content-type"] == "application/json"
+
+
 def test_accepted_host_names() -> None:
     names = HostNames("0.0.0.0", ["Train.example"])
     for name in ("10.1.2.3:80", "[fe80::1]:80", "localhost", "train.example:443"):

@@ -431,9 +431,10 @@ def refused(model, file, manifest, words):
     [
         (flip, "sha256"),
         (lambda data: data[:9], "wrong size"),
+        (lambda data: data + b"more", "wrong size"),
         (None, "read"),
     ],
-    ids=["bit flipped", "truncated", "missing"],
+    ids=["bit flipped", "truncated", "too long", "missing"],
 )
 def test_a_damaged_file_changes_nothing(published, damage, words):
     _, store, manifest, other = published

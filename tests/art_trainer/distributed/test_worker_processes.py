@@ -42,6 +42,8 @@ def test_a_module_is_imported_only_if_it_is_allowed(tmp_path, monkeypatch):
         with pytest.raises(RefusedError, match="--allow-module stranger if you trust it"):
             allowed_environments(modules)("stranger:stranger/Env-v0", {})
     allowed_environments(())("art/2048-v0", {"board_size": 3})().close()  # registered here
+    with pytest.raises(ConfigError, match="no environment 'art/2084-v0'"):
+        allowed_environments(())("art/2084-v0", {})
     assert not (tmp_path / "ran").exists()
     with pytest.raises(ConfigError, match="no argument `no_such_argument`"):
         allowed_environments(["stranger"])("stranger:stranger/Env-v0", {"no_such_argument": 1})

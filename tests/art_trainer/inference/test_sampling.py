@@ -19,6 +19,12 @@ def test_temperature_divides_the_logits():
     assert torch.allclose(logprobs.exp(), squared / squared.sum(-1, keepdim=True), atol=1e-6)
 
 
+def test_greedy_takes_the_best_with_certainty():
+    tokens, logprobs = sample(LOGITS, torch.zeros(2), SamplingParams(temperature=0))
+    assert tokens.tolist() == [0, 3]
+    assert logprobs.tolist() == [0.0, 0.0]
+
+
 @pytest.mark.parametrize(
     ("params", "wanted"),
     [

@@ -41,6 +41,13 @@ def test_no_secret_is_in_any_repr() -> None:
     assert secret not in repr(found) + "".join(s.shown + repr(s) for s in found.settings.values())
 
 
+def test_a_near_miss_in_the_file_is_named_and_names_of_other_programs_are_ignored(file: Path) -> None:
+    file.write_text("WANDB_APIKEY=x\nDATABASE_URL=y\nMYSQL_PORT=1\n")
+    (near,) = load_env_vars({}, file).unknown.items()
+    assert near[0] == "WANDB_APIKEY"
+    assert "did you mean `WANDB_API_KEY`?" in near[1]
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [(b"A=1\nKEY='sk-secret\n", r"\.env line 2 is not NAME=value"), (b"\xff\xfe\x00", "cannot be read")],
@@ -53,6 +60,7 @@ def test_a_file_that_is_none_is_named_without_its_words(file: Path, content: byt
 
 
 def test_numbers_are_checked_where_they_are_used() -> None:
+    assert load_env_vars({"ART_SERVER_PORT": "9000"}, None).integer("ART_SERVER_PORT") == 9000
     with pytest.raises(ConfigError, match="ART_CLIENT_WORKERS from environment is 'many'"):
         load_env_vars({"ART_CLIENT_WORKERS": "many"}, None).integer("ART_CLIENT_WORKERS")
 

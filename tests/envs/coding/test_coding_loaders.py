@@ -244,3 +244,6 @@ def test_the_command_reports_and_writes_the_sound_ones(tmp_path: Path, sandbox: 
     nowhere = CliRunner().invoke(coding_app, ["validate", str(out), "--out", str(tmp_path / "no/x.jsonl")])
     assert "there is no folder" in nowhere.output
     assert "sound" not in nowhere.output
+    missing = CliRunner().invoke(coding_app, ["validate", str(tmp_path / "none.jsonl")])
+    assert missing.exit_code == 2
+    assert "none.jsonl is no file: give" in missing.output

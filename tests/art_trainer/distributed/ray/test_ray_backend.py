@@ -254,6 +254,7 @@ def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"backend": "rya"}, "backend"),
         ({"ray_actors": 0}, "ray_actors"),
         ({"ray_actor_gpus": -1.0}, "ray_actor_gpus"),
+        ({"ray_actor_gpus": float("nan")}, "ray_actor_gpus"),
         ({"ray_actor_cpus": 0.0}, "ray_actor_cpus and ray_actor_gpus are both 0"),
     ],
 )

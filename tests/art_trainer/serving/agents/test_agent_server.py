@@ -189,6 +189,7 @@ def test_every_route_needs_the_episodes_own_token(caplog: pytest.LogCaptureFixtu
     [
         ({"host": "evil.example"}, b"{}", 400),
         ({"origin": "http://evil.example"}, b"{}", 403),
+        ({"origin": "null"}, b"{}", 403),
         ({"content-type": "text/plain"}, b"{}", 415),
         ({}, b"x" * 2000, 413),
         *(({}, body, 400) for body in (b"{", b"[1]", b"[" * 900, b"\x80\x04K\x01.")),

@@ -235,11 +235,12 @@ def test_a_closed_policy_says_that_it_shuts_down(monkeypatch: pytest.MonkeyPatch
     with served_client(tiny_policy(max_batch=1)) as (served, client), ThreadPoolExecutor(3) as pool:
         asked = [pool.submit(chat, client) for _ in range(2)]
         until(lambda: served.scheduler.waiting == 1)
-        pool.submit(served.close)
+        closing = pool.submit(served.close)
         until(lambda: served.scheduler._closing)
         with pytest.raises(openai.InternalServerError):
             chat(client, timeout=60)  # while the first is sampled yet
         go_on.set()
+        closing.result()
         for one in (*asked, pool.submit(chat, client)):
             with pytest.raises(openai.InternalServerError) as closed:
                 one.result()
