@@ -1,4 +1,4 @@
-"""Training health checks: warnings about KL, importance ratios, entropy, gradient norm, and stalls.
+"""Training health checks: warnings about KL, importance ratios, entropy, gradient norm, replies, and stalls.
 
 A warning is given when a metric crosses its threshold, and again only after it has come back. The thresholds
 are fields of the config (``kl_warning``, ``ratio_warning``, ``entropy_warning``, ``grad_norm_warning``).
@@ -26,6 +26,8 @@ FIRST_STEPS = 5
 """Entropies are compared with the mean of this many first steps; gradient norms need as many to begin."""
 WINDOW = 20
 """Gradient norms are compared with the median of this many steps."""
+_CUT = 0.5
+"""Share of replies cut off at max_completion_length above which a model is not learning to end them."""
 _FORKS = 0.75
 """Token histories a reply from which on an agent's conversations count as begun anew each time."""
 _FLOORS = ("ratio/min", "entropy")
@@ -55,6 +57,11 @@ _MESSAGES = {
     "grad_norm": (
         "the gradient norm is {value:.3g}, above {limit:.3g} (grad_norm_warning is {setting:g} times the "
         "median of the last steps). It is clipped to max_grad_norm; if it continues, lower learning_rate"
+    ),
+    "completions/clipped_ratio": (
+        "{value:.0%} of replies were cut off at max_completion_length. If most hold a valid call all the "
+        "same, the model need not learn to end a reply, and goes on wherever the limit is larger; if not, "
+        "raise max_completion_length"
     ),
 }
 
@@ -183,6 +190,7 @@ class HealthMonitor:
         yield "sampling_kl", metrics.get("sampling_kl", metrics.get("kl", 0.0)), kl, kl
         yield "ratio/max", metrics.get("ratio/max", 1.0), ratio, ratio
         yield "ratio/min", metrics.get("ratio/min", 1.0), ratio, 1 / ratio if ratio else 0.0
+        yield "completions/clipped_ratio", metrics.get("completions/clipped_ratio", 0.0), _CUT, _CUT
         entropy, norm = metrics.get("entropy", 0.0), metrics.get("grad_norm", 0.0)
         if len(self._entropies) >= FIRST_STEPS and not math.isnan(entropy):
             share = config.entropy_warning

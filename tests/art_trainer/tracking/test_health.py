@@ -88,6 +88,14 @@ def test_a_number_beyond_its_threshold_is_named_unless_that_is_zero(
     assert monitor(**{setting: 0.0}).check(6, QUIET | metrics) == []
 
 
+def test_replies_that_do_not_end_are_told_although_they_succeed() -> None:
+    cut = QUIET | {"completions/clipped_ratio": 0.7, "success": 1.0}
+    (warning,) = monitor().check(6, cut)
+    assert (warning.name, warning.value) == ("completions/clipped_ratio", 0.7)
+    assert "70% of replies were cut off at max_completion_length" in warning.message
+    assert monitor().check(6, cut | {"completions/clipped_ratio": 0.5}) == []
+
+
 def test_a_kl_to_the_reference_is_no_alarm() -> None:
     # With beta, `kl` is how far training has come since its start: that may well be far.
     assert monitor().check(6, QUIET | {"kl": 3.0, "sampling_kl": 0.001}) == []
