@@ -59,16 +59,24 @@ class Capacity:
     positions: int = 0
     growth: float = 1 / 8
     """By which part of what there is it grows at least, so that copies are rare."""
+    usual: int = 0
+    """Positions that the last rollout came to; the next one's first tables have as many."""
 
     def fit(self, rows: int, positions: int) -> bool:
         """Grow if there is need; return whether anything changed."""
         if rows <= self.rows and positions <= self.positions:
             return False
+        if self.positions == 0:
+            positions = max(positions, self.usual)
         if rows > self.rows:
             self.rows = max(rows, int(self.rows * (1 + self.growth)))
         if positions > self.positions:
             self.positions = -(-max(positions, int(self.positions * (1 + self.growth))) // 64) * 64
         return True
+
+    def empty(self) -> None:
+        """Nothing is allocated any more."""
+        self.usual, self.rows, self.positions = self.positions, 0, 0
 
 
 class Table:
@@ -221,7 +229,7 @@ class SlotCache(Cache):
             return
         self.version += 1
         for capacity in (self.capacity, self.shared_capacity):
-            capacity.rows = capacity.positions = 0
+            capacity.empty()
         for table in tables:
             table.keys = table.values = None
 

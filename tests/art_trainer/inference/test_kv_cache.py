@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from art_trainer.inference import slot_decoder
+from art_trainer.inference import kv_cache, slot_decoder
 from art_trainer.inference.cache_attention import SharedPrefixes
 from art_trainer.inference.kv_cache import SlotCache
 from art_trainer.inference.sampling import SamplingParams
@@ -95,3 +95,13 @@ def test_the_tables_of_another_sampling_are_freed_at_once():
         assert cache() is None
     finally:
         gc.enable()
+
+
+def test_a_rollout_begins_with_the_room_that_the_last_one_came_to(monkeypatch):
+    monkeypatch.setattr(kv_cache, "SMALL_TABLES", 0)
+    cache = SlotCache(1)
+    for positions in (40, 70, 200):
+        cache.reserve(3, positions)
+    cache.clear()
+    cache.reserve(2, 5)
+    assert (cache.capacity.rows, cache.capacity.positions, cache.version) == (2, 256, 5)
