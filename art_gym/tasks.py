@@ -59,11 +59,12 @@ class TaskSet(Sequence[Task]):
             twice = Counter(task.id for task in self._tasks).most_common(1)[0][0]
             raise ValueError(f"task id `{twice}` occurs twice; ids must be unique")
         self._splits: dict[str, TaskSet] = {}
+        self._split_names = tuple(dict.fromkeys(task.split for task in self._tasks))
 
     @property
     def splits(self) -> tuple[str, ...]:
         """The names of the splits, in order of first appearance."""
-        return tuple(dict.fromkeys(task.split for task in self._tasks))
+        return self._split_names
 
     def split(self, name: str) -> TaskSet:
         """The tasks of one split.
