@@ -399,7 +399,7 @@ class TokenHistoryBuilder:
         if longest is not None and before + len(tokens) > longest:
             return None
         if more is None:
-            self._close()
+            self.close()
             self.rewritten = self.turn > 0
         self.spans.append(Span(tuple(tokens), policy_version=version))
         return Reading(tokens, restarted=more is None)
@@ -430,10 +430,11 @@ class TokenHistoryBuilder:
 
     def finish(self) -> tuple[TokenHistory, ...]:
         """Close the context and return all histories in which anything was sampled."""
-        self._close()
+        self.close()
         return tuple(self.closed)
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """End the context: the next observation begins a new history."""
         if any(span.turn is not None for span in self.spans):
             self.closed.append(TokenHistory(tuple(self.spans)))
         self.spans = []

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from art_gym.baselines import Act
 from art_trainer.inference.policy import Conversation, Policy, Reply, TrainablePolicy
 from art_trainer.inference.scripted_policy import RANDOM, full_observation, make_player
-from art_trainer.models.chat_template import ChatFormat
+from art_trainer.models.chat_template import ChatFormat, TokenHistoryBuilder
 from art_trainer.rollout.envs import EnvPool, EnvSource
 from art_trainer.rollout.episodes import rollout_episodes
-from art_trainer.types import Episode, EpisodeSpec, Span, TokenHistory
+from art_trainer.types import Episode, EpisodeSpec, TokenHistory, Turn
 
 Keep = Callable[[Episode], bool]
 KEEP: Mapping[str, Keep] = {
@@ -19,6 +20,37 @@ KEEP: Mapping[str, Keep] = {
     "successes": lambda episode: bool(episode.success),
 }
 """Which demonstrations are imitated, by the names of the setting ``warm_start_keep``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """An episode that a scripted player showed, not yet in a model's tokens: few of many may be imitated."""
+
+    episode: Episode
+    """Without token histories."""
+    messages: Sequence[Mapping[str, Any]]
+    """Its conversation."""
+    tools: Sequence[Mapping[str, Any]]
+    """The environment's tool schemas."""
+    shown: Sequence[tuple[int, str]]
+    """For each turn how many messages the player saw, and what it replied."""
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """The episode's turns."""
+        return self.episode.turns
+
+    def in_tokens(self, chat: ChatFormat) -> Episode:
+        """Return the episode with the player's replies as sampled tokens, with log-probs of 0."""
+        builder = TokenHistoryBuilder()
+        for seen, reply in self.shown:
+            builder.append_observation(chat, self.messages[:seen], self.tools, longest=None, version=0)
+            tokens = chat.reply(reply)
+            builder.append_reply(chat, tokens, (0.0,) * len(tokens), stopped=True, version=0)
+            played = self.messages[seen : seen + 1]
+            if played and played[0]["content"] != reply:  # the context is not what was written down
+                builder.close()
+        return replace(self.episode, histories=builder.finish())
 
 
 def collect_demonstrations(
@@ -55,79 +87,89 @@ def collect_demonstrations(
     Raises:
         ValueError: If ``noise`` is no share, or set where the policy plays.
     """
+    played = play_demonstrations(
+        policy, make_env, player, starts, noise=noise, on_policy=on_policy, keep=keep
+    )
+    return [one.in_tokens(policy.format) for one in played]
+
+
+def play_demonstrations(
+    policy: Policy,
+    make_env: EnvSource | EnvPool,
+    player: str,
+    starts: Sequence[EpisodeSpec],
+    *,
+    noise: float = 0.0,
+    on_policy: bool = False,
+    keep: Keep = KEEP["all"],
+) -> list[Demonstration]:
+    """Do what :func:`collect_demonstrations` does, but for the tokens."""
     if not 0 <= noise <= 1:
         raise ValueError(f"noise is a share from 0 to 1, got {noise}")
     if noise and on_policy:
         raise ValueError("noise disturbs the player: with on_policy the policy plays, so leave it out")
-    demonstrator = _Demonstrator(player, policy.format, noise, policy if on_policy else None)
-    episodes = [episode for episode in rollout_episodes(demonstrator, make_env, starts) if keep(episode)]
+    demonstrator = _Demonstrator(player, noise, policy if on_policy else None)
+    episodes = rollout_episodes(demonstrator, make_env, starts, on_episode=demonstrator.pair)
+    found = [demonstrator.ended[id(one)] for one in episodes if keep(one)]
     if not on_policy:
-        return episodes
+        return found
     # Where the policy's reply was refused, the player's is still worth imitating.
-    return [replace(one, turns=tuple(replace(turn, error=None) for turn in one.turns)) for one in episodes]
+    return [replace(one, episode=_without_errors(one.episode)) for one in found]
+
+
+def _without_errors(episode: Episode) -> Episode:
+    return replace(episode, turns=tuple(replace(turn, error=None) for turn in episode.turns))
 
 
 @dataclass(slots=True)
-class _Demonstration:
-    """One episode of a demonstrator."""
+class _Live:
+    """An episode that is played."""
 
     player: Act
     stray: Act | None
     share: float
     """How often the stray player's reply is played."""
-    histories: list[list[Span]] = field(default_factory=list)
-    turn: int = 0
-    reply: str = ""
-    """What the player said last."""
-    strayed: bool = False
-    """Whether the last reply played was another one."""
+    shown: list[tuple[int, str]] = field(default_factory=list)
 
 
 class _Demonstrator:
-    """Writes down a scripted player's replies in a model's chat format; it or another policy plays.
+    """Keeps what a scripted player replies; it or another policy plays.
 
     Args:
         player: The player's name.
-        chat: The format.
         noise: The largest share of random replies in its play.
         actor: Plays in the player's place.
+
+    Attributes:
+        ended: What was shown, by the identity of the episode.
     """
 
-    def __init__(self, player: str, chat: ChatFormat, noise: float, actor: Policy | None) -> None:
+    def __init__(self, player: str, noise: float, actor: Policy | None) -> None:
         self.name, self.version = player, 0
-        self._chat, self._noise, self._actor = chat, noise, actor
-        self._shown: dict[Conversation, _Demonstration] = {}
+        self.ended: dict[int, Demonstration] = {}
+        self._noise, self._actor = noise, actor
+        self._live: dict[Conversation, _Live] = {}
         self._ready: list[tuple[Conversation, Reply]] = []
+        self._released: tuple[Conversation, _Live] | None = None
 
     def submit(self, conversation: Conversation) -> None:
-        """Write down the observation and the reply; a KeyError if the environment has no such player."""
-        shown = self._shown.get(conversation)
-        if shown is None:
-            shown = self._shown[conversation] = _Demonstration(
+        """Keep what the player replies; a KeyError if the environment has no such player."""
+        live = self._live.get(conversation)
+        if live is None:
+            live = self._live[conversation] = _Live(
                 make_player(conversation, self.name),
                 make_player(conversation, RANDOM) if self._noise else None,
                 0.0 if self._actor else conversation.rng.uniform(0, self._noise),
             )
-        messages, tools = conversation.messages, conversation.tools
-        # After another reply the context is not what was written down, so it is written anew.
-        goes_on = shown.histories and not shown.strayed
-        separator = self._chat.continuation(messages, tools) if goes_on else None
-        if separator is None:
-            shown.histories.append([Span(tuple(self._chat.prompt(messages, tools)))])
-        else:
-            shown.histories[-1].append(Span(tuple(separator)))
-        observation = full_observation(conversation)
+        messages, observation = conversation.messages, full_observation(conversation)
         try:
-            shown.reply = played = shown.player(observation)
-            shown.strayed = shown.stray is not None and conversation.rng.random() < shown.share
-            if shown.stray is not None and shown.strayed:
-                played = shown.stray(observation)
+            reply = played = live.player(observation)
+            if live.stray is not None and conversation.rng.random() < live.share:
+                played = live.stray(observation)
         except Exception as fault:  # a player is its author's code; what it raises is the outcome
             self._ready.append((conversation, Reply("", error=f"{type(fault).__name__}: {fault}")))
             return
-        tokens = tuple(self._chat.reply(shown.reply))
-        shown.histories[-1].append(Span(tokens, shown.turn, (0.0,) * len(tokens)))
-        shown.turn += 1
+        live.shown.append((len(messages), reply))
         if self._actor is not None:
             self._actor.submit(conversation)
             return
@@ -137,18 +179,24 @@ class _Demonstrator:
     def collect(self) -> list[tuple[Conversation, Reply]]:
         """Return the replies that are played."""
         ready, self._ready = self._ready, []
-        if self._actor is not None and not ready:
-            ready = self._actor.collect()
-            for conversation, reply in ready:
-                shown = self._shown[conversation]
-                shown.strayed = reply.text != shown.reply
-        return ready
+        return self._actor.collect() if self._actor is not None and not ready else ready
 
     def release(self, conversation: Conversation) -> tuple[TokenHistory, ...]:
-        """Return what was written down."""
+        """Forget the conversation, but for what was shown; there are no tokens."""
         if self._actor is not None:
             self._actor.release(conversation)
         self._ready = [(other, reply) for other, reply in self._ready if other is not conversation]
-        shown = self._shown.pop(conversation, None)
-        histories = [] if shown is None else shown.histories
-        return tuple(TokenHistory(tuple(spans)) for spans in histories if len(spans) > 1)
+        live = self._live.pop(conversation, None)
+        self._released = None if live is None else (conversation, live)
+        return ()
+
+    def pair(self, episode: Episode) -> None:
+        """Keep what was shown in the episode whose conversation was just released, if it had begun."""
+        if self._released is None:
+            self.ended[id(episode)] = Demonstration(episode, (), (), ())
+        else:
+            conversation, live = self._released
+            self.ended[id(episode)] = Demonstration(
+                episode, conversation.messages, conversation.tools, live.shown
+            )
+        self._released = None

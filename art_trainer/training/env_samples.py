@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -19,16 +20,24 @@ from art_trainer.inference.scripted_policy import ScriptedPolicy
 from art_trainer.rollout.envs import MakeEnv
 from art_trainer.rollout.episodes import rollout_episodes
 from art_trainer.rollout.games import MakeGame, play_games
-from art_trainer.types import Episode, EpisodeSpec
+from art_trainer.types import Episode, EpisodeSpec, Turn
 
 _FIRST = 16  # episodes whose length is measured
 _TURNS = 2_000  # of one scripted policy
 _MOST_LOST = 0.2  # share of an observation's words that the next one lacks, at most, if it shows the state
 
 
+class _Played(Protocol):
+    @property
+    def turns(self) -> Sequence[Turn]: ...
+
+
+T = TypeVar("T", bound=_Played)
+
+
 def play_within(
-    turns: int, starts: Sequence[EpisodeSpec], play: Callable[[Sequence[EpisodeSpec]], list[Episode]]
-) -> list[Episode]:
+    turns: int, starts: Sequence[EpisodeSpec], play: Callable[[Sequence[EpisodeSpec]], list[T]]
+) -> list[T]:
     """Play some episodes, and as many more as about fit into a number of turns: games may be long.
 
     Args:

@@ -22,7 +22,13 @@ from art_trainer.models.packing import TokenRow, pack
 from art_trainer.rollout.envs import MakeEnv
 from art_trainer.rollout.episodes import rollout_episodes
 from art_trainer.rollout.games import MakeGame
-from art_trainer.training.demonstrations import KEEP, Keep, collect_demonstrations
+from art_trainer.training.demonstrations import (
+    KEEP,
+    Demonstration,
+    Keep,
+    collect_demonstrations,
+    play_demonstrations,
+)
 from art_trainer.training.env_samples import play_within
 from art_trainer.training.self_play import opponents_of, seat_env_maker
 from art_trainer.types import Episode, EpisodeSpec
@@ -271,40 +277,41 @@ def imitate_until_valid(
     """
     options = None if split is None else {"split": split}
     each, played, imitated = -(-_EPISODES // len(demonstrators)), 0, 0
-    best_shown: list[Episode] = []
+    best_shown: list[Demonstration] = []
     reached = unlike = False
     for number in range(1, _ROUNDS + 1):
-        shown: list[Episode] = []
+        shown: list[Demonstration] = []
         for place, name in enumerate(demonstrators):
             key = (seed, number, place)
             drawn = np.random.SeedSequence(key).generate_state(each)
             starts = [EpisodeSpec(int(start), options, rng_seed=(*key, n)) for n, start in enumerate(drawn)]
-            play = functools.partial(collect_demonstrations, policy, make_env, name)
+            play = functools.partial(play_demonstrations, policy, make_env, name)
             shown += play_within(_TURNS // len(demonstrators), starts, play)
         played += len(shown)
         # The best so far: where one of a hundred random episodes succeeds, later rounds imitate those alone.
         kept = max(1, round(_BEST * len(shown)))
-        best_shown = sorted(shown + best_shown, key=lambda episode: -episode.reward)[:kept]
-        won = [episode for episode in best_shown if episode.success]
+        best_shown = sorted(shown + best_shown, key=lambda one: -one.episode.reward)[:kept]
+        won = [one for one in best_shown if one.episode.success]
         # Valid calls are learned. Now the many episodes that only gave up would teach to give up.
         chosen = list(itertools.islice(itertools.cycle(won), kept)) if won and reached else best_shown
         if unlike and number > _ROUNDS // 2:
             chosen = chosen[: kept // 2] + shown[: kept // 2]
         imitated += kept
-        imitate(policy, chosen, config, rng=np.random.default_rng((seed, number)), on_step=on_step)
+        in_tokens = [one.in_tokens(policy.format) for one in chosen]
+        imitate(policy, in_tokens, config, rng=np.random.default_rng((seed, number)), on_step=on_step)
         tried = rollout_episodes(policy, make_env, starts[:64])
         replies = sum(len(episode.turns) for episode in tried)
         valid = 1 - sum(episode.invalid_actions for episode in tried) / max(1, replies)
         reached = reached or valid >= _WANTED
         # Luck ends episodes early: the best do not show the later turns, in which replies must be valid too.
         unlike = _mean_turns(best_shown) < _mean_turns(tried) / 2
-        rare = 0 < len(won) < kept / 2 and best_shown[-1].reward <= 0
+        rare = 0 < len(won) < kept / 2 and best_shown[-1].episode.reward <= 0
         if valid >= _WANTED and not rare:
             break
     return ValidReplies(valid, played, imitated)
 
 
-def _mean_turns(episodes: Sequence[Episode]) -> float:
+def _mean_turns(episodes: Sequence[Episode] | Sequence[Demonstration]) -> float:
     return sum(len(episode.turns) for episode in episodes) / max(1, len(episodes))
 
 

@@ -10,7 +10,7 @@ from art_trainer.errors import ConfigError, DivergedError
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.rollout.evaluate import evaluate
 from art_trainer.training import sft
-from art_trainer.training.demonstrations import KEEP, collect_demonstrations
+from art_trainer.training.demonstrations import KEEP, Demonstration, collect_demonstrations
 from art_trainer.training.sft import ImitationConfig, imitate, warm_start
 from art_trainer.types import Episode, EpisodeSpec
 from tests.art_trainer.guess import GuessEnv, guess_policy, seeds
@@ -193,7 +193,7 @@ def test_few_successes_are_imitated_alone_once_replies_are_valid(
         replace(one, turns=(replace(one.turns[-1], reward=2.0 if n < wins else others),), success=n < wins)
         for n, one in enumerate(played)
     ]
-    monkeypatch.setattr(sft, "play_within", lambda *args: every)
+    monkeypatch.setattr(sft, "play_within", lambda *args: [Demonstration(one, (), (), ()) for one in every])
     monkeypatch.setattr(sft, "rollout_episodes", lambda *args: every)
     monkeypatch.setattr(
         sft, "imitate", lambda _, shown, *args, **options: imitated.append([bool(e.success) for e in shown])
@@ -212,7 +212,8 @@ def test_later_turns_are_imitated_too_if_the_best_episodes_do_not_show_them(
     lucky, usual = (replace(played[0], turns=(turn,) * count) for count in (1, 4))
     lucky = replace(lucky, turns=(replace(turn, reward=9.0),), success=True)
     refused = replace(usual, turns=(replace(turn, error={"kind": "no call", "message": ""}),) * 4)
-    monkeypatch.setattr(sft, "play_within", lambda *args: [usual] * 12 + [lucky] * 4)
+    shown = [Demonstration(one, (), (), ()) for one in [usual] * 12 + [lucky] * 4]
+    monkeypatch.setattr(sft, "play_within", lambda *args: shown)
     monkeypatch.setattr(sft, "rollout_episodes", lambda *args: [refused])
     monkeypatch.setattr(
         sft, "imitate", lambda _, shown, *args, **options: imitated.append([len(e.turns) for e in shown])
