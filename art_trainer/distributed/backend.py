@@ -237,12 +237,9 @@ class RemoteBackend(RolloutBackend):
 def _report(completed: CompletedGroup, place: int, **callbacks: Unpack[CollectCallbacks]) -> Group:
     """Call what wants to know of a group."""
     group = Group(completed.episodes)
-    timings, on_group = callbacks.get("timings"), callbacks.get("on_group")
-    for episode, timing in zip(completed.episodes, completed.timings, strict=True):
-        if timings is not None and timing is not None:
-            timings.add(episode, timing)
+    for episode in completed.episodes:
         callbacks["on_episode"](episode)
-    if on_group is not None:
+    if (on_group := callbacks.get("on_group")) is not None:
         on_group(place, group)
     return group
 

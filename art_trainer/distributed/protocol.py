@@ -19,7 +19,7 @@ from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.tracking.episode_schema import episode_from_json, episode_to_line
-from art_trainer.types import Episode, EpisodeTiming, GroupSpec, TurnTiming
+from art_trainer.types import Episode, GroupSpec
 
 PROTOCOL_VERSION = 1
 CLIENT_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
@@ -40,7 +40,6 @@ LeaseIds = Annotated[list[Token], Field(max_length=MAX_LEASES)]
 Real = Annotated[float, Field(ge=-1e30, le=1e30)]
 """A number of which many can be summed in float32."""
 Reals = Annotated[dict[Short, Real], Field(max_length=1_000)]
-Seconds = Annotated[float, Field(ge=0, le=1e11)]
 
 
 def _finite(value: JsonValue) -> JsonValue:
@@ -170,25 +169,6 @@ class EpisodeData(Message):
         return episode_from_json(self.model_dump())
 
 
-class TimingData(Message):
-    """Start and durations on the worker's clock; informative, never used for deadlines."""
-
-    started: Seconds
-    """Seconds since 1970."""
-    turns: list[tuple[Seconds | None, Seconds | None]]
-    """Seconds of each turn's reply and action."""
-
-    @classmethod
-    def of(cls, timing: EpisodeTiming) -> TimingData:
-        """Convert a timing for the wire."""
-        turns = [(turn.reply_seconds, turn.action_seconds) for turn in timing.turns]
-        return cls(started=timing.started, turns=turns)
-
-    def timing(self) -> EpisodeTiming:
-        """Convert back."""
-        return EpisodeTiming(self.started, tuple(TurnTiming(*turn) for turn in self.turns))
-
-
 # ----------------------------------------------------------------------
 # From the worker.
 
@@ -225,20 +205,6 @@ class EpisodeResult(Message):
     """The lease's secret."""
     episode: EpisodeData
     """The episode."""
-    timing: TimingData | None = None
-    """How long it took, if known."""
-
-    def decode(self) -> tuple[Episode, EpisodeTiming | None]:
-        """Return the episode and its timing.
-
-        Raises:
-            ValueError: If their parts contradict each other.
-        """
-        if self.timing is not None and len(self.timing.turns) != len(self.episode.turns):
-            raise ValueError(
-                f"timing has {len(self.timing.turns)} turns, the episode {len(self.episode.turns)}"
-            )
-        return self.episode.episode(), None if self.timing is None else self.timing.timing()
 
 
 class ReleaseLeases(Message):

@@ -22,7 +22,7 @@ from art_trainer.errors import TrainerError
 from art_trainer.formatting import fsync
 from art_trainer.tracking.episode_schema import episode_from_json, episode_to_line
 from art_trainer.tracking.run_dir import private_folder
-from art_trainer.types import Episode, EpisodeTiming, GroupSpec, TurnTiming
+from art_trainer.types import Episode, GroupSpec
 
 if TYPE_CHECKING:  # it imports torch
     from art_trainer.distributed.protocol import RunSpec
@@ -66,7 +66,6 @@ class Entry:
     round: int
     """How often the attempt had been requested again before; the highest counts."""
     episode: Episode
-    timing: EpisodeTiming | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -285,8 +284,7 @@ def _failure(folder: Path, what: str, error: Exception) -> ResultLogError:
 
 def _to_row(entry: Entry) -> tuple[Any, ...]:
     """Return a row of ``results``."""
-    task, timing = entry.task, entry.timing
-    turns = [] if timing is None else [[turn.reply_seconds, turn.action_seconds] for turn in timing.turns]
+    task = entry.task
     place = {
         "task": {
             "seed": task.seed,
@@ -297,18 +295,16 @@ def _to_row(entry: Entry) -> tuple[Any, ...]:
         },
         "member": entry.member,
         "round": entry.round,
-        "timing": None if timing is None else [timing.started, turns],
     }
     text = episode_to_line(entry.episode, place)
     return task.batch, task.id, entry.member, entry.round, zlib.crc32(text.encode()), text
 
 
 def _from_json(data: dict[str, Any]) -> Entry:
-    task, timing = data["task"], data["timing"]
+    task = data["task"]
     return Entry(
         task=GroupSpec(**{**task, "rng_seed": tuple(task["rng_seed"])}),
         member=data["member"],
         round=data["round"],
         episode=episode_from_json(data),
-        timing=timing and EpisodeTiming(timing[0], tuple(TurnTiming(*turn) for turn in timing[1])),
     )

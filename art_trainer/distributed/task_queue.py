@@ -28,7 +28,7 @@ from art_trainer.config import LeaseOptions
 from art_trainer.distributed.protocol import Lease, LeaseStatus, Outcome, QueueStatus
 from art_trainer.distributed.result_log import Entry, ResultLog, ResultLogError
 from art_trainer.errors import TrainerError
-from art_trainer.types import Ending, Episode, EpisodeTiming, GroupSpec
+from art_trainer.types import Ending, Episode, GroupSpec
 
 MAX_ENDED_LEASES = 10_000
 """Ended leases that are remembered, to tell late results from unknown ones."""
@@ -56,7 +56,6 @@ class CompletedGroup(NamedTuple):
     task: GroupSpec
     episodes: tuple[Episode, ...]
     """By attempt. One that no client could play has the ending ``POLICY_ERROR`` and says why."""
-    timings: tuple[EpisodeTiming | None, ...]
 
 
 class TaskQueueStatus(NamedTuple):
@@ -180,8 +179,7 @@ class _Group:
             dataclasses.replace(one, env_id=known.env_id, task_id=known.task_id) if one.failed else one
             for one in episodes
         )
-        timings = (attempt.entry.timing if attempt.entry else None for attempt in self.attempts)
-        return CompletedGroup(self.task, tuple(named), tuple(timings))
+        return CompletedGroup(self.task, tuple(named))
 
 
 class TaskQueue:
@@ -386,9 +384,7 @@ class TaskQueue:
                 lease.deadline = min(now + self._options.lease_seconds, lease.hard_deadline)
             return [lease.grant.lease for lease in live]
 
-    def result(
-        self, client: str, lease_id: str, token: str, episode: Episode, timing: EpisodeTiming | None = None
-    ) -> Verdict:
+    def result(self, client: str, lease_id: str, token: str, episode: Episode) -> Verdict:
         """Take a result; ``accepted`` only when it is on disk.
 
         Args:
@@ -396,7 +392,6 @@ class TaskQueue:
             lease_id: Its lease.
             token: The lease's secret.
             episode: The episode.
-            timing: How long it took.
 
         Raises:
             ResultLogError: If it cannot be written. The client keeps the lease and may try again.
@@ -409,7 +404,7 @@ class TaskQueue:
                 self._counts[begun.outcome] += 1
             return begun
         lease, attempt = begun
-        entry = Entry(attempt.group.task, attempt.member, attempt.round, episode, timing)
+        entry = Entry(attempt.group.task, attempt.member, attempt.round, episode)
         try:
             self._result_log.append([entry])
         except BaseException:

@@ -423,11 +423,11 @@ class Connections:
 
     def _commit(self, client: str, result: EpisodeResult) -> ResultReceipt:
         try:
-            episode, timing = result.decode()
+            episode = result.episode.episode()
         except ValueError as error:
             self._queue.release(client, [result.lease], f"not an episode: {error}"[:2000], True)
             return ResultReceipt(lease=result.lease, outcome="invalid", reason=str(error)[:2000])
-        outcome, reason = self._queue.result(client, result.lease, result.token, episode, timing)
+        outcome, reason = self._queue.result(client, result.lease, result.token, episode)
         return ResultReceipt(lease=result.lease, outcome=outcome, reason=reason[:2000])
 
     def _dispatch(self) -> None:

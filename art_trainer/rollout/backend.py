@@ -12,7 +12,7 @@ from art_trainer.inference.policy import Policy
 from art_trainer.rollout.envs import EnvPool
 from art_trainer.rollout.episodes import rollout_groups
 from art_trainer.rollout.evaluate import Evaluation
-from art_trainer.types import Episode, Group, GroupSpec, Timings
+from art_trainer.types import Episode, Group, GroupSpec
 
 if TYPE_CHECKING:
     from art_trainer.inference.transformers_policy import TransformersPolicy
@@ -26,8 +26,6 @@ class CollectCallbacks(TypedDict):
     """Called with each episode as it ends."""
     on_group: NotRequired[Callable[[int, Group], None] | None]
     """Called with each complete group, its index among the tasks before it."""
-    timings: NotRequired[Timings | None]
-    """Filled with how long each episode's turns took."""
 
 
 class RolloutBackend:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,18 +24,7 @@ from art_gym.env import truncate
 from art_gym.errors import did_you_mean, user_line
 from art_trainer.inference.policy import Conversation, Policy, Reply
 from art_trainer.rollout.envs import EnvPool, EnvSource, TextEnvironment, state_digest
-from art_trainer.types import (
-    Ending,
-    Episode,
-    EpisodeSpec,
-    EpisodeTiming,
-    Group,
-    GroupSpec,
-    Timings,
-    TokenHistory,
-    Turn,
-    TurnTiming,
-)
+from art_trainer.types import Ending, Episode, EpisodeSpec, Group, GroupSpec, TokenHistory, Turn
 
 DEFAULT_MAX_CONCURRENT = 256
 
@@ -54,8 +42,6 @@ class RolloutOptions(TypedDict, total=False):
     env_threads: int
     """Threads that step environments while the policy samples; 0 steps them in the caller's thread. For
     environments that wait (for a sandbox, a server) and may be stepped from any thread."""
-    timings: Timings | None
-    """Filled with how long each episode's turns took."""
 
 
 def require_known(options: Iterable[str], kind: Any) -> None:
@@ -83,10 +69,6 @@ class _LiveEpisode:
     tools: tuple[Mapping[str, Any], ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     error: str | None = None
-    started: float = field(default_factory=time.time)
-    requested: float = 0.0
-    """When the current reply was requested, on the monotonic clock."""
-    timings: list[TurnTiming] = field(default_factory=list)
 
     def fail(self, ending: Ending, error: str | None) -> None:
         self.ending, self.error = ending, error
@@ -296,10 +278,7 @@ class _EpisodeRunner:
                 self._begin(*entry)
             replies = self._policy.collect() if self._live else []
             stepped = stepping
-            received = time.monotonic()
-            stepping = [
-                (c, self._live[c], step(self._play, self._live[c], reply, received)) for c, reply in replies
-            ]
+            stepping = [(c, self._live[c], step(self._play, self._live[c], reply)) for c, reply in replies]
             if not overlapping:
                 stepped, stepping = stepping, []
             # With threads, the environments of these replies are stepped while the next replies are sampled.
@@ -329,14 +308,13 @@ class _EpisodeRunner:
         self._submit(live, conversation)
 
     def _submit(self, live: _LiveEpisode, conversation: Conversation) -> None:
-        live.requested = time.monotonic()
         try:
             self._policy.submit(conversation)
         except Exception:  # a policy's fault about one conversation is that episode's outcome
             live.fail(Ending.POLICY_ERROR, last_line())
             self._end(live)
 
-    def _play(self, live: _LiveEpisode, reply: Reply, received: float) -> None:
+    def _play(self, live: _LiveEpisode, reply: Reply) -> None:
         """Step the environment with a reply; the ending is set if it was the last one."""
         if reply.error is not None:
             live.fail(Ending.POLICY_ERROR, reply.error)
@@ -344,9 +322,7 @@ class _EpisodeRunner:
             live.ending = Ending.CONTEXT_FULL
             _truncate(live)
         else:
-            began = time.monotonic()
             self._step(live, reply)
-            live.timings.append(TurnTiming(received - live.requested, time.monotonic() - began))
 
     def _advance(self, live: _LiveEpisode, conversation: Conversation) -> None:
         """End the episode, or request its next reply."""
@@ -384,12 +360,7 @@ class _EpisodeRunner:
             self._pool.release(live.env)
         episode = live.to_episode(histories)
         self._done[live.index] = episode
-        timings, on_episode = self._options.get("timings"), self._options.get("on_episode")
-        if timings is not None:
-            # A step that raised is no turn of the episode.
-            turns = tuple(live.timings[: len(episode.turns)])
-            timings.add(episode, EpisodeTiming(live.started, turns))
-        if on_episode is not None:
+        if (on_episode := self._options.get("on_episode")) is not None:
             on_episode(episode)
         if self._on_end is not None:
             self._on_end(live.index, episode)

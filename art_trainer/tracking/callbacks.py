@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
-from art_trainer.types import Episode, EpisodeTiming, Group
+from art_trainer.types import Episode, Group
 
 if TYPE_CHECKING:
     from art_trainer.tracking.health import RunWarning
@@ -45,18 +45,12 @@ class RunCallback(Protocol):
     def on_begin(self, step: int) -> None:
         """The run begins, or resumes after ``step`` steps."""
 
-    def on_logged(
-        self,
-        metrics: Mapping[str, float],
-        groups: Sequence[Group] = (),
-        timings: Sequence[EpisodeTiming | None] | None = None,
-    ) -> None:
+    def on_logged(self, metrics: Mapping[str, float], groups: Sequence[Group] = ()) -> None:
         """A step's metrics and episodes are written.
 
         Args:
             metrics: The step's line of ``metrics.jsonl``.
             groups: The groups that the step learned from.
-            timings: When each of their episodes was played, if that was measured.
         """
 
     def on_checkpoint(self, step: int, folder: Path, aliases: tuple[str, ...]) -> None:

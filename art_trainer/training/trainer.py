@@ -58,7 +58,7 @@ from art_trainer.training.early_stopping import EarlyStopping
 from art_trainer.training.group_filter import resample_zero_variance_groups
 from art_trainer.training.learner import Learner
 from art_trainer.training.metrics import staleness
-from art_trainer.types import Episode, Group, GroupSpec, Timings
+from art_trainer.types import Episode, Group, GroupSpec
 
 _log = logging.getLogger(__name__)
 _TASKS, _SAMPLING, _FRESH_TASKS, _FRESH_SAMPLING = 2, 3, 4, 5
@@ -127,7 +127,6 @@ class GRPOTrainer:
         self._interruptible = Interruptible()
         self.collected = 0
         self._replaced: list[Group] = []
-        self._timings = Timings()
         self._envs = None if env is None else TrainerEnvs(env, eval_env, policy, self.config)
         self._options: Mapping[str, Any] | None = None
         if self._envs is not None:
@@ -161,7 +160,6 @@ class GRPOTrainer:
         """
         self._raise_if_stalled()
         start = time.perf_counter()
-        self._timings.clear()
         run_on_all_ranks(self.processes, self._publish)
         groups = self._play(self._tasks(self.collected))
         rounds = itertools.count()
@@ -404,7 +402,6 @@ class GRPOTrainer:
             tasks,
             on_episode=self._on_episode,
             on_group=None if self.reward is None else self.reward.submit,
-            timings=self._timings,
         )
         return groups if self.reward is None else self.reward.collect()
 
@@ -425,7 +422,7 @@ class GRPOTrainer:
             if last or self.step % config.logging_steps == 0:
                 self.log.write_metrics(metrics)
                 for watcher in self._watchers:
-                    watcher.on_logged(metrics, shown, self._timings.of(groups))
+                    watcher.on_logged(metrics, shown)
             for warning in self._warnings:
                 self.log.write_warning(warning)
             for callback in self.callbacks:

@@ -29,7 +29,6 @@ from art_trainer.distributed.protocol import (
     ResultReceipt,
     RunSpec,
     StatusUpdate,
-    TimingData,
     TrainEpisodes,
     describe_invalid,
 )
@@ -43,7 +42,7 @@ from art_trainer.distributed.worker.inference import (
 from art_trainer.errors import EngineError
 from art_trainer.rollout.envs import EnvPool, MakeEnv
 from art_trainer.rollout.episodes import last_line
-from art_trainer.types import Ending, Episode, EpisodeTiming
+from art_trainer.types import Ending, Episode
 
 EnvMaker = Callable[[str, Mapping[str, Any]], MakeEnv]
 """Returns a maker of environments from an id and arguments."""
@@ -331,9 +330,7 @@ class LeaseExecutor:
             raise RefusedError("one episode at a time is too much for this machine's memory")
         self.capacity = max(1, self.capacity // 2)
 
-    def _on_end(
-        self, loop: asyncio.AbstractEventLoop, lease: Lease, episode: Episode, timing: EpisodeTiming | None
-    ) -> None:
+    def _on_end(self, loop: asyncio.AbstractEventLoop, lease: Lease, episode: Episode) -> None:
         """Encode a finished episode, in the inference thread."""
         text, reason, failed = "", "", True
         if self._inference.is_remote and episode.ending is Ending.POLICY_ERROR:
@@ -341,7 +338,7 @@ class LeaseExecutor:
             reason, failed = episode.error or "no reply", self._inference.version == self.newest
         else:
             try:
-                text = _encode(lease, episode, timing)
+                text = _encode(lease, episode)
             except ValueError as error:
                 why = describe_invalid(error) if isinstance(error, ValidationError) else str(error)
                 reason = f"its episode cannot be sent: {why}"
@@ -361,18 +358,14 @@ class LeaseExecutor:
             self._release([lease], reason, failed=failed)
 
 
-def _encode(lease: Lease, episode: Episode, timing: EpisodeTiming | None) -> str:
+def _encode(lease: Lease, episode: Episode) -> str:
     """Return the message of a result.
 
     Raises:
         ValueError: If it does not fit the protocol.
     """
-    text = EpisodeResult(
-        lease=lease.lease,
-        token=lease.token,
-        episode=EpisodeData.of(episode),
-        timing=None if timing is None else TimingData.of(timing),
-    ).model_dump_json()
+    result = EpisodeResult(lease=lease.lease, token=lease.token, episode=EpisodeData.of(episode))
+    text = result.model_dump_json()
     size = len(text.encode())
     if size > MAX_MESSAGE_BYTES:
         raise ValueError(f"it has {size} bytes, more than {MAX_MESSAGE_BYTES}")

@@ -33,12 +33,12 @@ from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.models.loading import ModelOptions
 from art_trainer.rollout.envs import EnvPool
 from art_trainer.rollout.episodes import rollout_episodes
-from art_trainer.types import Episode, EpisodeSpec, EpisodeTiming, Group, Timings
+from art_trainer.types import Episode, EpisodeSpec
 
 WEIGHT_ERRORS = (DownloadError, WeightError)
 """Why weights may be unavailable; the worker continues with the old ones, or waits."""
 OUT_OF_MEMORY = (torch.OutOfMemoryError, MemoryError)
-OnEnd = Callable[[Lease, Episode, EpisodeTiming | None], None]
+OnEnd = Callable[[Lease, Episode], None]
 _SERVED_POLLS = 10
 _Value = TypeVar("_Value")
 
@@ -121,12 +121,11 @@ class Inference:
             )
             for lease in leases
         ]
-        timings = Timings()
 
         def ended(index: int, episode: Episode) -> None:
             if stop.is_set():
                 raise PlayStoppedError
-            on_end(leases[index], episode, timings.of([Group((episode,))])[0])
+            on_end(leases[index], episode)
 
         try:
             with self._stopping(stop):
@@ -138,7 +137,6 @@ class Inference:
                     on_end=ended,
                     record_states=self._spec.record_states,
                     env_threads=self._env_threads,
-                    timings=timings,
                 )
         except BaseException as error:
             policy.sampling = policy.sampling  # an empty KV cache: after an error it may hold anything

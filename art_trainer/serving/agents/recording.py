@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jinja2
@@ -22,7 +21,7 @@ from art_trainer.models.chat_template import TokenHistoryBuilder
 from art_trainer.serving.dialects.batch_scheduler import GenerationOutput
 from art_trainer.serving.dialects.chat import AgentChat, ContextFullError
 from art_trainer.serving.dialects.conversation import ChatMessage, template_error
-from art_trainer.types import TokenHistory, Turn, TurnTiming
+from art_trainer.types import TokenHistory, Turn
 
 Tools = Sequence[Mapping[str, Any]]
 
@@ -73,7 +72,6 @@ class OpenRequest:
         digest: The conversation's digest.
         new_text: What the client said since the parent.
         repeat: How many earlier requests had the same conversation.
-        asked_at: When it arrived, by :func:`time.monotonic`.
     """
 
     parent: Reply | None
@@ -83,7 +81,6 @@ class OpenRequest:
     digest: bytes = b""
     new_text: str = ""
     repeat: int = 0
-    asked_at: float = field(default_factory=time.monotonic)
 
     @property
     def id(self) -> str:
@@ -101,7 +98,6 @@ class Reply:
         message: The reply as the client sees it.
         output: What was sampled.
         text: All that was sampled, as text.
-        replied_at: When it was complete.
         delivered: Whether the client received it; others are not trained on.
     """
 
@@ -110,7 +106,6 @@ class Reply:
     message: ChatMessage
     output: GenerationOutput
     text: str
-    replied_at: float = field(default_factory=time.monotonic)
     delivered: bool = False
 
 
@@ -189,17 +184,14 @@ class Recording:
         """The messages of each context that no other extends, its reply as it was sampled."""
         return [reply.request.messages for reply in self._ends()]
 
-    def turns(self, reward: float) -> tuple[tuple[Turn, ...], tuple[TurnTiming, ...]]:
-        """The delivered replies as turns, of which the last has the reward, and their seconds.
-
-        A turn's seconds are those of its reply, and of the agent until the first request that continues it.
-        """
+    def turns(self, reward: float) -> tuple[Turn, ...]:
+        """The delivered replies as turns, of which the last has the reward."""
         replies = self._delivered
         following: dict[Reply, OpenRequest] = {}
         for reply in replies:
             if reply.request.parent is not None:
                 following.setdefault(reply.request.parent, reply.request)
-        turns, timings = [], []
+        turns = []
         for reply in replies:
             then, is_last = following.get(reply), reply is replies[-1]
             call = reply.message.tool_calls[0].function.model_dump() if reply.message.tool_calls else None
@@ -212,9 +204,7 @@ class Recording:
                     cut=reply.output.truncated,
                 )
             )
-            acted = then.asked_at - reply.replied_at if then else None
-            timings.append(TurnTiming(reply.replied_at - reply.request.asked_at, acted))
-        return tuple(turns), tuple(timings)
+        return tuple(turns)
 
     def histories(self) -> tuple[TokenHistory, ...]:
         """All contexts that no other extends; each delivered reply is trained on in exactly one of them."""

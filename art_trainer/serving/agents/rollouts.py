@@ -40,7 +40,7 @@ from art_trainer.rollout.episodes import GroupCollector
 from art_trainer.rollout.evaluate import EpisodeResult, Evaluation
 from art_trainer.serving.agents.server import AgentServer
 from art_trainer.serving.agents.sessions import Outcome, Reward, Session
-from art_trainer.types import Ending, Episode, EpisodeSpec, EpisodeTiming, Group, GroupSpec
+from art_trainer.types import Ending, Episode, EpisodeSpec, Group, GroupSpec
 
 Result = float | Reward | None
 Agent = Callable[[str, str, Any], Result | Awaitable[Result]]
@@ -143,16 +143,10 @@ class AgentBackend(SelfContainedBackend):
         self.server = server or AgentServer(policy)
 
     def collect(self, tasks: Sequence[GroupSpec], **callbacks: Unpack[CollectCallbacks]) -> list[Group]:
-        """Play groups, see :meth:`~art_trainer.rollout.backend.RolloutBackend.collect`.
-
-        The time of an action is the agent's own: from a reply to the request that continues it.
-        """
+        """Play groups, see :meth:`~art_trainer.rollout.backend.RolloutBackend.collect`."""
         collector = GroupCollector(tasks, callbacks.get("on_group"))
-        timings = callbacks.get("timings")
 
-        def add(index: int, episode: Episode, timing: EpisodeTiming) -> None:
-            if timings is not None:
-                timings.add(episode, timing)
+        def add(index: int, episode: Episode) -> None:
             callbacks["on_episode"](episode)
             collector.add(index, episode)
 
@@ -184,7 +178,7 @@ class AgentBackend(SelfContainedBackend):
             task = _task_at(self._eval_tasks, number)
             attempts.append((task, EpisodeSpec(own_seed, rng_seed=(seed, number))))
 
-        def add(number: int, episode: Episode, _: EpisodeTiming) -> None:
+        def add(number: int, episode: Episode) -> None:
             played[number] = episode
             on_episode(episode)
 
@@ -206,7 +200,7 @@ class AgentBackend(SelfContainedBackend):
     def _play_all(
         self,
         attempts: Sequence[tuple[_Task, EpisodeSpec]],
-        on_end: Callable[[int, Episode, EpisodeTiming], object],
+        on_end: Callable[[int, Episode], object],
     ) -> None:
         """Play attempts, as many at one time as the limits allow; each is handed over as it ends."""
         stop = threading.Event()
@@ -215,7 +209,7 @@ class AgentBackend(SelfContainedBackend):
             pending = {pool.submit(self._play, *one, stop): index for index, one in enumerate(attempts)}
             try:
                 for future in as_completed(pending):
-                    on_end(pending[future], *future.result())
+                    on_end(pending[future], future.result())
             except BaseException:
                 stop.set()
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -223,9 +217,9 @@ class AgentBackend(SelfContainedBackend):
         if not self.server.scheduler.wait_idle(_IDLE_SECONDS):
             raise RuntimeError(f"the policy was still sampling {_IDLE_SECONDS:g} s after the last attempt")
 
-    def _play(self, task: _Task, spec: EpisodeSpec, stop: threading.Event) -> tuple[Episode, EpisodeTiming]:
+    def _play(self, task: _Task, spec: EpisodeSpec, stop: threading.Event) -> Episode:
         """Run the agent in a thread, which cannot be stopped but can be abandoned."""
-        started, deadline = time.time(), time.monotonic() + self._limits.timeout
+        deadline = time.monotonic() + self._limits.timeout
         # A program that runs the model's commands has the episode's token, and with it the model.
         takes_reward = getattr(self._agent, "posts_reward", True)
         session = self.server.open(spec.rng_seed, takes_reward=takes_reward)
@@ -249,12 +243,12 @@ class AgentBackend(SelfContainedBackend):
             if session.reward is None:
                 done.cancel()
         recording, reward = session.recording, session.reward or Reward(reward=0.0)
-        turns, timings = recording.turns(reward.reward)
+        turns = recording.turns(reward.reward)
         if not turns and outcome in (Outcome.REWARDED, Outcome.CONTEXT_FULL):
             outcome, error = Outcome.NO_REPLIES, "the agent received no reply from the policy"
             if session.error is not None:
                 error += f": {session.error[1]}"
-        episode = Episode(
+        return Episode(
             env_id=self.name,
             task_id=task.id,
             seed=spec.seed,
@@ -268,7 +262,6 @@ class AgentBackend(SelfContainedBackend):
             tools=recording.first_tools,
             facts={"outcome": outcome.value},
         )
-        return episode, EpisodeTiming(started, timings)
 
 
 def run_agents(

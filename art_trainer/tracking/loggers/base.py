@@ -1,4 +1,4 @@
-"""Loggers show a run in other programs: Weights & Biases, TensorBoard, a tracing backend.
+"""Loggers show a run in other programs: Weights & Biases, TensorBoard.
 
 The run folder has everything; a logger shows a part of it, and may fail without harm. Queues, repeats and
 offline modes are those of the libraries below.
@@ -18,7 +18,7 @@ from art_gym.errors import did_you_mean
 from art_trainer.errors import ConfigError, TrainerError
 from art_trainer.tracking.callbacks import Outcome
 from art_trainer.tracking.loggers.redaction import redact
-from art_trainer.types import Episode, EpisodeTiming, Group
+from art_trainer.types import Episode, Group
 
 _log = logging.getLogger(__name__)
 
@@ -76,20 +76,13 @@ class RunLogger:
     def begin(self, run: RunInfo, step: int) -> None:
         """The run begins, or resumes after ``step`` steps, of which the next ones may have been shown."""
 
-    def log_step(
-        self,
-        step: int,
-        metrics: Mapping[str, float],
-        episodes: Sequence[Episode],
-        timings: Sequence[EpisodeTiming | None],
-    ) -> None:
+    def log_step(self, step: int, metrics: Mapping[str, float], episodes: Sequence[Episode]) -> None:
         """A step is done.
 
         Args:
             step: From 1; 0 for the evaluation before the first update.
             metrics: The step's line of ``metrics.jsonl``.
             episodes: What the step was trained on.
-            timings: When each episode was played, if that was measured.
         """
 
     def log_checkpoint(self, step: int, folder: Path, aliases: Sequence[str]) -> None:
@@ -127,15 +120,10 @@ class LoggerCallback:
         """The run begins, or resumes after ``step`` steps."""
         self._call("begin", self._run, step)
 
-    def on_logged(
-        self,
-        metrics: Mapping[str, float],
-        groups: Sequence[Group] = (),
-        timings: Sequence[EpisodeTiming | None] | None = None,
-    ) -> None:
+    def on_logged(self, metrics: Mapping[str, float], groups: Sequence[Group] = ()) -> None:
         """A step's metrics and episodes are in the run folder."""
         episodes = [episode for group in groups for episode in group.episodes]
-        self._call("log_step", int(metrics["step"]), metrics, episodes, timings or [None] * len(episodes))
+        self._call("log_step", int(metrics["step"]), metrics, episodes)
 
     def on_checkpoint(self, step: int, folder: Path, aliases: tuple[str, ...]) -> None:
         """A checkpoint is in the run folder."""

@@ -13,7 +13,7 @@ from torch.utils.tensorboard import SummaryWriter
 from art_trainer.tracking.callbacks import Outcome
 from art_trainer.tracking.loggers.base import RunInfo, RunLogger, dashboard_metrics, episode_id, well_formed
 from art_trainer.tracking.run_dir import private_folder
-from art_trainer.types import Episode, EpisodeTiming
+from art_trainer.types import Episode
 
 _LONGEST_TEXT = 4000
 _FLUSH_SECONDS = 10
@@ -37,13 +37,7 @@ class TensorBoardLogger(RunLogger):
             settings = json.dumps(dict(run.config), indent=1, default=str)
             self._writer.add_text("settings", _indented(settings), 0)
 
-    def log_step(
-        self,
-        step: int,
-        metrics: Mapping[str, float],
-        episodes: Sequence[Episode],
-        timings: Sequence[EpisodeTiming | None],
-    ) -> None:
+    def log_step(self, step: int, metrics: Mapping[str, float], episodes: Sequence[Episode]) -> None:
         """Write a step's metrics and its first episode."""
         for name, value in dashboard_metrics(metrics).items():
             self._writer.add_scalar(name, value, step)

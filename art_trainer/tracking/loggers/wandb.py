@@ -26,7 +26,7 @@ from art_trainer.tracking.loggers.base import (
 )
 from art_trainer.tracking.loggers.redaction import redact
 from art_trainer.tracking.run_dir import private_folder
-from art_trainer.types import Episode, EpisodeTiming, Turn
+from art_trainer.types import Episode, Turn
 
 _log = logging.getLogger(__name__)
 
@@ -107,13 +107,7 @@ class WandbLogger(RunLogger):
             settings=settings,
         )
 
-    def log_step(
-        self,
-        step: int,
-        metrics: Mapping[str, float],
-        episodes: Sequence[Episode],
-        timings: Sequence[EpisodeTiming | None],
-    ) -> None:
+    def log_step(self, step: int, metrics: Mapping[str, float], episodes: Sequence[Episode]) -> None:
         """Log a row: metrics, a table of the first episodes, and one of their actions."""
         if step < self._run.step:  # W&B has it from before the run was resumed, and would warn
             return

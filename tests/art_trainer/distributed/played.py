@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from art_trainer.distributed.protocol import Lease
-from art_trainer.types import Ending, Episode, EpisodeTiming, GroupSpec, Span, TokenHistory, Turn, TurnTiming
-
-TIMING = EpisodeTiming(1_700_000_000.5, (TurnTiming(0.25, None),))
+from art_trainer.types import Ending, Episode, GroupSpec, Span, TokenHistory, Turn
 
 
 def task(place: int = 0, *, batch: int = 0, size: int = 2, seed: int | None = None) -> GroupSpec:

@@ -25,7 +25,7 @@ from art_trainer.distributed.worker.model import make_policy
 from art_trainer.errors import EngineError
 from art_trainer.training.trainer import GRPOTrainer
 from art_trainer.types import Ending, Episode, Span, TokenHistory, Turn
-from tests.art_trainer.distributed.played import TIMING, episode, task
+from tests.art_trainer.distributed.played import episode, task
 from tests.art_trainer.distributed.server_helpers import Wire, played
 from tests.art_trainer.guess import guess_policy
 
@@ -52,12 +52,10 @@ def test_episodes_that_would_break_the_learner_are_invalid(tmp_path: Path) -> No
     with lying(tmp_path) as (backend, wire):
         beyond = played(wire.lease()[0])
         beyond["episode"]["histories"][0][1]["tokens"] = [4, 2**31]
-        too_many_times = played(wire.lease()[0], timing={"started": 1.0, "turns": [[0.5, 0.5], [0.5, 0.5]]})
         elsewhere = played(wire.lease()[0])
         elsewhere["episode"]["env_id"] = "someone/Else-v9"
         for result, words in (
             (beyond, "the model knows those from 0"),
-            (too_many_times, "timing has 2"),
             (elsewhere, "'someone/Else-v9', the run's environment is 'made/Env-v0'"),
         ):
             receipt = wire.ask(**result)
@@ -117,14 +115,12 @@ NONSENSE = {
     "a log-prob that is none": '"logprobs":"AACAfw=="',
     "a log-prob above 0": '"logprobs":"AACAPw=="',
     "more metrics than anyone has": f'"metrics":{json.dumps({str(n): 1.0 for n in range(1_001)})}',
-    "a time before there were computers": '"started":-1.0',
-    "a turn that took less than no time": '"turns":[[-5.0,null]]',
 }
 
 
 @pytest.mark.parametrize("what", NONSENSE)
 def test_numbers_that_are_not_finite_are_refused_everywhere(what: str) -> None:
-    result = played({"seed": 1, "lease": "l", "token": "t"}, timing={"started": 1.0, "turns": [[0.5, None]]})
+    result = played({"seed": 1, "lease": "l", "token": "t"})
     whole = json.dumps(result, separators=(",", ":"))
     assert read_client_message(whole)
     name = NONSENSE[what].split(":")[0]
@@ -157,7 +153,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_a_run_in_use_by_another_server_is_not_changed(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("env: toy/Guess-v0\nlearning_rate: 0.001\n")
     with closing(ResultLog(tmp_path / "journal")) as log:
-        log.append([Entry(task(), 0, 0, episode(task()), TIMING)])
+        log.append([Entry(task(), 0, 0, episode(task()))])
         before = contents(tmp_path)
         flags = {"env": "toy/Guess-v0", "learning_rate": 1.0}
         for step in (None, 1):
@@ -171,7 +167,7 @@ def test_a_server_does_not_begin_with_another_runs_results(tmp_path: Path) -> No
     policy, config = guess_policy(0, hidden=16), GRPOConfig(output_dir=str(tmp_path))
     with closing(ResultLog(tmp_path / "journal")) as log:
         log.bind_to_run(run_spec(policy, "guess", {}, config))
-        log.append([Entry(task(), 0, 0, episode(task()), TIMING)])
+        log.append([Entry(task(), 0, 0, episode(task()))])
     RemoteBackend(policy, "guess", {}, config, tmp_path).close()
     with pytest.raises(ResultLogError, match="there env is 'guess', in this run 'other'"):
         RemoteBackend(policy, "other", {}, config, tmp_path)

@@ -19,7 +19,7 @@ import pytest
 
 from art_trainer.distributed.result_log import FILE, Entry, ResultLog, ResultLogError, discard, require_unused
 from art_trainer.types import Ending, Episode, Span, TokenHistory, Turn
-from tests.art_trainer.distributed.played import TIMING, episode, task
+from tests.art_trainer.distributed.played import episode, task
 from tests.art_trainer.distributed.server_helpers import described
 from tests.art_trainer.guess import guess_policy
 from tests.art_trainer.tracking.full_disk import full_disk
@@ -40,7 +40,7 @@ def log(folder: Path) -> Iterator[ResultLog]:
 
 def entry(member: int = 0, *, batch: int = 0, retry: int = 0, reply: str = "left") -> Entry:
     of = task(batch=batch, size=8)
-    return Entry(of, member, retry, episode(of, reply), TIMING)
+    return Entry(of, member, retry, episode(of, reply))
 
 
 ODD = Episode(
@@ -52,7 +52,7 @@ ODD = Episode(
 
 def test_entries_come_back_exactly_by_batch_and_round(folder: Path, log: ResultLog) -> None:
     assert log.empty
-    odd = Entry(dataclasses.replace(task(1), options=None), 0, 0, ODD, None)
+    odd = Entry(dataclasses.replace(task(1), options=None), 0, 0, ODD)
     entries = [
         entry(0, batch=1),
         odd,

@@ -112,7 +112,6 @@ class Scene:
         task = self.submit(size, seed)
         found = self.wait(task)
         assert versions_of(found) == {self.here.policy.version}
-        assert [len(timing.turns) for timing in found.timings] == [len(one.turns) for one in found.episodes]
         (expected,) = rollout_groups(self.here.policy, GuessEnv, [task])
         assert [one.turns for one in found.episodes] == [one.turns for one in expected.episodes]
         for mine, own in zip(found.episodes, expected.episodes, strict=True):

@@ -9,13 +9,11 @@ from art_trainer.tracking.loggers.base import LoggerCallback, RunInfo, RunLogger
 from art_trainer.types import (
     Ending,
     Episode,
-    EpisodeTiming,
     Group,
     Judgement,
     Span,
     TokenHistory,
     Turn,
-    TurnTiming,
 )
 
 SETTINGS = {
@@ -61,10 +59,6 @@ def broken() -> Episode:
     return Episode("art/Email-v0", "task-9", 43, "", (), (), Ending.ENV_ERROR, error="KeyError: 'inbox'")
 
 
-TIMING = EpisodeTiming(1_800_000_000.25, (TurnTiming(0.5, 0.125), TurnTiming(0.25, None)))
-"""When :func:`solved` was played."""
-
-
 def metrics(step: int) -> dict[str, float]:
     """A line of ``metrics.jsonl``."""
     return {"step": float(step), "reward": step / 2, "eval_success": 0.25, "time/update": 1.5}
@@ -80,7 +74,7 @@ def log_run(folder: Path, loggers: Iterable[RunLogger], *, first: int = 1, last:
     callback = LoggerCallback(RunInfo(folder, SETTINGS), loggers)
     callback.on_begin(first - 1)
     for step in range(first, last + 1):
-        callback.on_logged(metrics(step), groups(), (TIMING, None, None))
+        callback.on_logged(metrics(step), groups())
     checkpoint = folder / "checkpoints" / f"step-{last:06d}"
     (checkpoint / "model").mkdir(parents=True, exist_ok=True)
     (checkpoint / "model" / "weights").write_text(f"weights {last}")

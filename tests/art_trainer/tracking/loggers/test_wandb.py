@@ -147,7 +147,7 @@ def test_what_wandb_has_is_not_sent_again_and_a_table_has_the_rows_that_it_takes
     logger = make_logger("wandb")
     logger.begin(RunInfo(tmp_path, SETTINGS), 0)
     for step in (1, 2, 1, 2, 3):
-        logger.log_step(step, metrics(step), [solved(), invalid()], [None, None])
+        logger.log_step(step, metrics(step), [solved(), invalid()])
     logger.end("interrupted")
     found = read_wandb(tmp_path)
     assert [row["_step"] for row in found.history] == [1, 2, 3]
