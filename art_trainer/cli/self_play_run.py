@@ -34,7 +34,6 @@ from art_trainer.training.self_play import (
     seat_env_maker,
 )
 from art_trainer.training.sft import imitate_players, opponents_of_player
-from art_trainer.training.trainer import EVALUATION_SEED
 
 _log = logging.getLogger(__name__)
 
@@ -89,15 +88,7 @@ class SelfPlayRun:
         if who != AFTER and all(self._evaluation(who, seat, opponent) for opponent in opponents):
             return
         with episode_bar(self._shown, who, len(opponents) * config.eval_episodes) as on_episode:
-            matches = play_matches(
-                {seat: policy},
-                self._make_eval_game,
-                episodes=config.eval_episodes,
-                seed=config.seed + EVALUATION_SEED,
-                split=config.eval_split,
-                max_concurrent=config.max_concurrent,
-                on_episode=on_episode,
-            )
+            matches = play_matches(policy, seat, self._make_eval_game, config, on_episode)
         for match in matches:
             evaluation = replace(match.evaluation, policy=who)
             name = _match_name(who, seat, match.opponent)

@@ -143,25 +143,16 @@ class SelfPlayTrainer(GRPOTrainer):
                 metrics[f"{name}_success"] = match.evaluation.success.value
         return metrics
 
-    def matches(self, on_episode: Callable[[Episode], None] | None = None) -> list[Match]:
+    def matches(self) -> list[Match]:
         """Play every seat that learns against every scripted player of the other seats.
 
         See :func:`play_matches`; models sample at ``eval_temperature``.
         """
-        config = self.config
         found = []
         for seat in self.learning_seats:
             policy = self._learner_of(seat)
-            with policy.evaluating(config):
-                found += play_matches(
-                    {seat: policy},
-                    self.make_eval_game,
-                    episodes=config.eval_episodes,
-                    seed=config.seed + EVALUATION_SEED,
-                    split=config.eval_split,
-                    max_concurrent=config.max_concurrent,
-                    on_episode=on_episode,
-                )
+            with policy.evaluating(self.config):
+                found += play_matches(policy, seat, self.make_eval_game, self.config)
         return found
 
     def _learner_of(self, seat: str) -> TransformersPolicy:
@@ -196,39 +187,35 @@ class _GameBackend(RolloutBackend):
 
 
 def play_matches(
-    policies: Mapping[str, Policy],
+    policy: Policy,
+    seat: str,
     make_game: MakeGame,
-    *,
-    episodes: int,
-    seed: int,
-    split: str | None = None,
-    max_concurrent: int | None = None,
+    config: GRPOConfig,
     on_episode: Callable[[Episode], None] | None = None,
 ) -> list[Match]:
-    """Evaluate policies in seats of a game, each scripted player of the other seats in turn against them.
+    """Evaluate a policy in a seat of a game, each scripted player of the other seats in turn against it.
 
-    The k-th game of every match of a seat begins alike, so they can be compared pair by pair. A game that
-    offers no scripted players gives no matches.
+    The k-th game of every match begins alike, so they can be compared pair by pair. A game that offers no
+    scripted players gives no matches.
     """
     with closing(make_game()) as game:
         name = str(getattr(game, "unwrapped", game))
     found = []
-    for seat, policy in policies.items():
-        for opponent in opponents_of(make_game, seat):
-            transcripts: list[Episode] = []
-            evaluation = evaluate(
-                policy,
-                seat_env_maker(make_game, seat, opponent),
-                split=split,
-                episodes=episodes,
-                seed=seed,
-                max_concurrent=max_concurrent,
-                settings={"opponent": opponent},
-                on_episode=on_episode,
-                transcripts=transcripts,
-            )
-            named = dataclasses.replace(evaluation, env_id=f"{name}:{seat}")
-            found.append(Match(seat, opponent, named, tuple(transcripts)))
+    for opponent in opponents_of(make_game, seat):
+        transcripts: list[Episode] = []
+        evaluation = evaluate(
+            policy,
+            seat_env_maker(make_game, seat, opponent),
+            split=config.eval_split,
+            episodes=config.eval_episodes,
+            seed=config.seed + EVALUATION_SEED,
+            max_concurrent=config.max_concurrent,
+            settings={"opponent": opponent},
+            on_episode=on_episode,
+            transcripts=transcripts,
+        )
+        named = dataclasses.replace(evaluation, env_id=f"{name}:{seat}")
+        found.append(Match(seat, opponent, named, tuple(transcripts)))
     return found
 
 

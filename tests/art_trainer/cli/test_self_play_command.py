@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from art_trainer.config import GRPOConfig
 from art_trainer.errors import CheckpointError, ConfigError
 from art_trainer.tracking.run_dir import RunFolder
 from art_trainer.training.env_samples import game_texts
@@ -102,9 +103,10 @@ def test_imitation_teaches_every_seat_the_moves() -> None:
     policy = race_policy()
 
     def invalid() -> list[float]:
-        matches = play_matches(dict.fromkeys((FIRST, SECOND), policy), Race, episodes=8, seed=0)
+        matches = [match for seat in (FIRST, SECOND) for match in play_matches(policy, seat, Race, played)]
         return [match.evaluation.invalid_rate for match in matches]
 
+    played = GRPOConfig(eval_episodes=8)
     before = invalid()
     config = ImitationConfig(epochs=6, batch_size=16, learning_rate=5e-3)
     imitate_players(policy, Race, (FIRST, SECOND), "any", episodes=60, seed=0, config=config)

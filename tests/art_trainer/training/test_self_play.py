@@ -88,8 +88,9 @@ def test_stopping_and_resuming_gives_the_numbers_of_never_stopping(tmp_path: Pat
     assert logged_metrics(straight.log.path)[2:] == logged_metrics(resumed.log.path)
 
 
-def test_matches_of_scripts_give_intervals() -> None:
-    weak, strong = play_matches({FIRST: ScriptedPolicy("best")}, Race, episodes=60, seed=0)
+def test_matches_of_scripts_give_intervals(tmp_path: Path) -> None:
+    config = settings(tmp_path, eval_episodes=60)
+    weak, strong = play_matches(ScriptedPolicy("best"), FIRST, Race, config)
     assert (weak.seat, weak.opponent, strong.opponent) == (FIRST, "any", "best")
     assert weak.evaluation.env_id == "toy_race_v0:first_0"
     # The first wins against the best whenever the start allows it, and nearly always against chance.
@@ -98,7 +99,7 @@ def test_matches_of_scripts_give_intervals() -> None:
     assert weak.evaluation.success.low > strong.evaluation.success.value - 0.05
     assert weak.evaluation.reward.count == len(weak.episodes) == 60
     assert [episode.seed for episode in weak.episodes] == [episode.seed for episode in strong.episodes]
-    assert play_matches({"even_0": ScriptedPolicy("any")}, Pennies, episodes=2, seed=0) == []
+    assert play_matches(SCRIPT, "even_0", Pennies, config) == []
 
 
 @pytest.mark.parametrize(
