@@ -21,7 +21,7 @@ import numpy as np
 from art_trainer.analysis.error_patterns import ErrorCollector
 from art_trainer.analysis.task_rates import TaskCollector
 from art_trainer.errors import RecordError
-from art_trainer.tracking.episode_store import FILE, iter_episodes
+from art_trainer.tracking.episode_store import FILE, iter_steps
 from art_trainer.tracking.run_dir import RunFolder, parse_line
 from art_trainer.tracking.stalls import StallDetector
 from art_trainer.types import CUT_OFF, Episode, Turn
@@ -271,27 +271,19 @@ def _read_metrics(file: Path, records: RunRecords, *, alone: bool) -> None:
         records.damage.append(f"{file} has {garbage} lines that cannot be read")
 
 
-def iter_groups(run: Path, damage: list[str]) -> Iterator[tuple[int, list[Episode]]]:
+def iter_groups(run: Path, damage: list[str]) -> Iterator[tuple[int, Sequence[Episode]]]:
     """Iterate over the recorded training episodes by group, each with its step.
 
     Args:
         run: The run's folder.
-        damage: A fault of the records is appended; what was read before it counts.
+        damage: A fault of the records is appended; the steps before it count.
     """
-    place: tuple[int, bool, int] = (0, False, -1)
-    members: list[Episode] = []
     try:
-        for record in iter_episodes(run):
-            following = (record.step, record.replaced, record.group)
-            if members and place != following:
-                yield place[0], members
-                members = []
-            place = following
-            members.append(record.episode)
+        for record in iter_steps(run):
+            for group in (*record.groups, *record.replaced):
+                yield record.step, group.episodes
     except RecordError as error:
         damage.append(str(error))
-    if members:
-        yield place[0], members
 
 
 def measures(episode: Episode) -> dict[str, float]:
