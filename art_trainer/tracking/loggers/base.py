@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from art_gym.errors import did_you_mean
 from art_trainer.errors import ConfigError, TrainerError
-from art_trainer.tracking.callbacks import Outcome
+from art_trainer.tracking.callbacks import Outcome, TrainerCallback
 from art_trainer.tracking.loggers.redaction import redact
 from art_trainer.types import Episode, Group
 
@@ -98,23 +98,17 @@ class RunLogger:
         """The run is over; send what is left, in bounded time."""
 
 
-class LoggerCallback:
+class LoggerCallback(TrainerCallback):
     """Trainer callback that hands a run to loggers, none of which can break it.
 
     What a logger raises becomes a warning. A logger that cannot begin, or fails three times in a row, is
-    switched off.
+    switched off. Steps and episodes are shown once they are in the run folder, see :meth:`on_logged`.
     """
 
     def __init__(self, run: RunInfo, loggers: Iterable[RunLogger]) -> None:
         self._run = run
         self._loggers = list(loggers)
         self._failures: Counter[str] = Counter()
-
-    def on_step(self, metrics: Mapping[str, float]) -> None:
-        """Not every step is logged: see :meth:`on_logged`."""
-
-    def on_episode(self, episode: Episode) -> None:
-        """Episodes come with their step."""
 
     def on_begin(self, step: int) -> None:
         """The run begins, or resumes after ``step`` steps."""
