@@ -51,15 +51,13 @@ def require_known(options: Iterable[str], kind: Any) -> None:
             raise TypeError(f"no option `{name}`{did_you_mean(name, kind.__annotations__)}")
 
 
-@dataclass(eq=False, slots=True)
-class _LiveEpisode:
-    """A live episode."""
+@dataclass(eq=False, slots=True, kw_only=True)
+class LiveEpisode:
+    """An episode, or a seat's part of a game, while it is played."""
 
-    index: int
-    spec: EpisodeSpec
-    env: TextEnvironment
     env_id: str
     task_id: str
+    seed: int
     observation: str = ""
     conversation: Conversation | None = None
     turns: list[Turn] = field(default_factory=list)
@@ -71,14 +69,23 @@ class _LiveEpisode:
     error: str | None = None
 
     def fail(self, ending: Ending, error: str | None) -> None:
+        """End it by a fault."""
         self.ending, self.error = ending, error
 
+    def end(self, ending: Ending, info: Mapping[str, Any]) -> None:
+        """End it with what its last ``info`` says of it."""
+        self.ending, success = ending, info.get("success")
+        self.success = None if success is None else bool(success)
+        self.metrics = {name: float(value) for name, value in info.get("metrics", {}).items()}
+        self.facts = dict(info.get("facts") or {})
+
     def to_episode(self, histories: tuple[TokenHistory, ...]) -> Episode:
+        """The episode, which has ended, with its tokens."""
         assert self.ending is not None
         return Episode(
             env_id=self.env_id,
             task_id=self.task_id,
-            seed=self.spec.seed,
+            seed=self.seed,
             observation=self.observation,
             turns=tuple(self.turns),
             histories=histories,
@@ -89,6 +96,14 @@ class _LiveEpisode:
             tools=self.tools,
             facts=self.facts,
         )
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class _EnvEpisode(LiveEpisode):
+    """A live episode of an environment."""
+
+    index: int
+    env: TextEnvironment
 
 
 def rollout_episodes(
@@ -249,7 +264,7 @@ class _EpisodeRunner:
         self._pool = pool
         self._on_end = on_end
         self._options = options
-        self._live: dict[Conversation, _LiveEpisode] = {}
+        self._live: dict[Conversation, _EnvEpisode] = {}
         self._done: dict[int, Episode] = {}
 
     def run(self, specs: Sequence[EpisodeSpec], limit: int) -> list[Episode]:
@@ -272,7 +287,7 @@ class _EpisodeRunner:
         overlapping: bool,
     ) -> None:
         waiting = iter(enumerate(specs))
-        stepping: list[tuple[Conversation, _LiveEpisode, Future[None]]] = []
+        stepping: list[tuple[Conversation, _EnvEpisode, Future[None]]] = []
         while len(self._done) < len(specs):
             while len(self._live) < limit and (entry := next(waiting, None)) is not None:
                 self._begin(*entry)
@@ -289,7 +304,8 @@ class _EpisodeRunner:
     def _begin(self, index: int, spec: EpisodeSpec) -> None:
         env = self._pool.acquire()
         env_id = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
-        live = _LiveEpisode(index, spec, env, env_id, task_id=f"seed-{spec.seed}")
+        task_id = f"seed-{spec.seed}"
+        live = _EnvEpisode(env_id=env_id, task_id=task_id, seed=spec.seed, index=index, env=env)
         try:
             options = None if spec.options is None else dict(spec.options)
             observation, info = env.reset(seed=spec.seed, options=options)
@@ -307,14 +323,14 @@ class _EpisodeRunner:
         self._live[conversation] = live
         self._submit(live, conversation)
 
-    def _submit(self, live: _LiveEpisode, conversation: Conversation) -> None:
+    def _submit(self, live: _EnvEpisode, conversation: Conversation) -> None:
         try:
             self._policy.submit(conversation)
         except Exception:  # a policy's fault about one conversation is that episode's outcome
             live.fail(Ending.POLICY_ERROR, last_line())
             self._end(live)
 
-    def _play(self, live: _LiveEpisode, reply: Reply) -> None:
+    def _play(self, live: _EnvEpisode, reply: Reply) -> None:
         """Step the environment with a reply; the ending is set if it was the last one."""
         if reply.error is not None:
             live.fail(Ending.POLICY_ERROR, reply.error)
@@ -324,7 +340,7 @@ class _EpisodeRunner:
         else:
             self._step(live, reply)
 
-    def _advance(self, live: _LiveEpisode, conversation: Conversation) -> None:
+    def _advance(self, live: _EnvEpisode, conversation: Conversation) -> None:
         """End the episode, or request its next reply."""
         if live.ending is not None:
             self._end(live)
@@ -332,7 +348,7 @@ class _EpisodeRunner:
         conversation.messages.append({"role": "user", "content": live.turns[-1].observation})
         self._submit(live, conversation)
 
-    def _step(self, live: _LiveEpisode, reply: Reply) -> None:
+    def _step(self, live: _EnvEpisode, reply: Reply) -> None:
         try:
             state = state_digest(live.env) if self._options.get("record_states") else None
             observation, reward, terminated, truncated, info = live.env.step(reply.text)
@@ -344,11 +360,9 @@ class _EpisodeRunner:
             return
         live.turns.append(turn)
         if terminated or truncated:
-            live.ending = Ending.TERMINATED if terminated else Ending.TRUNCATED
-            live.success, live.metrics = outcome_of(info)
-            live.facts = dict(info.get("facts") or {})
+            live.end(Ending.TERMINATED if terminated else Ending.TRUNCATED, info)
 
-    def _end(self, live: _LiveEpisode) -> None:
+    def _end(self, live: _EnvEpisode) -> None:
         histories: tuple[TokenHistory, ...] = ()
         if live.conversation is not None:
             del self._live[live.conversation]
@@ -366,7 +380,7 @@ class _EpisodeRunner:
             self._on_end(live.index, episode)
 
 
-def _truncate(live: _LiveEpisode) -> None:
+def _truncate(live: _EnvEpisode) -> None:
     """End the environment's episode as at its turn limit, and add what that pays to the last turn."""
     if not live.turns:
         return
@@ -377,8 +391,7 @@ def _truncate(live: _LiveEpisode) -> None:
         return
     paid = info.get("score_terms", {})
     live.turns[-1] = paid_more(live.turns[-1], sum(paid.values()), paid)
-    live.success, live.metrics = outcome_of(info)
-    live.facts = dict(info.get("facts", {}))
+    live.end(Ending.CONTEXT_FULL, info)
 
 
 def paid_more(turn: Turn, reward: float, terms: Mapping[str, float]) -> Turn:
@@ -393,13 +406,6 @@ def turn_of(reply: str, observation: str, reward: Any, info: Mapping[str, Any], 
     terms = dict(info.get("score_terms", {}))
     call, error = info.get("call"), info.get("error")
     return Turn(reply, observation, float(reward), terms, call=call, error=error, **more)
-
-
-def outcome_of(info: Mapping[str, Any]) -> tuple[bool | None, dict[str, float]]:
-    """Return the success and the metrics of an episode's last ``info``."""
-    success = info.get("success")
-    metrics = {name: float(value) for name, value in info.get("metrics", {}).items()}
-    return None if success is None else bool(success), metrics
 
 
 def first_messages(observation: str, system: str) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ left out of its episode.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 import gymnasium as gym
@@ -21,13 +21,13 @@ from art_gym.games.seats import TextGame, seat_baselines, text_of
 from art_trainer.inference.policy import Conversation, Policy, Reply
 from art_trainer.rollout.episodes import (
     DEFAULT_MAX_CONCURRENT,
+    LiveEpisode,
     first_messages,
     last_line,
-    outcome_of,
     paid_more,
     turn_of,
 )
-from art_trainer.types import Ending, Episode, EpisodeSpec, Group, TokenHistory, Turn
+from art_trainer.types import Ending, Episode, EpisodeSpec, Group, TokenHistory
 
 MakeGame = Callable[[], TextGame]
 PlayedGame = Mapping[str, Episode]
@@ -100,23 +100,16 @@ class _SeatState:
         return self
 
 
-@dataclass(eq=False, slots=True)
-class _Seat:
+@dataclass(eq=False, slots=True, kw_only=True)
+class _Seat(LiveEpisode):
     """One seat of a live game, which becomes an episode."""
 
     policy: Policy
     rng: np.random.Generator
-    conversation: Conversation | None = None
-    observation: str = ""
-    task_id: str | None = None
-    turns: list[Turn] = field(default_factory=list)
     reply: Reply | None = None
     """The last reply, if its outcome is not known yet."""
     full: bool = False
     """Whether its context is full."""
-    ending: Ending | None = None
-    success: bool | None = None
-    metrics: dict[str, float] = field(default_factory=dict)
 
     def outcome(self, observation: object, reward: float, info: Mapping[str, Any]) -> None:
         """Complete the turn of the last reply, if there is one."""
@@ -127,11 +120,6 @@ class _Seat:
         cut = self.reply.stop == "length"
         self.turns.append(turn_of(self.reply.text, text_of(observation), reward, info, cut=cut))
         self.reply = None
-
-    def end(self, ending: Ending, info: Mapping[str, Any]) -> None:
-        """End the seat's episode with the outcome that the game reports."""
-        self.ending = Ending.CONTEXT_FULL if self.full else ending
-        self.success, self.metrics = outcome_of(info)
 
 
 @dataclass(eq=False, slots=True)
@@ -186,7 +174,13 @@ class _GameRunner:
         game = self._free.pop()
         root = [start.rng_seed] if isinstance(start.rng_seed, int) else list(start.rng_seed)
         seats = {
-            name: _Seat(self._policies[name], np.random.default_rng((*root, place)))
+            name: _Seat(
+                env_id=f"{getattr(game, 'unwrapped', game)}:{name}",
+                task_id=f"seed-{start.seed}",
+                seed=start.seed,
+                policy=self._policies[name],
+                rng=np.random.default_rng((*root, place)),
+            )
             for place, name in enumerate(game.possible_agents)
         }
         play = _Game(index, start, game, seats)
@@ -218,11 +212,12 @@ class _GameRunner:
             name = play.game.agent_selection
             seen, reward, terminated, truncated, info = play.game.last()
             seat = play.seats[name]
-            seat.task_id = seat.task_id or info.get("task_id")
+            seat.task_id = str(info.get("task_id") or seat.task_id)
             seat.observation = seat.observation or text_of(seen)
             seat.outcome(seen, reward, info)
             if terminated or truncated:
-                seat.end(Ending.TERMINATED if terminated else Ending.TRUNCATED, info)
+                ending = Ending.TERMINATED if terminated else Ending.TRUNCATED
+                seat.end(Ending.CONTEXT_FULL if seat.full else ending, info)
                 play.game.step(None)
             elif seat.full:
                 play.game.step("")
@@ -235,8 +230,8 @@ class _GameRunner:
         if seat.conversation is None:
             state = cast("gym.Env[str, str]", _SeatState(play.game, name))
             messages = first_messages(observation, info.get("system") or "")
-            tools = list(info.get("tools") or ())
-            seat.conversation = Conversation(state, messages, tools, seat.rng, play.start.group)
+            seat.tools = tuple(info.get("tools") or ())
+            seat.conversation = Conversation(state, messages, list(seat.tools), seat.rng, play.start.group)
         else:
             seat.conversation.messages.append({"role": "user", "content": observation})
         self._waiting[seat.conversation] = play, seat
@@ -259,10 +254,10 @@ class _GameRunner:
     def _break(self, play: _Game, ending: Ending, error: str) -> None:
         """End a game with a fault, for all seats."""
         for seat in play.seats.values():
-            seat.ending = ending
-        self._finish(play, error)
+            seat.fail(ending, error)
+        self._finish(play)
 
-    def _finish(self, play: _Game, error: str | None = None) -> None:
+    def _finish(self, play: _Game) -> None:
         self._live.remove(play)
         histories = _release(play)
         # A game that raised is in an unknown state: the next game is a new one.
@@ -270,21 +265,10 @@ class _GameRunner:
             play.game.close()
         else:
             self._free.append(play.game)
-        self._done[play.index] = played = {
-            name: Episode(
-                env_id=f"{getattr(play.game, 'unwrapped', play.game)}:{name}",
-                task_id=seat.task_id or f"seed-{play.start.seed}",
-                seed=play.start.seed,
-                observation=seat.observation,
-                turns=tuple(seat.turns),
-                histories=histories[name],
-                ending=seat.ending or Ending.TERMINATED,
-                success=seat.success,
-                metrics=seat.metrics,
-                error=error,
-            )
-            for name, seat in play.seats.items()
-        }
+        for seat in play.seats.values():
+            seat.ending = seat.ending or Ending.TERMINATED  # the game ended without it
+        played = {name: seat.to_episode(histories[name]) for name, seat in play.seats.items()}
+        self._done[play.index] = played
         if self._on_episode is not None:
             for episode in played.values():
                 self._on_episode(episode)
