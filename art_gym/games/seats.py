@@ -26,6 +26,7 @@ class TextGame(Protocol):
     possible_agents: list[str]
     agents: list[str]
     agent_selection: str
+    infos: dict[str, dict[str, Any]]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Start a game."""

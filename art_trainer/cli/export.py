@@ -56,7 +56,7 @@ def export_data(
         duplicates: Keep attempts that equal another one word for word.
     """
     from art_trainer.tracking.datasets import export_data as export_episodes
-    from art_trainer.training.run_setup import system_message
+    from art_trainer.training.run_setup import system_messages
 
     count = export_episodes(
         run,
@@ -64,6 +64,6 @@ def export_data(
         min_reward=min_reward,
         steps=range(from_step, sys.maxsize),
         duplicates=duplicates,
-        system=system_message(RunFolder(run)),
+        systems=system_messages(RunFolder(run)),
     )
     typer.echo(f"{file}: {count} row{'' if count == 1 else 's'}")

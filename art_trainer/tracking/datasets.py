@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -58,7 +58,7 @@ def selected_episodes(
                 yield episode
 
 
-def sft_rows(episode: Episode, system: str = "") -> Iterator[Row]:
+def sft_rows(episode: Episode, systems: Iterable[str] = ()) -> Iterator[Row]:
     """Yield a row for each reply: what the policy had read is the prompt, on which TRL does not train.
 
     Whole conversations would need a chat template that marks replies; most have no marks, and TRL then
@@ -66,9 +66,10 @@ def sft_rows(episode: Episode, system: str = "") -> Iterator[Row]:
 
     Args:
         episode: An episode with a turn.
-        system: The instructions that its first observation may begin with; they become the system message, as
+        systems: Instructions that its first observation may begin with; they become the system message, as
             they were for the policy.
     """
+    system = next((one for one in systems if episode.observation.startswith(one)), "")
     messages = first_messages(episode.observation, system)
     tools = {"tools": json.dumps(episode.tools)} if episode.tools else {}
     for turn in episode.turns:
@@ -81,7 +82,7 @@ def export_data(
     run: Path | str,
     target: Path | str,
     *,
-    system: str = "",
+    systems: Sequence[str] = (),
     **selection: Any,
 ) -> int:
     """Write a run's episodes as a dataset. An existing file is replaced once everything is written.
@@ -89,7 +90,7 @@ def export_data(
     Args:
         run: The run folder.
         target: The file, ``….jsonl``.
-        system: The instructions that first observations begin with.
+        systems: Instructions that first observations begin with: one, or one a seat of a game.
         selection: Which episodes, as for :func:`selected_episodes`; by default all.
 
     Returns:
@@ -104,7 +105,7 @@ def export_data(
         raise ConfigError(f"unknown file type {target}: use .jsonl")
     require_writable(target)
     require_observations(run)
-    rows = (row for episode in selected_episodes(run, **selection) for row in sft_rows(episode, system))
+    rows = (row for episode in selected_episodes(run, **selection) for row in sft_rows(episode, systems))
     target.parent.mkdir(parents=True, exist_ok=True)
     count = 0
     with TemporaryDirectory(dir=target.parent) as folder:

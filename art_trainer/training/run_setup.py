@@ -20,6 +20,7 @@ import torch
 import transformers
 from transformers import AutoConfig, PreTrainedTokenizerBase
 
+from art_gym import catalog
 from art_gym.errors import did_you_mean
 from art_gym.wrappers.judging import (
     CLASSIC_RUBRIC,
@@ -48,7 +49,7 @@ from art_trainer.models.loading import (
     refuse_untrainable,
 )
 from art_trainer.models.memory import WorkSizes, usable_memory
-from art_trainer.rollout.envs import MakeEnv, baseline_names, env_maker, player_names, train_split
+from art_trainer.rollout.envs import MakeEnv, baseline_names, env_maker, find_env, player_names, train_split
 from art_trainer.rollout.judge_rewards import ENV, JudgeRewards, RewardMix
 from art_trainer.tracking.callbacks import TrainerCallback
 from art_trainer.tracking.env_vars import env_var, load_env_vars
@@ -73,6 +74,7 @@ from art_trainer.training.memory_plan import (
 )
 from art_trainer.training.run_settings import AUTO, DEFAULT, SCRATCH, RunSettings, Settings, saved_settings
 from art_trainer.training.scratch_model import ScratchSize, scratch_model, scratch_tokenizer
+from art_trainer.training.self_play import game_maker
 from art_trainer.training.sft import ImitationConfig, OnStep, imitate_until_valid, warm_start
 from art_trainer.types import Episode
 
@@ -512,14 +514,19 @@ def make_loggers(settings: Settings) -> list[TrainerCallback]:
     return [LoggerCallback(run, [make_logger(name) for name in settings.run.log])]
 
 
-def system_message(folder: RunFolder) -> str:
-    """The system message of a run's environment; empty for a run without settings of an environment."""
+def system_messages(folder: RunFolder) -> list[str]:
+    """The system messages of a run's environment or a game's seats; none without settings of either."""
     if not folder.settings().get("env"):
-        return ""
+        return []
     run = saved_settings(folder).run
-    with closing(env_maker(run.env, run.all_env_args)()) as env:
-        _, info = env.reset(seed=0)
-    return str(info.get("system") or "")
+    if find_env(run.env).id in catalog.games():
+        with closing(game_maker(run.env, **run.all_env_args)()) as game:
+            game.reset(seed=0)
+            infos = list(game.infos.values())
+    else:
+        with closing(env_maker(run.env, run.all_env_args)()) as env:
+            infos = [env.reset(seed=0)[1]]
+    return [str(info["system"]) for info in infos if info.get("system")]
 
 
 def empty_run_model(

@@ -48,7 +48,7 @@ def test_episodes_are_selected_by_reward_and_step_without_faults_and_empty_ones(
 
 class TestRows:
     def test_each_reply_completes_the_conversation_before_it(self) -> None:
-        first, row = sft_rows(attempt(1.0, "a", "b"), system="Be brief.")
+        first, row = sft_rows(attempt(1.0, "a", "b"), ["Be slow.", "Be brief."])
         assert row["prompt"] == [
             {"role": "system", "content": "Be brief."},
             {"role": "user", "content": "Go!"},
@@ -79,7 +79,7 @@ class TestFiles:
 
         tokenizer: Any = byte_tokenizer()
         file = tmp_path / "out.jsonl"
-        assert export_data(mixed, file, min_reward=1.0, system="Be brief.") == 24
+        assert export_data(mixed, file, min_reward=1.0, systems=["Be brief."]) == 24
         rows = loaded(file, tmp_path)
         assert all(is_conversational(row) for row in rows)
         assert json.loads(rows[0]["tools"]) == list(TOOLS)
