@@ -24,7 +24,7 @@ from art_trainer.errors import ConfigError, StalledError
 from art_trainer.formatting import number, percent
 from art_trainer.inference.policy import Policy
 from art_trainer.inference.scripted_policy import ScriptedPolicy
-from art_trainer.rollout.backend import NonMainRankBackend, RolloutSetup, RolloutSetupFactory
+from art_trainer.rollout.backend import RolloutBackend, RolloutSetup, RolloutSetupFactory
 from art_trainer.rollout.envs import MakeEnv, baseline_names, env_maker, train_split
 from art_trainer.rollout.evaluate import Evaluation, evaluate, evaluation_split
 from art_trainer.signals import sigterm_as_sigint
@@ -80,7 +80,7 @@ def run_training(
         settings = replace(settings, config=replace(settings.config, output_dir=output_dir))
         run = TrainingRun(settings, Console(quiet=True), processes)
         if make_setup is not None:
-            run.setup = RolloutSetup(NonMainRankBackend())
+            run.setup = RolloutSetup(RolloutBackend())  # the main process's plays everything
         try:
             run.train()
         except KeyboardInterrupt:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NotRequired, Protocol, TypedDict, Unpack
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, Unpack
 
 from art_trainer.config import GRPOConfig
 from art_trainer.inference.policy import Policy
-from art_trainer.rollout.envs import EnvPool
+from art_trainer.rollout.envs import EVALUATION, TRAIN, EnvPool, EnvSource, choose_split, maker
 from art_trainer.rollout.episodes import rollout_groups
-from art_trainer.rollout.evaluate import Evaluation
+from art_trainer.rollout.evaluate import Evaluation, evaluate
 from art_trainer.types import Episode, Group, GroupSpec
 
 if TYPE_CHECKING:
@@ -72,8 +73,8 @@ class RolloutBackend:
         """Release all resources and stop the workers."""
 
 
-class Evaluator(Protocol):
-    """Plays a trainer's evaluations."""
+class SelfContainedBackend(RolloutBackend):
+    """A backend that plays a trainer's evaluations too."""
 
     def evaluate(self, *, episodes: int, seed: int) -> Evaluation:
         """Play held-out tasks with the policy's current weights and sampling.
@@ -85,31 +86,40 @@ class Evaluator(Protocol):
         Raises:
             ConfigError: If there is nothing to evaluate on.
         """
-
-
-class SelfContainedBackend(RolloutBackend):
-    """A backend for trainers without an environment; it plays the evaluations too."""
-
-    def evaluate(self, *, episodes: int, seed: int) -> Evaluation:
-        """Play held-out tasks, see :meth:`Evaluator.evaluate`."""
         raise NotImplementedError
 
 
-class LocalBackend(RolloutBackend):
-    """Plays groups in this process, with the policy that is trained.
+class LocalBackend(SelfContainedBackend):
+    """Plays in this process, with the policy that is trained.
 
     Args:
         policy: The policy that plays.
-        pool: The environments, which the trainer closes.
-        config: Says how many episodes run at the same time.
+        env: The environment to train on.
+        eval_env: The environment to evaluate on; by default the same.
+        config: Says which splits, and how many episodes run at the same time.
     """
 
     per_process = True
 
-    def __init__(self, policy: Policy, pool: EnvPool, config: GRPOConfig) -> None:
+    def __init__(
+        self, policy: Policy, env: EnvSource, eval_env: EnvSource | None, config: GRPOConfig
+    ) -> None:
+        make_env = maker(env)
+        self._make_eval_env = make_env if eval_env is None else maker(eval_env)
         self._policy = policy
-        self._pool = pool
+        self._pool = EnvPool(make_env)
         self._config = config
+
+    def training_options(self) -> dict[str, Any] | None:
+        """Return the options of ``reset`` in training; ``None`` if the environment has no splits.
+
+        Raises:
+            ConfigError: If the environment has no such split.
+        """
+        env = self._pool.acquire()
+        self._pool.release(env)
+        split = choose_split(env, self._config.train_split, TRAIN)
+        return None if split is None else {"split": split}
 
     def collect(self, tasks: Sequence[GroupSpec], **callbacks: Unpack[CollectCallbacks]) -> list[Group]:
         """Play groups, see :meth:`RolloutBackend.collect`."""
@@ -123,17 +133,25 @@ class LocalBackend(RolloutBackend):
             **callbacks,
         )
 
+    def evaluate(self, *, episodes: int, seed: int) -> Evaluation:
+        """Run an evaluation, see :meth:`SelfContainedBackend.evaluate`."""
+        return evaluate(
+            self._policy,
+            self._make_eval_env,
+            split=self._eval_split,
+            episodes=episodes,
+            seed=seed,
+            max_concurrent=self._config.max_concurrent,
+        )
 
-class NonMainRankBackend(RolloutBackend):
-    """The backend of a rank other than the main one; the main rank's backend plays everything."""
+    @cached_property
+    def _eval_split(self) -> str | None:
+        with closing(self._make_eval_env()) as env:
+            return choose_split(env, self._config.eval_split, EVALUATION)
 
-    def collect(self, tasks: Sequence[GroupSpec], **callbacks: Unpack[CollectCallbacks]) -> list[Group]:
-        """Refuse: only the main process may collect groups.
-
-        Raises:
-            RuntimeError: Always.
-        """
-        raise RuntimeError("groups are played through the main process")
+    def close(self) -> None:
+        """Close the environments; new ones are made when needed again."""
+        self._pool.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,8 @@ import numpy as np
 
 from art_gym.errors import UnknownTaskError, did_you_mean
 from art_gym.tasks import TaskSet
-from art_trainer.config import GRPOConfig
 from art_trainer.inference.policy import Policy
-from art_trainer.rollout.envs import EVALUATION, TRAIN, EnvPool, EnvSource, choose_split, maker
+from art_trainer.rollout.envs import EnvSource, maker
 from art_trainer.rollout.episodes import require_known, rollout_episodes
 from art_trainer.rollout.statistics import (
     mean_interval,
@@ -461,60 +460,3 @@ def require_field(env_id: str, tasks: Mapping[str, Mapping[str, Any]], name: str
 
 def _short(value: object) -> bool:
     return isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= _LONGEST_FIELD)
-
-
-# The environments of a run, for training and for evaluation.
-
-
-class TrainerEnvs:
-    """Makes the environments of a run, and runs its evaluations.
-
-    Args:
-        env: The environment to train on.
-        eval_env: The environment to evaluate on; by default the same.
-        policy: The policy that is evaluated.
-        config: Says which splits, and how many episodes run at the same time.
-
-    Attributes:
-        pool: The environments of training.
-    """
-
-    def __init__(
-        self, env: EnvSource, eval_env: EnvSource | None, policy: Policy, config: GRPOConfig
-    ) -> None:
-        make_env = maker(env)
-        self._make_eval_env = make_env if eval_env is None else maker(eval_env)
-        self._policy = policy
-        self._config = config
-        self.pool = EnvPool(make_env)
-
-    def training_options(self) -> dict[str, Any] | None:
-        """Return the options of ``reset`` in training; ``None`` if the environment has no splits.
-
-        Raises:
-            ConfigError: If the environment has no such split.
-        """
-        env = self.pool.acquire()
-        self.pool.release(env)
-        split = choose_split(env, self._config.train_split, TRAIN)
-        return None if split is None else {"split": split}
-
-    def evaluate(self, *, episodes: int, seed: int) -> Evaluation:
-        """Run an evaluation, see :class:`~art_trainer.rollout.backend.Evaluator`."""
-        return evaluate(
-            self._policy,
-            self._make_eval_env,
-            split=self._eval_split,
-            episodes=episodes,
-            seed=seed,
-            max_concurrent=self._config.max_concurrent,
-        )
-
-    def close(self) -> None:
-        """Close the environments; new ones are made when needed again."""
-        self.pool.close()
-
-    @cached_property
-    def _eval_split(self) -> str | None:
-        with closing(self._make_eval_env()) as env:
-            return choose_split(env, self._config.eval_split, EVALUATION)

@@ -38,9 +38,9 @@ from art_trainer.inference.policy import TrainablePolicy
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.models.rotary import check_context
 from art_trainer.models.weights_io import load_model_weights
-from art_trainer.rollout.backend import Evaluator, LocalBackend, RolloutBackend, SelfContainedBackend
+from art_trainer.rollout.backend import LocalBackend, RolloutBackend, SelfContainedBackend
 from art_trainer.rollout.envs import EnvSource
-from art_trainer.rollout.evaluate import Evaluation, TrainerEnvs
+from art_trainer.rollout.evaluate import Evaluation
 from art_trainer.rollout.judge_rewards import JudgeRewards
 from art_trainer.signals import Interruptible
 from art_trainer.tracking.callbacks import Outcome, RunCallback, TrainerCallback, WarningCallback
@@ -127,12 +127,12 @@ class GRPOTrainer:
         self._interruptible = Interruptible()
         self.collected = 0
         self._replaced: list[Group] = []
-        self._envs = None if env is None else TrainerEnvs(env, eval_env, policy, self.config)
         self._options: Mapping[str, Any] | None = None
-        if self._envs is not None:
-            self._options = self._envs.training_options()
-            self._evaluations: Evaluator = self._envs
-            self.backend = backend or LocalBackend(policy, self._envs.pool, self.config)
+        if env is not None:
+            local = LocalBackend(policy, env, eval_env, self.config)
+            self._options = local.training_options()
+            self._evaluations: SelfContainedBackend = local
+            self.backend = backend or local
         elif isinstance(backend, SelfContainedBackend):
             _refuse_settings_of_env(eval_env, self.config)
             self.backend = self._evaluations = backend
@@ -326,9 +326,9 @@ class GRPOTrainer:
 
     def close(self) -> None:
         """Close the backend and the environments; if the trainer continues, it makes new ones."""
-        if self._envs is not None:
-            self._envs.close()
-        self.backend.close()
+        self._evaluations.close()
+        if self.backend is not self._evaluations:
+            self.backend.close()
 
     @property
     def _has_backend(self) -> bool:

@@ -156,7 +156,7 @@ class AgentBackend(SelfContainedBackend):
     def evaluate(
         self, *, episodes: int, seed: int, on_episode: Callable[[Episode], object] = lambda _: None
     ) -> Evaluation:
-        """Play the held-out tasks, see :class:`~art_trainer.rollout.backend.Evaluator`.
+        """Play the held-out tasks, see :meth:`.SelfContainedBackend.evaluate`.
 
         Args:
             episodes: How many; tasks are repeated if there are fewer.

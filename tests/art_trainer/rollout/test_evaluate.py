@@ -7,10 +7,10 @@ import pytest
 from art_gym import Task, TaskSet, UnknownTaskError
 from art_trainer.config import GRPOConfig
 from art_trainer.inference.scripted_policy import ScriptedPolicy
+from art_trainer.rollout.backend import LocalBackend
 from art_trainer.rollout.evaluate import (
     EpisodeResult,
     Evaluation,
-    TrainerEnvs,
     compare,
     evaluate,
     evaluation_split,
@@ -62,9 +62,9 @@ def test_a_part_of_a_split_is_not_its_first_tasks_and_the_same_for_every_seed():
 
 
 def test_a_trainers_evaluation_has_the_splits_of_the_environment_it_plays():
-    evaluate_echo = TrainerEnvs(Bare, make_echo, ScriptedPolicy("random"), GRPOConfig(eval_split="train"))
-    assert evaluate_echo.training_options() is None
-    assert evaluate_echo.evaluate(episodes=2, seed=0).split == "train"
+    backend = LocalBackend(ScriptedPolicy("random"), Bare, make_echo, GRPOConfig(eval_split="train"))
+    assert backend.training_options() is None
+    assert backend.evaluate(episodes=2, seed=0).split == "train"
 
 
 def test_the_split_is_test_unless_another_is_asked_for_or_there_are_no_tasks():
