@@ -180,7 +180,7 @@ def _figures(groups: Sequence[JudgedGroup]) -> dict[str, Interval | None]:
         rng = np.random.default_rng(_STATISTICS_SEED)
         values, clusters = [value for value, _ in known], [cluster for _, cluster in known]
         interval = mean_interval if name == "tau" else rate_interval
-        found[name] = interval(values, rng, clusters=clusters).within(-1.0, 1.0) if known else None
+        found[name] = interval(values, clusters, rng).within(-1.0, 1.0) if known else None
     return found
 
 

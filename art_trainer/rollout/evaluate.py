@@ -201,7 +201,7 @@ class Evaluation:
             return None
         won = [float(bool(result.success)) for result in self.counted]
         rng = np.random.default_rng(_STATISTICS_SEED)
-        return rate_interval(won, rng, clusters=clusters_of(self.counted))
+        return rate_interval(won, clusters_of(self.counted), rng)
 
     def pass_at(self, k: int) -> Interval | None:
         """The share of starts that at least one of k attempts solves, by :func:`pass_at_k`.
@@ -218,7 +218,7 @@ class Evaluation:
         solved = [pass_at_k(len(won), sum(won), k) for won in enough.values()]
         several = len({task for task, _ in enough}) > 1
         clusters = [task if several else seed for task, seed in enough]
-        return rate_interval(solved, np.random.default_rng(_STATISTICS_SEED), clusters=clusters)
+        return rate_interval(solved, clusters, np.random.default_rng(_STATISTICS_SEED))
 
     def by(self, name: str) -> dict[Any, Evaluation]:
         """Split the evaluation by the values of a task field, such as ``difficulty``.
@@ -244,8 +244,8 @@ class Evaluation:
         if not self.counted:
             return None
         rewards = [result.reward for result in self.counted]
-        clusters = clusters_of(self.counted)
-        return mean_interval(rewards, np.random.default_rng(_STATISTICS_SEED), clusters=clusters)
+        rng = np.random.default_rng(_STATISTICS_SEED)
+        return mean_interval(rewards, clusters_of(self.counted), rng)
 
     @cached_property
     def score_terms(self) -> dict[str, float]:
@@ -339,8 +339,7 @@ def compare(first: Evaluation, second: Evaluation) -> Comparison:
     def difference(measure: Callable[[EpisodeResult], float]) -> tuple[Interval, float]:
         rng = np.random.default_rng(_STATISTICS_SEED)
         values = [measure(a) for a, _ in pairs], [measure(b) for _, b in pairs]
-        interval = paired_difference(*values, rng, clusters=clusters)
-        return interval, paired_p_value(*values, rng, clusters=clusters)
+        return paired_difference(*values, clusters, rng), paired_p_value(*values, clusters, rng)
 
     reward, reward_p = difference(lambda result: result.reward)
     success, success_p = None, None

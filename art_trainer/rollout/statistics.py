@@ -81,10 +81,7 @@ def clustered_rate_interval(rate: float, trials: int, spread: float, clusters: i
 
 
 def mean_interval(
-    values: Sequence[float],
-    rng: np.random.Generator,
-    *,
-    clusters: Sequence[Hashable] | None = None,
+    values: Sequence[float], clusters: Sequence[Hashable], rng: np.random.Generator
 ) -> Interval:
     """The percentile bootstrap interval of a mean, drawing whole clusters again; Student's of few clusters.
 
@@ -95,17 +92,15 @@ def mean_interval(
 
     Args:
         values: One value per episode.
+        clusters: What belongs together (the task of each episode).
         rng: Draws the resamples.
-        clusters: What belongs together (the task of each episode); by default every value by itself.
 
     Raises:
         ValueError: If there are no values, or not one cluster label per value.
     """
     if len(values) == 0:
         raise ValueError("a mean needs at least one value, got none")
-    if clusters is None:
-        clusters = range(len(values))
-    elif len(clusters) != len(values):
+    if len(clusters) != len(values):
         raise ValueError(
             f"each value needs one cluster, got {len(values)} values and {len(clusters)} clusters"
         )
@@ -134,10 +129,7 @@ def _by_cluster(values: Sequence[float], labels: Sequence[Hashable]) -> tuple[fl
 
 
 def rate_interval(
-    values: Sequence[float],
-    rng: np.random.Generator,
-    *,
-    clusters: Sequence[Hashable] | None = None,
+    values: Sequence[float], clusters: Sequence[Hashable], rng: np.random.Generator
 ) -> Interval:
     """The interval of a rate whose trials may belong together, as several attempts at one task do.
 
@@ -148,11 +140,10 @@ def rate_interval(
     Raises:
         ValueError: If there are no values, or not one cluster label per value.
     """
-    labels = list(range(len(values))) if clusters is None else list(clusters)
-    tasks = set(labels)
-    if len(labels) != len(values) or len(tasks) < 2 or not set(values) <= {0, 1}:
-        return mean_interval(values, rng, clusters=labels).within(0.0, 1.0)
-    rate, sums, sizes = _by_cluster(values, labels)
+    tasks = set(clusters)
+    if len(clusters) != len(values) or len(tasks) < 2 or not set(values) <= {0, 1}:
+        return mean_interval(values, clusters, rng).within(0.0, 1.0)
+    rate, sums, sizes = _by_cluster(values, clusters)
     if len(set(sizes)) == 1 and set(sums) <= {0, sizes[0]}:
         return replace(wilson_interval(sum(sums) / sizes[0], len(tasks)), count=len(values))
     return clustered_rate_interval(rate, len(values), float(np.square(sums - rate * sizes).sum()), len(sums))
@@ -181,11 +172,7 @@ def pass_at_k(attempts: int, successes: int, k: int) -> float:
 
 
 def paired_difference(
-    first: Sequence[float],
-    second: Sequence[float],
-    rng: np.random.Generator,
-    *,
-    clusters: Sequence[Hashable] | None = None,
+    first: Sequence[float], second: Sequence[float], clusters: Sequence[Hashable], rng: np.random.Generator
 ) -> Interval:
     """The mean of ``second - first`` over pairs that met the same start, with its interval.
 
@@ -199,13 +186,12 @@ def paired_difference(
     if len(first) != len(second):
         raise ValueError(f"pairs need equally many values, got {len(first)} and {len(second)}")
     differences = [b - a for a, b in zip(first, second, strict=True)]
-    labels = list(range(len(first))) if clusters is None else list(clusters)
-    once = dict(zip(labels, zip(first, second, strict=True), strict=True))
-    alike = len(once) == len(labels) or len(set(differences)) == 1
+    once = dict(zip(clusters, zip(first, second, strict=True), strict=True))
+    alike = len(once) == len(clusters) or len(set(differences)) == 1
     if once and alike and {*first, *second} <= {0, 1}:
         tasks = list(once.values())
         return newcombe_paired([bool(a) for a, _ in tasks], [bool(b) for _, b in tasks])
-    found = mean_interval(differences, rng, clusters=clusters)
+    found = mean_interval(differences, clusters, rng)
     return found.within(-1.0, 1.0) if {*first, *second} <= {0, 1} else found
 
 
@@ -237,11 +223,7 @@ def newcombe_paired(first: Sequence[bool], second: Sequence[bool]) -> Interval:
 
 
 def paired_p_value(
-    first: Sequence[float],
-    second: Sequence[float],
-    rng: np.random.Generator,
-    *,
-    clusters: Sequence[Hashable] | None = None,
+    first: Sequence[float], second: Sequence[float], clusters: Sequence[Hashable], rng: np.random.Generator
 ) -> float:
     """How likely a mean difference at least this large is where it is a coin toss which policy is which.
 
@@ -258,9 +240,8 @@ def paired_p_value(
     Raises:
         ValueError: If the two are not equally long, or not one cluster label per pair.
     """
-    labels = range(len(first)) if clusters is None else clusters
     sums: dict[Hashable, float] = {}
-    for label, a, b in zip(labels, first, second, strict=True):
+    for label, a, b in zip(clusters, first, second, strict=True):
         sums[label] = sums.get(label, 0.0) + (b - a)
     moved = np.array([value for value in sums.values() if value], dtype=np.float64)
     if len(moved) == 0:
