@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +15,10 @@ from art_trainer.errors import ConfigError
 from art_trainer.inference.policy import Conversation, Policy
 from art_trainer.inference.scripted_policy import RANDOM, ScriptedPolicy, make_player
 from art_trainer.rollout.envs import EnvPool, MakeEnv
-from art_trainer.rollout.episodes import rollout_episodes
+from art_trainer.rollout.episodes import GroupCollector, rollout_episodes
 from art_trainer.rollout.evaluate import evaluation_starts
 from art_trainer.tracking.episode_store import FILE, iter_steps, require_observations
-from art_trainer.types import Episode, EpisodeSpec, Group
+from art_trainer.types import Episode, Group, GroupSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +61,14 @@ class NoisyScriptedPolicy(ScriptedPolicy):
 
 
 def mixed_starts(
-    make_env: MakeEnv, *, groups: int, split: str | None = None, seed: int = 0
-) -> list[EpisodeSpec]:
+    make_env: MakeEnv, *, groups: int, size: int, split: str | None = None, seed: int = 0
+) -> list[GroupSpec]:
     """Choose the tasks and seeds of groups: different tasks of a split, drawn at random, while there are any.
 
     Args:
         make_env: Makes the environment.
         groups: Number of groups.
+        size: Attempts a group.
         split: As for :func:`art_trainer.rollout.evaluate.evaluation_starts`.
         seed: Seed of the draw.
 
@@ -77,52 +78,40 @@ def mixed_starts(
     with closing(make_env()) as env:
         every = len(evaluation_starts(env, split=split, seed=seed))
         starts = evaluation_starts(env, split=split, episodes=max(groups, every), seed=seed)
-    drawn = np.random.default_rng(seed).permutation(len(starts))[:groups]
-    return [starts[int(index)] for index in drawn]
+    drawn = np.random.default_rng(seed).permutation(len(starts))[:groups].tolist()
+    return [GroupSpec(starts[one].seed, size, (seed, one, 1), starts[one].options) for one in drawn]
 
 
 def play_mixed_groups(
     policies: Sequence[Policy],
     make_env: MakeEnv,
-    starts: Sequence[EpisodeSpec],
-    size: int,
+    starts: Sequence[GroupSpec],
     *,
     on_episode: Callable[[Episode], None] | None = None,
 ) -> list[LabelledGroup]:
-    """Play each start ``size`` times, by the policies in turn.
+    """Play groups, by the policies in turn.
 
     Args:
         policies: The players; a group continues where the one before it ended.
         make_env: Makes the environment.
-        starts: One a group; its members play the same task with the same seed.
-        size: Attempts a group.
+        starts: Of :func:`mixed_starts`.
         on_episode: Called with each episode as it ends.
 
     Returns:
         The groups, in the order of ``starts``; some may not be whole.
     """
-    count = len(starts) * size
-    attempts = [_attempt(starts[number // size], number // size, number % size) for number in range(count)]
-    names = [policies[number % len(policies)].name for number in range(count)]
-    played: dict[int, Episode] = {}  # attempts by their number, group by group
+    collector = GroupCollector(starts)
+    count = len(collector.episodes)
+    names = cycle(policy.name for policy in policies)
     with EnvPool(make_env) as pool:
         for turn, policy in enumerate(policies):
             numbers = range(turn, count, len(policies))
-            specs = [attempts[number] for number in numbers]
-            played |= zip(numbers, rollout_episodes(policy, pool, specs, on_episode=on_episode), strict=True)
-    return [
-        LabelledGroup(
-            Group(tuple(played[number] for number in range(first, first + size))),
-            tuple(names[first : first + size]),
-        )
-        for first in range(0, count, size)
-    ]
-
-
-def _attempt(start: EpisodeSpec, group: int, member: int) -> EpisodeSpec:
-    """The group's start with its own randomness for the player."""
-    words = [start.rng_seed] if isinstance(start.rng_seed, int) else start.rng_seed
-    return EpisodeSpec(start.seed, start.options, group, (*words, member))
+            specs = [collector.episodes[number] for number in numbers]
+            played = rollout_episodes(policy, pool, specs, on_episode=on_episode)
+            for number, episode in zip(numbers, played, strict=True):
+                collector.add(number, episode)
+    groups = collector.groups()
+    return [LabelledGroup(group, tuple(islice(names, len(group.episodes)))) for group in groups]
 
 
 def recorded_groups(folder: Path, limit: int | None = None) -> list[LabelledGroup]:

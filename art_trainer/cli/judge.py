@@ -105,9 +105,9 @@ def judge_eval(
             played = recorded_groups(episodes, groups)
             env = played[0].group.episodes[0].env_id
         else:
-            starts = mixed_starts(make_env, groups=groups, split=split, seed=seed)
+            starts = mixed_starts(make_env, groups=groups, size=size, split=split, seed=seed)
             with episode_bar(console, "attempts", len(starts) * size) as on_episode:
-                played = play_mixed_groups(players, make_env, starts, size, on_episode=on_episode)
+                played = play_mixed_groups(players, make_env, starts, on_episode=on_episode)
         whole = [one for one in played if one.group.whole]
         if not whole:
             first = next(e.error for one in played for e in one.group.episodes if e.failed)

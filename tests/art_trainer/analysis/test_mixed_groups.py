@@ -17,18 +17,18 @@ from tests.art_trainer.toy_envs import Echo
 
 
 def played(policies, groups=4, size=4, **options):
-    return play_mixed_groups(policies, Echo, mixed_starts(Echo, groups=groups), size, **options)
+    return play_mixed_groups(policies, Echo, mixed_starts(Echo, groups=groups, size=size), **options)
 
 
 def test_starts_are_different_tasks_drawn_from_the_split():
-    starts = mixed_starts(Echo, groups=4, seed=1)
+    starts = mixed_starts(Echo, groups=4, size=2, seed=1)
     tasks = [start.options["task"] for start in starts]
     assert len(set(tasks)) == 4
     assert all(task.startswith("test-") for task in tasks)
     assert tasks != sorted(tasks)
-    assert mixed_starts(Echo, groups=4, seed=1) == starts
-    assert mixed_starts(Echo, groups=4, seed=2) != starts
-    more = mixed_starts(Echo, groups=14, split="train")  # than there are tasks
+    assert mixed_starts(Echo, groups=4, size=2, seed=1) == starts
+    assert mixed_starts(Echo, groups=4, size=2, seed=2) != starts
+    more = mixed_starts(Echo, groups=14, size=2, split="train")  # than there are tasks
     assert len({start.options["task"] for start in more}) == 6
     assert len({start.seed for start in more}) == 14
 
@@ -64,7 +64,7 @@ def test_a_player_without_an_action_for_a_state_plays_at_random():
     class Mute(Echo):
         baselines = {"mute": lambda env, rng: {}.__getitem__}  # noqa: RUF012
 
-    groups = play_mixed_groups([NoisyScriptedPolicy("mute", 0.0)], Mute, mixed_starts(Mute, groups=2), 2)
+    groups = play_mixed_groups([NoisyScriptedPolicy("mute", 0.0)], Mute, mixed_starts(Mute, groups=2, size=2))
     assert all(one.group.whole for one in groups)
 
 

@@ -13,7 +13,7 @@ from tests.art_trainer.toy_envs import Echo
 
 
 def test_episodes_are_exported_with_the_environments_instructions_apart(invoke, tmp_path):
-    groups = play_mixed_groups([ScriptedPolicy("random")], Echo, mixed_starts(Echo, groups=2), 3)
+    groups = play_mixed_groups([ScriptedPolicy("random")], Echo, mixed_starts(Echo, groups=2, size=3))
     RunFolder(tmp_path / "run").write_settings({"env": "toy/Echo-v0"})
     for step in (1, 2):
         append_episodes(tmp_path / "run", step, [one.group for one in groups])

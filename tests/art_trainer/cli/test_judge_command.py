@@ -53,7 +53,7 @@ def test_players_can_be_chosen_and_play_without_noise(judge_eval, tmp_path):
 
 def test_recorded_episodes_are_judged_in_place_of_played_ones(invoke, tmp_path):
     policies = [ScriptedPolicy("scripted"), ScriptedPolicy("random")]
-    groups = play_mixed_groups(policies, Echo, mixed_starts(Echo, groups=5), 4)
+    groups = play_mixed_groups(policies, Echo, mixed_starts(Echo, groups=5, size=4))
     RunFolder(tmp_path / "run").path.mkdir()
     RunFolder(tmp_path / "run").write_episodes(7, [one.group for one in groups], 100)
     invoke("judge", "eval", "--judge", "rubric", "--episodes", "run", "--groups", 3, "--json", "f")
@@ -125,7 +125,7 @@ def test_a_group_with_a_fault_is_left_out_and_counted(judge_eval):
 
 def test_no_whole_group_is_an_error_with_the_fault_in_it(judge_eval):
     def task(seed):
-        return mixed_starts(Echo, groups=1, seed=seed)[0].options["task"]
+        return mixed_starts(Echo, groups=1, size=2, seed=seed)[0].options["task"]
 
     seed = next(seed for seed in range(100) if task(seed) == "test-1")
     with pytest.raises(ConfigError, match="every group, such as: RuntimeError: out of paint"):
