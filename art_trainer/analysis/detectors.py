@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 from art_trainer.analysis.error_patterns import ErrorPattern
@@ -127,14 +127,11 @@ class Evidence:
     records: RunRecords
     gains: Sequence[TermGain]
     evaluated: EvaluationChange | None
-    _changes: dict[str, Change | None] = field(default_factory=dict)
 
     def change(self, curve: str) -> Change | None:
         """How a curve changed over training; ``None`` if it does not exist or is too short."""
-        if curve not in self._changes:
-            found = self.records.curve(curve)
-            self._changes[curve] = None if found is None else change_of(found.values)
-        return self._changes[curve]
+        found = self.records.curve(curve)
+        return None if found is None else change_of(found.values)
 
     @cached_property
     def success(self) -> SuccessChange | None:
@@ -157,8 +154,7 @@ class Evidence:
     @property
     def late_success(self) -> float | None:
         """Success rate of the last third of training."""
-        curve = self.records.curve("success")
-        ends = None if curve is None else ends_of(curve.values)
+        ends = ends_of(self.records, "success")
         return None if ends is None else ends[1]
 
     @property

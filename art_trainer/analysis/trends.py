@@ -111,9 +111,10 @@ def change_of(values: Sequence[float]) -> Change | None:
     return Change(early, late, Interval(value, value - half, value + half, len(finite)))
 
 
-def ends_of(values: Sequence[float]) -> tuple[float, float] | None:
+def ends_of(records: RunRecords, name: str) -> tuple[float, float] | None:
     """Means of the first and the last third of a curve; ``None`` for fewer than two values."""
-    finite = [value for value in values if math.isfinite(value)]
+    curve = records.curve(name)
+    finite = [] if curve is None else [value for value in curve.values if math.isfinite(value)]
     return _thirds(finite) if len(finite) > 1 else None
 
 
@@ -148,7 +149,7 @@ def term_gains(records: RunRecords) -> tuple[TermGain, ...]:
     unknown: a rise of success then explains everything, and anything else nothing.
     """
     windows = [sums for _, sums in records.windows.ranges() if sums.episodes]
-    reward, success = _ends(records, REWARD), _ends(records, "success")
+    reward, success = ends_of(records, REWARD), ends_of(records, "success")
     if reward is None:
         return ()
     rise = 0.0 if success is None else success[1] - success[0]
@@ -166,7 +167,7 @@ def term_gains(records: RunRecords) -> tuple[TermGain, ...]:
         )
 
     keys = {name: TERM + name for name in records.names(TERM)}
-    parts = [gain(name, key, *ends) for name, key in keys.items() if (ends := _ends(records, key))]
+    parts = [gain(name, key, *ends) for name, key in keys.items() if (ends := ends_of(records, key))]
     return (gain(REWARD, REWARD, *reward), *sorted(parts, key=lambda part: -part.change))
 
 
@@ -183,11 +184,6 @@ def _success_premium(windows: Sequence[Sums], key: str) -> float:
             total += weight * (paid / won - (sums.get((key, "sum"), 0.0) - paid) / lost)
             weights += weight
     return total / weights if weights else 0.0
-
-
-def _ends(records: RunRecords, name: str) -> tuple[float, float] | None:
-    curve = records.curve(name)
-    return None if curve is None else ends_of(curve.values)
 
 
 def _never_pays(records: RunRecords, key: str) -> bool:
