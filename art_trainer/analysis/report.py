@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import takewhile, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -140,12 +140,8 @@ def choose_samples(before: Sequence[Episode], after: Sequence[Episode]) -> list[
             continue
         kinds.setdefault(sample.verdict, []).append(sample)
     # One of each kind, then the second of each, and so on.
-    ranked = sorted(
-        (place, kind, sample)
-        for kind, samples in enumerate(kinds.values())
-        for place, sample in enumerate(samples)
-    )
-    return [sample for *_, sample in ranked[:_SAMPLES]]
+    ranked = [sample for one_each in zip_longest(*kinds.values()) for sample in one_each if sample]
+    return ranked[:_SAMPLES]
 
 
 def _outcome(episode: Episode) -> str:

@@ -68,7 +68,7 @@ def episodes(
 class EpisodeReader:
     """A place in a run's recorded episodes; ``place`` counts from 0, as in the dashboard's addresses."""
 
-    def __init__(self, run: Path, step: int | None = None) -> None:
+    def __init__(self, run: Path, step: int | None) -> None:
         self._run = run
         steps = self._steps()
         if not steps:

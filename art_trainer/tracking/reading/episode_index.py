@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from art_trainer.errors import RecordError
-from art_trainer.tracking.episode_store import FILE, STEP, step_frames
+from art_trainer.tracking.episode_store import FILE, STEP
 from art_trainer.tracking.frame_file import Frame, read_frames
 
 LARGEST = 2**31 - 1
@@ -125,7 +125,6 @@ class EpisodeIndex:
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / FILE
-        self._folder = folder
         self._lock = threading.Lock()
         # An empty name is a temporary file that SQLite deletes.
         self._db = sqlite3.connect("", check_same_thread=False, isolation_level=None)
@@ -190,9 +189,8 @@ class EpisodeIndex:
         self._fault = None
         if self._frames and not self._is_unchanged(self._frames[-1]):
             self._restart()
-        new = read_frames(self.file, self._frames[-1].end) if self._frames else step_frames(self._folder)
         try:
-            for frame in new:
+            for frame in read_frames(self.file, self._frames[-1].end if self._frames else 0):
                 if frame.header["kind"] == STEP:
                     self._frames.append(frame)
         except RecordError as error:
