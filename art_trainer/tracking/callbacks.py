@@ -49,12 +49,18 @@ class RunCallback(Protocol):
         """A step's metrics and episodes are written.
 
         Args:
-            metrics: The step's line of ``metrics.jsonl``.
+            metrics: The step's line of ``metrics.jsonl``; step 0 is the evaluation before the first update.
             groups: The groups that the step learned from.
         """
 
     def on_checkpoint(self, step: int, folder: Path, aliases: tuple[str, ...]) -> None:
-        """A checkpoint is written."""
+        """A checkpoint is written; its folder may be deleted after this call.
+
+        Args:
+            step: Its step.
+            folder: Its folder.
+            aliases: ``latest``, and ``best`` or ``final`` if it is.
+        """
 
     def on_end(self, outcome: Outcome) -> None:
         """The run is over."""

@@ -511,7 +511,7 @@ def make_loggers(settings: Settings) -> list[TrainerCallback]:
     known = load_env_vars().values
     os.environ.update({name: known[name] for name in known if name.startswith("WANDB_")})
     run = RunInfo(settings.folder.path, without_secrets(settings.to_mapping()))
-    return [LoggerCallback(run, [make_logger(name) for name in settings.run.log])]
+    return [LoggerCallback(run, [make_logger(name, run) for name in settings.run.log])]
 
 
 def system_messages(folder: RunFolder) -> list[str]:

@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 
 from art_gym.errors import did_you_mean
 from art_trainer.errors import ConfigError, TrainerError
-from art_trainer.tracking.callbacks import Outcome, TrainerCallback
+from art_trainer.tracking.callbacks import Outcome, RunCallback
 from art_trainer.tracking.loggers.redaction import redact
-from art_trainer.types import Episode, Group
+from art_trainer.types import Group
 
 _log = logging.getLogger(__name__)
 
@@ -43,66 +43,29 @@ class RunInfo:
     folder: Path
     config: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def name(self) -> str:
-        """The run's name, that of its folder."""
-        return self.folder.resolve().name
 
-    @property
-    def env_id(self) -> str:
-        """The environment."""
-        return str(self.config.get("env", "unknown"))
+class RunLogger(RunCallback):
+    """Base class of loggers, which have the methods of a :class:`RunCallback`.
 
-    @property
-    def model(self) -> str:
-        """Name of the model that is trained."""
-        return str(self.config.get("model", "unknown"))
+    The thread that trains calls them and waits for them, at the end too. What they raise,
+    :class:`LoggerCallback` reports. Of a run that resumes a logger may have shown the next steps already.
 
-    @property
-    def tags(self) -> tuple[str, ...]:
-        """Such as ``("ART", "GRPO", "art-tiny")``."""
-        return ("ART", "GRPO", Path(self.model).name)
-
-
-class RunLogger:
-    """Base class of loggers; a logger overrides the methods for what it shows.
-
-    The thread that trains calls them and waits for them. What they raise, :class:`LoggerCallback` reports.
+    Args:
+        run: The run.
     """
 
     name: ClassVar[str]
     """As in ``--log``."""
 
-    def begin(self, run: RunInfo, step: int) -> None:
-        """The run begins, or resumes after ``step`` steps, of which the next ones may have been shown."""
-
-    def log_step(self, step: int, metrics: Mapping[str, float], episodes: Sequence[Episode]) -> None:
-        """A step is done.
-
-        Args:
-            step: From 1; 0 for the evaluation before the first update.
-            metrics: The step's line of ``metrics.jsonl``.
-            episodes: What the step was trained on.
-        """
-
-    def log_checkpoint(self, step: int, folder: Path, aliases: Sequence[str]) -> None:
-        """A checkpoint is written; its folder may be deleted after this call.
-
-        Args:
-            step: Its step.
-            folder: Its folder.
-            aliases: ``latest``, and ``best`` or ``final`` if it is.
-        """
-
-    def end(self, outcome: Outcome) -> None:
-        """The run is over; send what is left, in bounded time."""
+    def __init__(self, run: RunInfo) -> None:
+        self.run = run
 
 
-class LoggerCallback(TrainerCallback):
+class LoggerCallback:
     """Trainer callback that hands a run to loggers, none of which can break it.
 
     What a logger raises becomes a warning. A logger that cannot begin, or fails three times in a row, is
-    switched off. Steps and episodes are shown once they are in the run folder, see :meth:`on_logged`.
+    switched off.
     """
 
     def __init__(self, run: RunInfo, loggers: Iterable[RunLogger]) -> None:
@@ -110,22 +73,26 @@ class LoggerCallback(TrainerCallback):
         self._loggers = list(loggers)
         self._failures: Counter[str] = Counter()
 
+    def on_episode(self, *_: object, **__: object) -> None:
+        """Ignored, as is each step: both are shown once they are in the run folder, see :meth:`on_logged`."""
+
+    on_step = on_episode
+
     def on_begin(self, step: int) -> None:
         """The run begins, or resumes after ``step`` steps."""
-        self._call("begin", self._run, step)
+        self._call("on_begin", step)
 
     def on_logged(self, metrics: Mapping[str, float], groups: Sequence[Group] = ()) -> None:
         """A step's metrics and episodes are in the run folder."""
-        episodes = [episode for group in groups for episode in group.episodes]
-        self._call("log_step", int(metrics["step"]), metrics, episodes)
+        self._call("on_logged", metrics, groups)
 
     def on_checkpoint(self, step: int, folder: Path, aliases: tuple[str, ...]) -> None:
         """A checkpoint is in the run folder."""
-        self._call("log_checkpoint", step, folder, aliases)
+        self._call("on_checkpoint", step, folder, aliases)
 
     def on_end(self, outcome: Outcome) -> None:
         """The run is over."""
-        self._call("end", outcome)
+        self._call("on_end", outcome)
 
     def _call(self, method: str, *arguments: Any) -> None:
         for logger in tuple(self._loggers):
@@ -133,7 +100,7 @@ class LoggerCallback(TrainerCallback):
                 getattr(logger, method)(*arguments)
                 self._failures[logger.name] = 0
             except Exception as error:  # foreign code may raise anything
-                self._report(logger, error, cannot_begin=method == "begin")
+                self._report(logger, error, cannot_begin=method == "on_begin")
 
     def _report(self, logger: RunLogger, error: Exception, *, cannot_begin: bool) -> None:
         text = redact(str(error)) or type(error).__name__
@@ -167,7 +134,7 @@ def logger_names(given: str | Iterable[str]) -> tuple[str, ...]:
     return names
 
 
-def make_logger(name: str) -> RunLogger:
+def make_logger(name: str, run: RunInfo) -> RunLogger:
     """Build a logger without contacting anything; its library reads its settings from the environment.
 
     Raises:
@@ -175,7 +142,7 @@ def make_logger(name: str) -> RunLogger:
     """
     try:
         module = importlib.import_module(f"art_trainer.tracking.loggers.{name}")
-        logger: RunLogger = getattr(module, _LOGGERS[name])()
+        logger: RunLogger = getattr(module, _LOGGERS[name])(run)
     except ImportError as error:
         raise ConfigError(f'--log {name} needs {error.name}: pip install "art-gym[{name}]"') from error
     return logger

@@ -19,14 +19,13 @@ import wandb.errors
 from art_trainer.tracking.callbacks import Outcome
 from art_trainer.tracking.loggers.base import (
     LoggerError,
-    RunInfo,
     RunLogger,
     dashboard_metrics,
     episode_id,
 )
 from art_trainer.tracking.loggers.redaction import redact
 from art_trainer.tracking.run_dir import private_folder
-from art_trainer.types import Episode, Turn
+from art_trainer.types import Episode, Group, Turn
 
 _log = logging.getLogger(__name__)
 
@@ -67,23 +66,22 @@ class WandbLogger(RunLogger):
 
     name = "wandb"
 
-    def begin(self, run: RunInfo, step: int) -> None:
+    def on_begin(self, step: int) -> None:
         """Begin a W&B run, or resume that of an earlier process."""
-        self._info = run
-        self._id = _run_id(run.folder / "wandb" / "run_id", resumed=step > 0)
+        self._id = _run_id(self.run.folder / "wandb" / "run_id", resumed=step > 0)
         mode = os.environ.get("WANDB_MODE") or ("online" if os.environ.get("WANDB_API_KEY") else _OFFLINE)
         try:
-            self._run = self._init(mode)
+            self._wandb_run = self._init(mode)
         except wandb.errors.Error as error:
             if mode == _OFFLINE:
                 raise
             _log.warning("wandb: %s. The run is offline.", " ".join(redact(error).split()))
             wandb.teardown()  # the failed attempt holds the run's id
-            self._run = self._init(_OFFLINE)
+            self._wandb_run = self._init(_OFFLINE)
 
     def _init(self, mode: str) -> Any:
         """Begin or resume the W&B run; nothing is printed, and no code is sent."""
-        run = self._info
+        folder, config = self.run.folder, self.run.config
         settings = wandb.Settings(
             silent=True,
             console="off",
@@ -97,50 +95,52 @@ class WandbLogger(RunLogger):
         return wandb.init(
             mode=mode,  # type: ignore[arg-type]  # W&B checks it
             project=os.environ.get("WANDB_PROJECT", _PROJECT),
-            name=run.name,
+            name=folder.resolve().name,
             id=self._id,
             resume="allow",
             reinit="create_new",
-            dir=str(run.folder),
-            config=dict(run.config),
-            tags=list(run.tags),
+            dir=str(folder),
+            config=dict(config),
+            tags=["ART", "GRPO", Path(config.get("model", "unknown")).name],
             settings=settings,
         )
 
-    def log_step(self, step: int, metrics: Mapping[str, float], episodes: Sequence[Episode]) -> None:
+    def on_logged(self, metrics: Mapping[str, float], groups: Sequence[Group] = ()) -> None:
         """Log a row: metrics, a table of the first episodes, and one of their actions."""
-        if step < self._run.step:  # W&B has it from before the run was resumed, and would warn
+        step, episodes = int(metrics["step"]), [episode for group in groups for episode in group.episodes]
+        if step < self._wandb_run.step:  # W&B has it from before the run was resumed, and would warn
             return
         row: dict[str, Any] = dashboard_metrics(metrics)
         if episodes:
             shown = {episode_id(step, index): one for index, one in enumerate(episodes[:_SHOWN])}
             row["episodes"] = _table(_EPISODE_COLUMNS, _episode_rows(step, shown))
             row["actions"] = _table(_ACTION_COLUMNS, _action_rows(step, shown))
-        self._run.log(row, step=step, commit=True)
+        self._wandb_run.log(row, step=step, commit=True)
 
-    def log_checkpoint(self, step: int, folder: Path, aliases: Sequence[str]) -> None:
+    def on_checkpoint(self, step: int, folder: Path, aliases: tuple[str, ...]) -> None:
         """Log a checkpoint's model as an artifact."""
-        metadata = {"step": step, "env": self._info.env_id, "model": self._info.model}
-        artifact = wandb.Artifact(f"{self._info.name}-model", "model", metadata=metadata)
+        metadata = {"step": step, **{name: self.run.config.get(name, "unknown") for name in ("env", "model")}}
+        name = self.run.folder.resolve().name
+        artifact = wandb.Artifact(f"{name}-model", "model", metadata=metadata)
         weights = folder / "model"
         root = weights if weights.is_dir() else folder
         # W&B copies each file, so that it may be deleted afterwards; add_dir would print.
         for file in sorted(path for path in root.rglob("*") if path.is_file()):
             artifact.add_file(str(file), name=str(file.relative_to(root)))
-        self._run.log_artifact(artifact, aliases=[*aliases, f"step-{step}"])
+        self._wandb_run.log_artifact(artifact, aliases=[*aliases, f"step-{step}"])
 
-    def end(self, outcome: Outcome) -> None:
+    def on_end(self, outcome: Outcome) -> None:
         """End the W&B run, and say how to send what W&B does not have.
 
         Raises:
             LoggerError: If not everything was uploaded in a minute, or ``WANDB_FINISH_TIMEOUT`` seconds.
         """
-        folder = Path(self._run.dir).parent
+        folder = Path(self._wandb_run.dir).parent
         try:
-            self._run.finish(exit_code=_EXIT_CODES[outcome])
+            self._wandb_run.finish(exit_code=_EXIT_CODES[outcome])
         except TimeoutError as error:
             raise LoggerError(f"not everything was uploaded; to send it: wandb sync {folder}") from error
-        if self._run.offline:
+        if self._wandb_run.offline:
             _log.info("wandb was offline; to send the run: wandb sync %s/offline-run-*", folder.parent)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from art_trainer.tracking.loggers.base import LoggerCallback, RunInfo, RunLogger
+from art_trainer.tracking.loggers.base import LoggerCallback, RunInfo, RunLogger, make_logger
 from art_trainer.types import (
     Ending,
     Episode,
@@ -69,9 +69,11 @@ def groups() -> list[Group]:
     return [Group((episode,)) for episode in (solved(), invalid(), broken())]
 
 
-def log_run(folder: Path, loggers: Iterable[RunLogger], *, first: int = 1, last: int = 2) -> None:
+def log_run(folder: Path, loggers: Iterable[str | RunLogger], *, first: int = 1, last: int = 2) -> None:
     """Do some steps of a run, the last of which saves a checkpoint; they follow those before ``first``."""
-    callback = LoggerCallback(RunInfo(folder, SETTINGS), loggers)
+    run = RunInfo(folder, SETTINGS)
+    made = [make_logger(one, run) if isinstance(one, str) else one for one in loggers]
+    callback = LoggerCallback(run, made)
     callback.on_begin(first - 1)
     for step in range(first, last + 1):
         callback.on_logged(metrics(step), groups())

@@ -40,16 +40,16 @@ class MemoryLogger(RunLogger):
         if len(self.calls) - 1 in self.fails_at:
             raise RuntimeError("the key hunter2-hunter2\nis wrong")
 
-    def begin(self, run: RunInfo, step: int) -> None:
+    def on_begin(self, step: int) -> None:
         self._call("begin", step)
 
-    def log_step(self, step: int, metrics: Any, episodes: Any) -> None:
-        self._call("step", step, metrics, len(episodes))
+    def on_logged(self, metrics: Any, groups: Any = ()) -> None:
+        self._call("step", metrics["step"], sum(len(group.episodes) for group in groups))
 
-    def log_checkpoint(self, step: int, folder: Path, aliases: Any) -> None:
+    def on_checkpoint(self, step: int, folder: Path, aliases: Any) -> None:
         self._call("checkpoint", step, folder.name, aliases)
 
-    def end(self, outcome: Outcome) -> None:
+    def on_end(self, outcome: Outcome) -> None:
         self._call("end", outcome)
 
 
@@ -100,7 +100,7 @@ def test_a_training_is_the_same_with_loggers_that_fail(tmp_path: Path) -> None:
     assert all(torch.equal(alone[name], weights[name]) for name in alone)
     assert logged_metrics(tmp_path / "run") == logged_metrics(tmp_path / "alone")
     shown = [call for call in good.calls if call[0] == "step"]
-    assert [(step, episodes) for _, step, _, episodes in shown] == [
+    assert [(step, episodes) for _, step, episodes in shown] == [
         (0, 0),
         *((step, 8) for step in (1, 2, 3)),
     ]
@@ -109,11 +109,13 @@ def test_a_training_is_the_same_with_loggers_that_fail(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", LOGGER_NAMES)
-def test_a_missing_package_names_the_extra(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_names_the_extra(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, f"art_trainer.tracking.loggers.{name}", raising=False)
     with pytest.raises(ConfigError, match=rf'{name}: pip install "art-gym\[{name}\]"'):
-        make_logger(name)
+        make_logger(name, RunInfo(tmp_path))
 
 
 def test_names_are_parsed_and_a_wrong_one_gets_a_proposal() -> None:

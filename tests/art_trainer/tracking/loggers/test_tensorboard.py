@@ -8,7 +8,7 @@ from typing import Any
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 from tensorboard.util.tensor_util import make_ndarray
 
-from art_trainer.tracking.loggers.base import dashboard_metrics, make_logger
+from art_trainer.tracking.loggers.base import dashboard_metrics
 from tests.art_trainer.tracking.loggers.logged_runs import log_run, metrics
 
 
@@ -24,8 +24,8 @@ def read(run: Path) -> dict[str, list[tuple[int, Any]]]:
 
 
 def test_a_resumed_run_shows_each_step_once(tmp_path: Path) -> None:
-    log_run(tmp_path, [make_logger("tensorboard")], last=3)
-    log_run(tmp_path, [make_logger("tensorboard")], first=2, last=4)
+    log_run(tmp_path, ["tensorboard"], last=3)
+    log_run(tmp_path, ["tensorboard"], first=2, last=4)
     found = read(tmp_path)
     episodes, settings = found.pop("episode/text_summary"), found.pop("settings/text_summary")
     assert found == {

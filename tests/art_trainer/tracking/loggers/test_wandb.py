@@ -21,6 +21,7 @@ from wandb.proto import wandb_internal_pb2
 
 from art_trainer.tracking.loggers.base import LoggerError, RunInfo, dashboard_metrics, make_logger
 from art_trainer.tracking.loggers.wandb import WandbLogger, _excerpt, _run_id
+from art_trainer.types import Group
 from tests.art_trainer.tracking.loggers.logged_runs import SETTINGS, invalid, log_run, metrics, solved
 from tests.art_trainer.waiting import until
 
@@ -112,10 +113,10 @@ def test_a_resumed_run_continues_in_the_same_wandb_run(
 ) -> None:
     caplog.set_level("INFO", "art_trainer")
     run = tmp_path / "mail-run"
-    log_run(run, [make_logger("wandb")], last=2)
+    log_run(run, ["wandb"], last=2)
     ours = [record.getMessage() for record in caplog.records if record.name.startswith("art_trainer")]
     assert ours == [f"wandb was offline; to send the run: wandb sync {run}/wandb/offline-run-*"]
-    log_run(run, [make_logger("wandb")], first=3, last=4)
+    log_run(run, ["wandb"], first=3, last=4)
     found = read_wandb(run)
     assert {one.run_id for one in found.runs} == {(run / "wandb" / "run_id").read_text()}
     about = found.runs[0]
@@ -144,11 +145,11 @@ def test_what_wandb_has_is_not_sent_again_and_a_table_has_the_rows_that_it_takes
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(wandb.Table, "MAX_ROWS", 2)
-    logger = make_logger("wandb")
-    logger.begin(RunInfo(tmp_path, SETTINGS), 0)
+    logger = make_logger("wandb", RunInfo(tmp_path, SETTINGS))
+    logger.on_begin(0)
     for step in (1, 2, 1, 2, 3):
-        logger.log_step(step, metrics(step), [solved(), invalid()])
-    logger.end("interrupted")
+        logger.on_logged(metrics(step), [Group((solved(),)), Group((invalid(),))])
+    logger.on_end("interrupted")
     found = read_wandb(tmp_path)
     assert [row["_step"] for row in found.history] == [1, 2, 3]
     assert "will be ignored" not in capfd.readouterr().err
@@ -165,11 +166,11 @@ def test_a_run_that_begins_anew_is_another_wandb_run(tmp_path: Path) -> None:
 
 
 def test_uploads_that_take_too_long_are_named(tmp_path: Path) -> None:
-    logger = WandbLogger()
+    logger = WandbLogger(RunInfo(tmp_path))
     finish = Mock(side_effect=TimeoutError)
-    logger._run = SimpleNamespace(dir=str(tmp_path / "run-1" / "files"), finish=finish)
+    logger._wandb_run = SimpleNamespace(dir=str(tmp_path / "run-1" / "files"), finish=finish)
     with pytest.raises(LoggerError, match=f"to send it: wandb sync {tmp_path}/run-1$"):
-        logger.end("failed")
+        logger.on_end("failed")
     finish.assert_called_once_with(exit_code=1)
 
 
@@ -192,7 +193,7 @@ from tests.art_trainer.tracking.loggers.logged_runs import log_run
 
 logging.basicConfig(level=logging.INFO)
 wandb._BEGIN_SECONDS = 1
-log_run(Path(sys.argv[1]), [wandb.WandbLogger()])
+log_run(Path(sys.argv[1]), ["wandb"])
 print("ended")
 """
 
