@@ -196,27 +196,15 @@ def prepare_policy(
     run, config = settings.run, settings.config
     options = model_options(run)
     torch.manual_seed(config.seed)  # a new LoRA adapter starts from torch's generator
-    sampling = SamplingParams.for_training(config)
+    kept = {"max_batch": run.max_batch, "history_window": run.history_window}
+    play: dict[str, Any] = {"sampling": SamplingParams.for_training(config), **kept}
     if run.model == SCRATCH and checkpoint is None:
         model, tokenizer = scratch_model(texts(), size=ScratchSize(**run.scratch), seed=config.seed)
-        policy = TransformersPolicy(
-            apply_model_options(model, options),
-            tokenizer,
-            sampling=sampling,
-            max_batch=run.max_batch,
-            history_window=run.history_window,
-            name=SCRATCH,
-        )
+        policy = TransformersPolicy(apply_model_options(model, options), tokenizer, name=SCRATCH, **play)
     else:
         name = run.model if checkpoint is None or run.model != SCRATCH else str(checkpoint)
         refuse_untrainable(model_path(name, (SCRATCH,)), options)
-        policy = local_policy(
-            name,
-            options,
-            sampling=sampling,
-            max_batch=run.max_batch,
-            history_window=run.history_window,
-        )
+        policy = local_policy(name, options, **play)
     weights = sum(parameter.numel() for parameter in policy.model.parameters())
     torch.set_num_threads(run.threads or default_threads(weights))
     return policy

@@ -12,6 +12,7 @@ import copy
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -147,14 +148,13 @@ def _seconds_a_token(
     learner = Learner(model, replace(config, steps_per_generation=1))
     sizes = 1 if shape.windowed else turns, reply, later
     vocabulary = int(text_config(model).vocab_size)
-    group, trained = _made_up_group(sizes, config, shape, plan, vocabulary, rng)
+    make_up = partial(_made_up_group, sizes, config, shape, plan, vocabulary, rng)
+    group, trained = make_up()
     # An optimizer step, or some micro-batches of one: what a step costs once is shared by its tokens.
     # With a history window a turn has a context of its own, and the made-up group has one turn.
     whole = config.groups_per_step * (turns if shape.windowed else 1) // config.steps_per_generation
     count = max(1, min(whole, 4 * plan.tokens // trained))
-    groups = [group] + [
-        _made_up_group(sizes, config, shape, plan, vocabulary, rng)[0] for _ in range(count - 1)
-    ]
+    groups = [group, *(make_up()[0] for _ in range(count - 1))]
     learning = _fastest(lambda: learner.update(groups), device)
     return np.array(
         [sampling / (_STEPS * plan.rows), reading / (prompts * length), learning / (count * trained)]
