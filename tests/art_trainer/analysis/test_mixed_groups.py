@@ -68,6 +68,21 @@ def test_a_player_without_an_action_for_a_state_plays_at_random():
     assert all(one.group.whole for one in groups)
 
 
+def test_a_reset_that_fails_once_spoils_its_group_alone():
+    class Flaky(Echo):
+        resets = 0
+
+        def reset(self, **options):
+            Flaky.resets += 1
+            if Flaky.resets == 4:
+                raise RuntimeError("flaky")
+            return super().reset(**options)
+
+    starts = mixed_starts(Flaky, groups=3, size=3)
+    groups = play_mixed_groups([ScriptedPolicy("random")], Flaky, starts)
+    assert [one.group.whole for one in groups] == [True, False, True]
+
+
 def record(folder, groups, limit=100):
     RunFolder(folder).write_episodes(3, [one.group for one in groups], limit)
 
