@@ -11,7 +11,7 @@ import base64
 import binascii
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
@@ -40,6 +40,7 @@ LeaseIds = Annotated[list[Token], Field(max_length=MAX_LEASES)]
 Real = Annotated[float, Field(ge=-1e30, le=1e30)]
 """A number of which many can be summed in float32."""
 Reals = Annotated[dict[Short, Real], Field(max_length=1_000)]
+_Message = TypeVar("_Message")
 
 
 def _finite(value: JsonValue) -> JsonValue:
@@ -438,34 +439,22 @@ ServerMessage = Annotated[
     Welcome | TrainEpisodes | ResultReceipt | UpdateModel | ErrorMessage | Shutdown,
     Field(discriminator="type"),
 ]
-_CLIENT: TypeAdapter[ClientMessage] = TypeAdapter(ClientMessage)
-_SERVER: TypeAdapter[ServerMessage] = TypeAdapter(ServerMessage)
+FROM_CLIENT: TypeAdapter[ClientMessage] = TypeAdapter(ClientMessage)
+FROM_SERVER: TypeAdapter[ServerMessage] = TypeAdapter(ServerMessage)
 
 
 class MessageError(ValueError):
     """An invalid message; says where and why without repeating its content."""
 
 
-def read_client_message(text: str | bytes) -> ClientMessage:
-    """Parse a worker's message.
+def read_message(sender: TypeAdapter[_Message], text: str | bytes) -> _Message:
+    """Parse a message of ``FROM_CLIENT`` or ``FROM_SERVER``.
 
     Raises:
         MessageError: If it is invalid.
     """
     try:
-        return _CLIENT.validate_json(text)
-    except ValidationError as error:
-        raise MessageError(describe_invalid(error)) from None
-
-
-def read_server_message(text: str | bytes) -> ServerMessage:
-    """Parse a server's message.
-
-    Raises:
-        MessageError: If it is invalid.
-    """
-    try:
-        return _SERVER.validate_json(text)
+        return sender.validate_json(text)
     except ValidationError as error:
         raise MessageError(describe_invalid(error)) from None
 

@@ -24,6 +24,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from art_trainer.config import LeaseOptions
 from art_trainer.distributed.protocol import (
     CLIENT_ID,
+    FROM_CLIENT,
     PROTOCOL_VERSION,
     ClientMessage,
     ClientStatus,
@@ -42,7 +43,7 @@ from art_trainer.distributed.protocol import (
     TrainEpisodes,
     UpdateModel,
     Welcome,
-    read_client_message,
+    read_message,
 )
 from art_trainer.distributed.result_log import ResultLogError
 from art_trainer.distributed.task_queue import TaskQueue
@@ -303,8 +304,8 @@ class Connections:
     async def _read(self, connection: WorkerConnection) -> ClientMessage:
         text = await connection.receive()
         if len(text) > _LARGE:
-            return await self._in_thread(lambda: read_client_message(text))
-        return read_client_message(text)
+            return await self._in_thread(lambda: read_message(FROM_CLIENT, text))
+        return read_message(FROM_CLIENT, text)
 
     async def _handshake(self, connection: WorkerConnection, client_id: str) -> None:
         """Admit a new or returning worker.

@@ -26,13 +26,14 @@ from websockets.exceptions import (
 
 from art_trainer.distributed.protocol import (
     CLIENT_ID,
+    FROM_SERVER,
     MAX_MESSAGE_BYTES,
     PROTOCOL_VERSION,
     ErrorMessage,
     Hello,
     MessageError,
     Welcome,
-    read_server_message,
+    read_message,
 )
 from art_trainer.errors import ConfigError, TrainerError
 
@@ -182,7 +183,7 @@ async def _handshake(socket: ClientConnection, hello: Hello) -> Welcome:
     try:
         with lost_connections():
             await socket.send(hello.model_dump_json())
-            answer = read_server_message(await socket.recv())
+            answer = read_message(FROM_SERVER, await socket.recv())
     except MessageError as error:
         raise RefusedError(
             f"the server's first message is not of protocol version {PROTOCOL_VERSION} ({error}): "

@@ -26,6 +26,7 @@ from websockets.asyncio.client import ClientConnection
 from websockets.frames import CloseCode
 
 from art_trainer.distributed.protocol import (
+    FROM_SERVER,
     MAX_LEASES,
     PROTOCOL_VERSION,
     ErrorMessage,
@@ -38,7 +39,7 @@ from art_trainer.distributed.protocol import (
     TrainEpisodes,
     UpdateModel,
     Welcome,
-    read_server_message,
+    read_message,
 )
 from art_trainer.distributed.worker.connection import (
     Backoff,
@@ -275,7 +276,7 @@ class Worker:
         while True:
             text = await socket.recv()
             try:
-                message = read_server_message(text)
+                message = read_message(FROM_SERVER, text)
             except MessageError as error:
                 self._executor.report_error(f"invalid message from server: {error}")
             else:

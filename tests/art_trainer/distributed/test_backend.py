@@ -18,7 +18,7 @@ from art_trainer.cli.serve import serve
 from art_trainer.config import GRPOConfig
 from art_trainer.distributed.backend import RemoteBackend, run_spec
 from art_trainer.distributed.prompts import PromptRenderer
-from art_trainer.distributed.protocol import MessageError, RunSpec, read_client_message
+from art_trainer.distributed.protocol import FROM_CLIENT, MessageError, RunSpec, read_message
 from art_trainer.distributed.result_checks import disagreements, episode_error
 from art_trainer.distributed.result_log import Entry, ResultLog, ResultLogError
 from art_trainer.distributed.worker.model import make_policy
@@ -122,12 +122,12 @@ NONSENSE = {
 def test_numbers_that_are_not_finite_are_refused_everywhere(what: str) -> None:
     result = played({"seed": 1, "lease": "l", "token": "t"})
     whole = json.dumps(result, separators=(",", ":"))
-    assert read_client_message(whole)
+    assert read_message(FROM_CLIENT, whole)
     name = NONSENSE[what].split(":")[0]
     start = whole.rindex(f"{name}:")
     old = json.dumps(json.JSONDecoder().raw_decode(whole, start + len(name) + 1)[0], separators=(",", ":"))
     with pytest.raises(MessageError):
-        read_client_message(whole.replace(f"{name}:{old}", NONSENSE[what]))
+        read_message(FROM_CLIENT, whole.replace(f"{name}:{old}", NONSENSE[what]))
 
 
 def test_bounds_of_episodes() -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from art_trainer.distributed.protocol import (
+    FROM_CLIENT,
     ErrorMessage,
     Hello,
     Lease,
@@ -21,7 +22,7 @@ from art_trainer.distributed.protocol import (
     TrainEpisodes,
     UpdateModel,
     Welcome,
-    read_client_message,
+    read_message,
 )
 from art_trainer.distributed.result_log import ResultLog, ResultLogError
 from art_trainer.distributed.task_queue import Verdict
@@ -248,7 +249,7 @@ def test_leases_that_come_after_the_end_are_returned():
     assert sent == []
     lease = Lease.of("late", "token", GroupSpec(3, 1, (0, 0)), 0, 30.0)
     work.grant(TrainEpisodes(policy_version=0, leases=[lease]))
-    release = read_client_message(sent[0])
+    release = read_message(FROM_CLIENT, sent[0])
     assert (release.leases, release.reason, release.failed) == (["late"], "it is over", False)
 
 
@@ -395,7 +396,7 @@ class Socket:
         self.answer = answer
 
     async def send(self, text):
-        read_client_message(text)
+        read_message(FROM_CLIENT, text)
 
     async def recv(self):
         return self.answer.model_dump_json()
