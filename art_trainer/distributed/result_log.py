@@ -12,7 +12,9 @@ import logging
 import sqlite3
 import threading
 import zlib
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +47,7 @@ COMMIT;
 # A key that is there already was never acknowledged: the commit failed after it had reached the disk.
 _INSERT = "INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?, ?, ?)"
 _RESTORE = "Restore the file from a copy, or delete it: its episodes are then played again"
+_Row = tuple[Any, ...]
 _log = logging.getLogger(__name__)
 
 
@@ -68,13 +71,6 @@ class Entry:
     episode: Episode
 
 
-@dataclass(eq=False, slots=True)
-class _Write:
-    rows: list[tuple[Any, ...]]
-    done: bool = False
-    error: Exception | None = None
-
-
 class ResultLog:
     """The accepted results of a run. Any thread may call it; one process at a time may open a folder.
 
@@ -90,8 +86,8 @@ class ResultLog:
         self._db = _open(self.folder)
         self._io_lock = threading.Lock()
         """Guards the connection."""
-        self._waiting: list[_Write] = []
-        self._waiting_lock = threading.Lock()
+        self._waiting: deque[tuple[list[_Row], Future[None]]] = deque()
+        """Rows, and what becomes of them."""
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Write entries and return when they are on disk.
@@ -101,14 +97,12 @@ class ResultLog:
                 may try again. Or if the log is closed.
             TypeError: If an entry holds what JSON cannot.
         """
-        write = _Write([_to_row(entry) for entry in entries])
-        with self._waiting_lock:
-            self._waiting.append(write)
+        written: Future[None] = Future()
+        self._waiting.append(([_to_row(entry) for entry in entries], written))
         with self._io_lock:
-            if not write.done:  # another caller may have committed it meanwhile
+            if not written.done():  # another caller may have committed it meanwhile
                 self._commit_waiting()
-        if write.error is not None:
-            raise write.error
+        written.result()
 
     def replay(self, batch: int | None = None) -> Iterator[Entry]:
         """Read entries by batch, in the order in which they were written.
@@ -178,17 +172,17 @@ class ResultLog:
             self._db.close()
 
     def _commit_waiting(self) -> None:
-        with self._waiting_lock:
-            writes, self._waiting = self._waiting, []
-        error: Exception | None = None
+        taken = [self._waiting.popleft() for _ in range(len(self._waiting))]
         try:
-            self._write([(_INSERT, [row for write in writes for row in write.rows])])
-        except Exception as fault:  # every caller learns of it; later ones are served
-            error = fault
-        for write in writes:
-            write.done, write.error = True, error
+            self._write([(_INSERT, [row for rows, _ in taken for row in rows])])
+        except BaseException as error:  # every caller learns of it; later ones are served
+            for _, written in taken:
+                written.set_exception(error)
+        else:
+            for _, written in taken:
+                written.set_result(None)
 
-    def _write(self, statements: Sequence[tuple[str, Sequence[tuple[Any, ...]]]]) -> None:
+    def _write(self, statements: Sequence[tuple[str, Sequence[_Row]]]) -> None:
         """Run statements in one transaction; the caller holds the connection's lock."""
         try:
             with self._db:
@@ -238,16 +232,13 @@ def _open(folder: Path) -> sqlite3.Connection:
         private_folder(folder)
         (folder / FILE).touch(0o600)
         db = sqlite3.connect(folder / FILE, timeout=0.0, check_same_thread=False)
+        try:
+            _prepare(folder, db)
+        except BaseException:
+            db.close()
+            raise
     except (OSError, sqlite3.Error) as error:
         raise _failure(folder, "opened", error) from error
-    try:
-        _prepare(folder, db)
-    except (OSError, sqlite3.Error) as error:
-        db.close()
-        raise _failure(folder, "opened", error) from error
-    except ResultLogError:
-        db.close()
-        raise
     return db
 
 
@@ -282,7 +273,7 @@ def _failure(folder: Path, what: str, error: Exception) -> ResultLogError:
     )
 
 
-def _to_row(entry: Entry) -> tuple[Any, ...]:
+def _to_row(entry: Entry) -> _Row:
     """Return a row of ``results``."""
     task = entry.task
     place = {
