@@ -225,10 +225,9 @@ class TaskQueue:
         self._open: deque[_Group] | None = None
         """Groups by batch, the first ones that have nothing to lease left out: without it, handing out one
         lease would look at all attempts. ``None`` if something may have become free."""
-        self._leases: dict[str, _Lease] = {}
-        """Live leases, and the last ones that ended."""
         self._live: dict[str, _Lease] = {}
-        self._ended: deque[str] = deque()
+        self._ended: dict[str, _Lease] = {}
+        """The last leases that ended, in that order."""
         self._asked: dict[str, float] = {}
         """When clients last asked for work."""
         self._counts: Counter[str] = Counter()
@@ -553,11 +552,14 @@ class TaskQueue:
             deadline=now + seconds,
             hard_deadline=now + self._options.max_lease_seconds,
         )
-        attempt.lease = self._leases[lease_id] = self._live[lease_id] = lease
+        attempt.lease = self._live[lease_id] = lease
         return lease.grant
 
+    def _known(self, lease_id: str) -> _Lease | None:
+        return self._live.get(lease_id) or self._ended.get(lease_id)
+
     def _own(self, client: str, lease_id: str) -> _Lease | None:
-        lease = self._leases.get(lease_id)
+        lease = self._known(lease_id)
         return lease if lease is not None and lease.client == client else None
 
     def _revive(self, lease: _Lease) -> bool:
@@ -571,12 +573,12 @@ class TaskQueue:
         attempt.failures -= 1
         attempt.failed_by.discard(lease.client)
         lease.state = _State.ACTIVE
-        self._live[lease.grant.lease] = lease
+        self._live[lease.grant.lease] = self._ended.pop(lease.grant.lease)
         return True
 
     def _find(self, client: str, lease_id: str, token: str) -> _Lease | Verdict:
         """Return the lease of a result if its client may still send one."""
-        lease = self._leases.get(lease_id)
+        lease = self._known(lease_id)
         if lease is None:
             return Verdict("unknown", "there is no such lease; the server may have restarted since")
         if lease.client != client:
@@ -644,12 +646,9 @@ class TaskQueue:
 
     def _end(self, lease: _Lease, state: _State) -> None:
         lease.state = state
-        del self._live[lease.grant.lease]
-        self._ended.append(lease.grant.lease)
-        while len(self._ended) > MAX_ENDED_LEASES:
-            oldest = self._ended.popleft()
-            if oldest not in self._live:  # it may have been revived
-                self._leases.pop(oldest, None)
+        self._ended[lease.grant.lease] = self._live.pop(lease.grant.lease)
+        if len(self._ended) > MAX_ENDED_LEASES:
+            del self._ended[next(iter(self._ended))]
 
     def _count_failure(self, attempt: _Attempt, client: str, reason: str) -> None:
         """Count a failed try of an attempt; end the attempt after too many."""

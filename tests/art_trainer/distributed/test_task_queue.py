@@ -186,7 +186,7 @@ def test_memory_stays_bounded(queue: TaskQueue, monkeypatch: pytest.MonkeyPatch,
             assert send(queue, lease, version=5 + batch, env_id="memory") == "accepted"
         queue.wait([task(batch=batch).id])
         queue.publish(6 + batch)
-    assert (len(queue._leases), len(queue._groups), len(queue._live)) == (20, 0, 0)
+    assert (len(queue._ended), len(queue._groups), len(queue._live)) == (20, 0, 0)
     gc.collect()
     kept = [one for one in gc.get_objects() if type(one) is Episode and one.env_id == "memory"]
     assert len(kept) < 5, "ended leases keep no episodes"
