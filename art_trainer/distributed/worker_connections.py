@@ -107,6 +107,9 @@ class WorkerConnection:
     Args:
         socket: The socket, accepted.
         limits: Limits on workers.
+
+    Attributes:
+        closed: Whether it ends when all messages are sent; later ones are dropped.
     """
 
     client: _Client
@@ -114,15 +117,15 @@ class WorkerConnection:
 
     def __init__(self, socket: WebSocket, limits: Limits) -> None:
         self.malformed = 0
+        self.closed = False
         self._socket = socket
         self._limits = limits
         self._queue: asyncio.Queue[str | tuple[int, str]] = asyncio.Queue()
         """Texts, and last the code and reason with which to close."""
-        self._closed = False
 
     def put(self, message: Message) -> None:
         """Send a message after those before it; closes the socket if too many wait."""
-        if self._closed:
+        if self.closed:
             return
         most = self._limits.queued_messages
         if self._queue.qsize() >= most:
@@ -139,8 +142,8 @@ class WorkerConnection:
 
     def close(self, code: int, reason: str) -> None:
         """Close the socket when all messages are sent."""
-        if not self._closed:
-            self._closed = True
+        if not self.closed:
+            self.closed = True
             self._queue.put_nowait((code, reason[:120]))
 
     async def send_queued(self) -> None:
@@ -277,7 +280,7 @@ class Connections:
         """Read messages; returns when this side wants the socket closed."""
         try:
             await self._handshake(connection, client_id)
-            while True:
+            while not connection.closed:
                 while wait := self._rate.take(client_id):
                     await asyncio.sleep(wait)
                 try:
@@ -286,8 +289,7 @@ class Connections:
                     self._answer_malformed(connection, str(error))
                     continue
                 connection.client.seen = time.monotonic()
-                if not await self._handle(connection, message):
-                    return
+                await self._handle(connection, message)
         except RejectedError as error:
             connection.refuse(error.code, str(error))
         except WebSocketDisconnect as ended:
@@ -387,8 +389,7 @@ class Connections:
             raise RejectedError("malformed", f"{connection.malformed} messages were invalid; {why}")
         connection.put(ErrorMessage(code="malformed", message=why[:2000]))
 
-    async def _handle(self, connection: WorkerConnection, message: ClientMessage) -> bool:
-        """Handle a message; false if the socket is to be closed."""
+    async def _handle(self, connection: WorkerConnection, message: ClientMessage) -> None:
         client = connection.client.id
         match message:
             case LeaseRequest():
@@ -400,12 +401,11 @@ class Connections:
             case ReleaseLeases(leases=leases, reason=reason, failed=failed):
                 await self._in_thread(lambda: self._queue.release(client, leases, reason, failed))
             case EpisodeResult():
-                return await self._take_result(connection, message)
+                await self._take_result(connection, message)
             case Hello():
                 self._answer_malformed(connection, "type: hello was sent already")
-        return True
 
-    async def _take_result(self, connection: WorkerConnection, result: EpisodeResult) -> bool:
+    async def _take_result(self, connection: WorkerConnection, result: EpisodeResult) -> None:
         try:
             receipt = await self._in_thread(lambda: self._commit(connection.client.id, result))
         except ResultLogError as error:
@@ -415,12 +415,11 @@ class Connections:
             self._writes = False
             connection.put(ErrorMessage(code="not_logged", message=str(error)[:2000]))
             connection.close(TRY_AGAIN, "the result could not be written; send it again later")
-            return False
+            return
         if not self._writes:
             _log.warning("results are written again")
         self._writes = True
         connection.put(receipt)
-        return True
 
     def _commit(self, client: str, result: EpisodeResult) -> ResultReceipt:
         try:

@@ -234,7 +234,7 @@ def test_a_worker_that_does_not_read_is_dropped_and_delays_nobody(tmp_path: Path
             here.server.connections._call_soon(lambda: outbox.put(large))
             here.server.connections.announce(5)
             assert reads.hear()["policy_version"] == 5
-        assert outbox._closed
+        assert outbox.closed
         assert outbox._queue.qsize() == 1  # why it is closed; what waited is given up
 
 
