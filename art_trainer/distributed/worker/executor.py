@@ -96,7 +96,6 @@ class LeaseExecutor:
     Args:
         send: Sends a message if there is a connection; what has no answer is sent again after the next one.
         inference: Where replies come from.
-        thread: Where episodes are played.
         capacity: Most episodes under way at one time.
         backoff: How long to wait after weights could not be had.
         name: The worker's name, for log messages.
@@ -112,7 +111,6 @@ class LeaseExecutor:
         self,
         send: Callable[[str], None],
         inference: Inference,
-        thread: Executor,
         *,
         capacity: int,
         backoff: Backoff,
@@ -124,7 +122,6 @@ class LeaseExecutor:
         self.capacity = capacity
         self._send = send
         self._inference = inference
-        self._thread = thread
         self._backoff = backoff
         self._name = name
         self._granted: asyncio.Queue[TrainEpisodes] = asyncio.Queue()
@@ -151,14 +148,15 @@ class LeaseExecutor:
             RefusedError: If this worker cannot play the run.
             ConfigError: If the environment cannot be created.
         """
-        pool = EnvPool(await self._in_thread(partial(make_env, run.env, run.env_args)))
+        pool = EnvPool(await self._inference.in_thread(partial(make_env, run.env, run.env_args)))
         try:
             while not await self._try(partial(self._inference.prepare, run, pool)):
                 pass
             while True:
                 await self._play(await self._next())
         finally:
-            self._thread.submit(pool.close)  # some environments belong to the thread that created them
+            # Some environments belong to the thread that created them.
+            self._inference.thread.submit(pool.close)
 
     # What the server says.
 
@@ -251,9 +249,6 @@ class LeaseExecutor:
 
     # Playing.
 
-    async def _in_thread(self, function: Callable[[], Any]) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, function)
-
     async def _next(self) -> TrainEpisodes:
         """Wait for leases, and before that for receipts if many are missing."""
         while len(self.results) > self.capacity:
@@ -293,7 +288,8 @@ class LeaseExecutor:
         self._stop = threading.Event()
         on_end = partial(self._on_end, asyncio.get_running_loop())
         try:
-            await self._in_thread(partial(self._inference.play, leases, self.capacity, on_end, self._stop))
+            play = partial(self._inference.play, leases, self.capacity, on_end, self._stop)
+            await self._inference.in_thread(play)
         except PlayStoppedError:
             return
         except OUT_OF_MEMORY as error:

@@ -59,6 +59,7 @@ class Inference:
 
     Attributes:
         version: Version of the weights that play; ``None``: none yet, or not certain.
+        thread: The executor.
         is_remote: Whether replies come from another machine, which may fail or have other weights by now.
     """
 
@@ -70,7 +71,7 @@ class Inference:
     def __init__(self, files: ArtifactCache, thread: Executor, capacity: int, env_threads: int) -> None:
         self.version: int | None = None
         self._files = files
-        self._thread = thread
+        self.thread = thread
         self._capacity = capacity
         self._env_threads = env_threads
 
@@ -151,9 +152,9 @@ class Inference:
         """Within, playing raises :class:`PlayStoppedError` once ``stop`` is set."""
         yield
 
-    async def _run(self, function: Callable[[], _Value]) -> _Value:
+    async def in_thread(self, function: Callable[[], _Value]) -> _Value:
         """Call a function in the inference thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, function)
+        return await asyncio.get_running_loop().run_in_executor(self.thread, function)
 
     async def _load(self, load: Callable[[Path], _Value], entries: Sequence[FileEntry]) -> _Value:
         """Fetch files, and load something from a folder in which they have their names."""
@@ -165,7 +166,7 @@ class Inference:
                     (Path(name) / entry.name).symlink_to(path.resolve())
                 return load(Path(name))
 
-        return await self._run(in_folder)
+        return await self.in_thread(in_folder)
 
 
 class LocalInference(Inference):
@@ -219,7 +220,7 @@ class LocalInference(Inference):
         if self.version is None and await self._files.model() != self._model:
             await self.prepare(self._spec, self._pool)
         manifest, file = await self._wait_for(version)
-        await self._run(lambda: self._apply(manifest, file))
+        await self.in_thread(lambda: self._apply(manifest, file))
         self.version = version
 
     def _apply(self, manifest: WeightManifest, file: Path) -> None:
@@ -296,7 +297,7 @@ class RemoteInference(Inference):
         if self.version == version:
             return
         name = await self._served(version)
-        self._policy = await self._run(lambda: self._make_policy(name, version))
+        self._policy = await self.in_thread(lambda: self._make_policy(name, version))
         self.version = version
 
     def stop(self) -> None:

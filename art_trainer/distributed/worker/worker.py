@@ -121,11 +121,11 @@ class Worker:
         self._backoff = Backoff(np.random.default_rng(zlib.crc32(self.client_id.encode())))
         self._secret: str | None = None
         self._secret_file = secret_file(cache, self._url, client_id) if client_id else None
-        self._run_spec: RunSpec | None = None
-        self._welcomed = asyncio.Event()
+        self._run_spec: asyncio.Future[RunSpec]
+        """What is played, from the first welcome on."""
         self._ending = asyncio.Event()
-        self._stop_requested: str | None = None
         self._reason = ""
+        """Why it ends, once it does."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._outbox: asyncio.Queue[str] | None = None
         """Messages to send; ``None`` without a connection."""
@@ -146,21 +146,21 @@ class Worker:
 
     def stop(self, reason: str = "the worker was asked to stop") -> None:
         """Release the leases and end :meth:`run`, even one that begins later; from any thread."""
-        self._stop_requested = reason
+        self._reason = self._reason or reason
         if self._loop is not None:
             with suppress(RuntimeError):  # it has ended already
-                self._loop.call_soon_threadsafe(self._end, reason)
+                self._loop.call_soon_threadsafe(self._ending.set)
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
-        if self._stop_requested is not None:
-            self._end(self._stop_requested)
+        if self._reason:
+            self._ending.set()
+        self._run_spec = self._loop.create_future()
         thread = DaemonThread()
         files = ArtifactCache(self._url, self._token, self._cache, self._backoff)
         self._executor = LeaseExecutor(
             self._put,
             self._make_inference(files, thread),
-            thread,
             capacity=self._capacity,
             backoff=self._backoff,
             name=self.client_id,
@@ -188,9 +188,7 @@ class Worker:
         return LocalInference(*common, device=self._device)
 
     async def _play(self) -> None:
-        await self._welcomed.wait()
-        assert self._run_spec is not None
-        await self._executor.run(self._run_spec, self._make_env)
+        await self._executor.run(await self._run_spec, self._make_env)
 
     async def _stay_connected(self) -> None:
         """Connect again and again.
@@ -262,11 +260,10 @@ class Worker:
         if self._secret_file is not None and welcome.secret != self._secret:
             write_secret(self._secret_file, welcome.secret)
         self._secret = welcome.secret
-        if self._run_spec is None:
-            self._run_spec = welcome.run
+        if not self._run_spec.done():
+            self._run_spec.set_result(welcome.run)
             _log.info("%s: plays %s for %s", self.client_id, welcome.run.env, self._url)
-            self._welcomed.set()
-        elif welcome.run != self._run_spec:
+        elif welcome.run != self._run_spec.result():
             raise ServerChangedError("the server has another run now: start the worker again")
         else:
             _log.info("%s: connected again", self.client_id)
@@ -292,7 +289,7 @@ class Worker:
             case UpdateModel(policy_version=version):
                 executor.update(version)
             case Shutdown(reason=reason):
-                self._end(reason)
+                self.stop(reason)
             case ErrorMessage(code=code, message=text, fatal=True):
                 raise RefusedError(f"the server refuses this worker ({code}): {text}")
             case ErrorMessage(code=code, message=text):
@@ -331,10 +328,6 @@ class Worker:
         await asyncio.wait((flushing, connected), timeout=_GRACE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         await _cancel([flushing])
 
-    def _end(self, reason: str) -> None:
-        self._reason = self._reason or reason
-        self._ending.set()
-
     @contextmanager
     def _signals(self) -> Iterator[None]:
         """Within, the first SIGTERM or Ctrl-C ends the work; a second one has its default effect."""
@@ -347,7 +340,7 @@ class Worker:
         def end(name: str) -> None:
             for number in numbers:
                 loop.remove_signal_handler(number)
-            self._end(f"it got {name}")
+            self.stop(f"it got {name}")
 
         for number in numbers:
             loop.add_signal_handler(number, end, number.name)

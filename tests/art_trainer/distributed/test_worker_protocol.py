@@ -244,7 +244,7 @@ def test_a_worker_that_is_asked_to_stop_returns_its_leases(scene, asked, caplog)
 def test_leases_that_come_after_the_end_are_returned():
     sent = []
     nothing = inference.Inference(None, None, 2, 0)
-    work = executor.LeaseExecutor(sent.append, nothing, None, capacity=2, backoff=None, name="ann")
+    work = executor.LeaseExecutor(sent.append, nothing, capacity=2, backoff=None, name="ann")
     work.close("it is over")
     assert sent == []
     lease = Lease.of("late", "token", GroupSpec(3, 1, (0, 0)), 0, 30.0)
