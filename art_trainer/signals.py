@@ -15,15 +15,15 @@ T = TypeVar("T")
 _SLICE = 0.5
 
 
-def first_completed(futures: Collection[Future[T]]) -> set[Future[T]]:
-    """Wait until at least one of some futures is done, and return those that are.
+def first_completed(futures: Collection[Future[T]]) -> list[Future[T]]:
+    """Wait until at least one of some futures is done, and return those that are, in their order.
 
     In slices: a Ctrl-C that arrives in the instant before a wait begins does not end it.
     """
-    while True:
-        finished, _ = wait(futures, timeout=_SLICE, return_when=FIRST_COMPLETED)
-        if finished:
-            return finished
+    finished: set[Future[T]] = set()
+    while futures and not finished:
+        finished = wait(futures, timeout=_SLICE, return_when=FIRST_COMPLETED).done
+    return [future for future in futures if future in finished]
 
 
 class _IgnoreUntilEnabled:

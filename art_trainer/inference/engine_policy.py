@@ -144,10 +144,7 @@ class EnginePolicy(TrainablePolicy, CloseOnExit):
         if self._ready:
             ready, self._ready = self._ready, []
             return ready
-        if not self._in_flight:
-            return []
-        finished = first_completed(self._in_flight)
-        done = [future for future in self._in_flight if future in finished]
+        done = first_completed(self._in_flight)
         return [self._receive(self._in_flight.pop(future), future) for future in done]
 
     def release(self, conversation: Conversation) -> tuple[TokenHistory, ...]:

@@ -100,11 +100,8 @@ class OpenAIPolicy(CloseOnExit):
 
     def collect(self) -> list[tuple[Conversation, Reply]]:
         """Wait for at least one answer, and return those that have come."""
-        if not self._in_flight:
-            return []
-        finished = first_completed(self._in_flight)
         answers = []
-        for future in [future for future in self._in_flight if future in finished]:
+        for future in first_completed(self._in_flight):
             conversation, reply = self._in_flight.pop(future), future.result()
             if reply.error is None:
                 conversation.messages.append({"role": "assistant", "content": reply.text})
