@@ -29,7 +29,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 from art_trainer.config import GRPOConfig
 from art_trainer.distributed.weights import WeightStore, apply_weights
 from art_trainer.inference.generation import TokenSequence, sampling_mode
-from art_trainer.inference.sampling import SamplingParams
+from art_trainer.inference.sampling import SamplingParams, StopStrings
 from art_trainer.inference.slot_decoder import SlotDecoder
 from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.models import art_tiny
@@ -175,7 +175,7 @@ def train_and_serve(folder: str) -> None:
 
     BatchScheduler._run = in_thread  # type: ignore[method-assign]
     with ServedPolicy(resumed.policy) as served:
-        job = GenerationJob([1, 2, 3], np.zeros(4, np.float32), served.sampling, 2)
+        job = GenerationJob([1, 2, 3], np.zeros(4, np.float32), StopStrings((), str), served.sampling, 2)
         served.scheduler.submit([job])
         job.result.result(60)
         served.update(7)

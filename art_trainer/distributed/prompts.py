@@ -39,8 +39,7 @@ class PromptRenderer:
         tokenizer = copy.deepcopy(policy.tokenizer)
         self._chat = ChatFormat(tokenizer, history_window=policy.format.history_window)
         self._ends = policy.stop_token_ids
-        strings = sampling.stop_strings
-        self._stops = StopStrings(strings, self._chat.decode) if strings else None
+        self._stops = StopStrings(sampling.stop_strings, self._chat.decode)
         limit = policy.max_context
         self._longest = None if limit is None else limit - sampling.max_new_tokens
         self._longest_token = max(map(len, tokenizer.get_vocab()))
@@ -137,7 +136,7 @@ class PromptRenderer:
         for number, (tokens, observation) in enumerate(turns, 1):
             stopped = tokens[-1] in self._ends
             text = history.append_reply(self._chat, tokens, [0.0] * len(tokens), stopped=stopped, version=0)
-            if self._stops is not None and not stopped:
+            if not stopped:
                 text = self._stops.cut(text)
             dialog += [{"role": "assistant", "content": text}, {"role": "user", "content": observation}]
             if reading is not None and (last or number < len(turns)):

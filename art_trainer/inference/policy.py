@@ -177,8 +177,7 @@ class TrainablePolicy(Policy):
 
     def _set_sampling(self, value: SamplingParams) -> None:
         self._sampling = value
-        strings = value.stop_strings
-        self._stop_strings = StopStrings(strings, self.format.decode) if strings else None
+        self._stop_strings = StopStrings(value.stop_strings, self.format.decode)
 
     def _require_idle(self, setting: str) -> None:
         if self._live:
@@ -200,9 +199,7 @@ class TrainablePolicy(Policy):
         """Return what the newest token ends the reply by, if it does; the reply is the last ``count``."""
         if tokens[-1] in stops:
             return "stop_token"
-        if self._stop_strings is not None and self._stop_strings.ends(tokens, count):
-            return "stop_string"
-        return None
+        return "stop_string" if self._stop_strings.ends(tokens, count) else None
 
     def _finish_reply(
         self,
@@ -215,7 +212,7 @@ class TrainablePolicy(Policy):
         """Record the sampled tokens as they are, and append the reply to the messages."""
         stopped = end == "stop_token"
         text = history.append_reply(self.format, token_ids, logprobs, stopped=stopped, version=self._version)
-        if end == "stop_string" and self._stop_strings is not None:
+        if end == "stop_string":
             text = self._stop_strings.cut(text)
         conversation.messages.append({"role": "assistant", "content": text})
         return Reply(text, "length" if end is None else "stop", len(token_ids))

@@ -237,6 +237,12 @@ def _possible(tokens_B_1: torch.Tensor, probabilities_B_V: torch.Tensor) -> torc
     return torch.where(impossible, torch.where(before < 0, best, before), tokens_B_1)
 
 
+def first_stop(text: str, strings: Sequence[str]) -> tuple[int, int] | None:
+    """Return end and start of the string that is complete first in a text; ``None`` if none is."""
+    places = ((text.find(string), len(string)) for string in strings)
+    return min(((place + length, place) for place, length in places if place >= 0), default=None)
+
+
 _UNFINISHED = "\ufffd"
 """What a tokenizer decodes bytes to that are no whole character yet."""
 _CONTEXT = 4
@@ -255,7 +261,7 @@ class StopStrings:
     string is found in those.
 
     Args:
-        strings: The stop strings, at least one, none empty.
+        strings: The stop strings, none of them empty.
         decode: Tokens to text.
     """
 
@@ -263,7 +269,7 @@ class StopStrings:
         self._strings = tuple(strings)
         self._decode = decode
         # Every token has at least one byte, so no string spans more tokens than it has bytes.
-        self._window = max(len(string.encode()) for string in strings) + _CONTEXT
+        self._window = max((len(string.encode()) for string in strings), default=0) + _CONTEXT
         self._last_characters = {string[-1] for string in strings}
         self._may_complete: dict[int, bool] = {}
 
@@ -274,25 +280,21 @@ class StopStrings:
             sampled: Tokens that end with the reply so far.
             count: How many of them are the reply's.
         """
+        if not self._strings:
+            return False
         newest = sampled[-1]
         possible = self._may_complete.get(newest)
         if possible is None:
             possible = self._may_complete[newest] = self._can_complete(newest)
-        if not possible or self._found(sampled[-min(count, self._window) :]) is None:
-            return False
-        return self._found(sampled[-count:]) is not None
+        return possible and all(
+            first_stop(self._decode(sampled[-length:]), self._strings) is not None
+            for length in (min(count, self._window), count)
+        )
 
     def cut(self, text: str) -> str:
         """Return the text up to and including the stop string that is complete first, or all of it."""
-        end = self._end(text)
-        return text if end is None else text[:end]
-
-    def _found(self, tokens: Sequence[int]) -> int | None:
-        return self._end(self._decode(tokens))
-
-    def _end(self, text: str) -> int | None:
-        places = [(text.find(string), len(string)) for string in self._strings]
-        return min((place + length for place, length in places if place >= 0), default=None)
+        found = first_stop(text, self._strings)
+        return text if found is None else text[: found[0]]
 
     def _can_complete(self, token: int) -> bool:
         # Twice, since a tokenizer may drop a space at the start of a text.

@@ -192,11 +192,11 @@ class Session:
             generation = request.generation(self._policy.sampling)
             length = min(generation.max_length or longest, longest)
             opened = await self._chat.in_thread(lambda: self._open(request, length))
-            stops, context = generation.stops, list(opened.history.context)
+            context = list(opened.history.context)
             job = GenerationJob(
                 context=context,
                 uniforms=self._uniforms(generation.seed, opened, length),
-                stops=StopStrings(stops.strings, self._chat.decode) if stops.strings else None,
+                stops=StopStrings(generation.stops.strings, self._chat.decode),
                 owner=self,
             )
             make_writer = partial(

@@ -90,14 +90,14 @@ class GenerationJob:
     """All tokens to be read."""
     uniforms: NDArray[np.float32]
     """The reply's random numbers, one for each token that it may have."""
+    stops: StopStrings
+    """Stop strings."""
     sampling: SamplingParams | None = None
     """How it is sampled; ``None`` for the policy's parameters. Its stop strings are not used."""
     top_logprobs: int = 0
     """How many of the most likely tokens to report for each place; needs ``sampling``."""
     stop_tokens: frozenset[int] = frozenset()
     """Tokens that end the reply, besides the policy's."""
-    stops: StopStrings | None = None
-    """Stop strings."""
     version: int | None = None
     """The required version of the weights; ``None`` for the loaded one."""
     request: object = None
@@ -324,7 +324,7 @@ class BatchScheduler:
         count = len(sequence.logprobs)
         recorded = [] if sequence.override is None else sequence.override.recorded
         stopped = sequence.tokens[-1] in self.policy.stop_token_ids | job.stop_tokens
-        hit = job.stops is not None and not stopped and job.stops.ends(sequence.tokens, count)
+        hit = not stopped and job.stops.ends(sequence.tokens, count)
         if not stopped:
             job.append(sequence.tokens[-1], sequence.logprobs[-1], recorded[-1] if recorded else None)
         if not (stopped or hit or count >= len(job.uniforms)):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from art_gym.parsing.formats import CALL_LIST, CALL_MARKERS, call_from_json, read_json, read_markup
 from art_gym.parsing.text_calls import ANY_CALL, Problem, RawCall, read_text_call, skip_space
+from art_trainer.inference.sampling import first_stop
 
 Tools = Mapping[str, Sequence[str]]
 """Names of the tools that the model was shown, each with the names of its arguments in their order."""
@@ -41,19 +42,12 @@ class StopConfig:
 
     def dropped_from(self, text: str) -> str | None:
         """The removed stop string that is complete first; ``None`` if there is none."""
-        found = _first(text, self.dropped)
+        found = first_stop(text, self.dropped)
         return None if found is None else text[found[1] : found[0]]
 
 
-def _first(text: str, stops: Sequence[str]) -> tuple[int, int] | None:
-    """End and start of the stop string that is complete first."""
-    return min(
-        ((place + len(stop), place) for stop in stops if (place := text.find(stop)) >= 0), default=None
-    )
-
-
 def _cut(text: str, stops: Sequence[str], *, keep: bool = False) -> str:
-    found = _first(text, stops)
+    found = first_stop(text, stops)
     return text if found is None else text[: found[0] if keep else found[1]]
 
 

@@ -175,7 +175,7 @@ class ServedPolicy(CloseOnExit):
             raise ApiError(f"{waiting} replies are already queued: retry later", "rate_limit_exceeded")
         # If the version was replaced since it was looked up, the newest scheduler refuses the jobs.
         scheduler = (None if version is None else self._find(version)) or self.scheduler
-        strings, request = generation.stops.strings, object()
+        request = object()
         jobs = [
             GenerationJob(
                 context=list(prompt),
@@ -183,7 +183,7 @@ class ServedPolicy(CloseOnExit):
                 sampling=generation.sampling,
                 top_logprobs=generation.top_logprobs or 0,
                 stop_tokens=generation.stop_tokens,
-                stops=StopStrings(strings, self.chat.decode) if strings else None,
+                stops=StopStrings(generation.stops.strings, self.chat.decode),
                 version=version,
                 request=request,
                 has_siblings=generation.count > 1,
