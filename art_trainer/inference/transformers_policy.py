@@ -146,6 +146,12 @@ class TransformersPolicy(TrainablePolicy):
             model = add_adapter(model, lora)
         return cls(model, tokenizer, **{"name": name_or_path, **options})
 
+    def make_decoder(self) -> Decoder:
+        """Return a decoder for the model and the present sampling parameters; its cache is empty."""
+        if SlotDecoder.serves(self.model):
+            return SlotDecoder(self.model, self._sampling, read_tokens=self._read_tokens)
+        return RecomputeDecoder(self.model, self._sampling, max_rows=self.max_batch)
+
     def submit(self, conversation: Conversation) -> None:
         """Ask for the next reply; the new observation is encoded here and computed in :meth:`collect`."""
         if conversation.state is None:
@@ -212,10 +218,7 @@ class TransformersPolicy(TrainablePolicy):
 
     def _set_sampling(self, value: SamplingParams) -> None:
         super()._set_sampling(value)
-        if SlotDecoder.serves(self.model):
-            self._decoder: Decoder = SlotDecoder(self.model, self._sampling, read_tokens=self._read_tokens)
-        else:
-            self._decoder = RecomputeDecoder(self.model, self._sampling, max_rows=self.max_batch)
+        self._decoder = self.make_decoder()
 
     def _seat_waiting(self) -> None:
         full = len(self._seated) >= self.max_batch

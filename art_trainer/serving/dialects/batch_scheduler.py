@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from art_trainer.inference.generation import (
     Decoder,
-    RecomputeDecoder,
     SamplingOverride,
     TokenSequence,
     TopLogprobs,
@@ -27,9 +26,7 @@ from art_trainer.inference.generation import (
     sampling_mode,
 )
 from art_trainer.inference.sampling import SamplingParams, StopStrings
-from art_trainer.inference.slot_decoder import SlotDecoder
 from art_trainer.inference.transformers_policy import TransformersPolicy
-from art_trainer.models.memory import WorkSizes
 from art_trainer.serving.http.middleware import ApiError
 
 _MIN_SHARED_TOKENS = 16
@@ -264,14 +261,9 @@ class BatchScheduler:
 
     def _current_decoder(self) -> Decoder:
         """The decoder; one with an empty cache if the weights or the sampling parameters have changed."""
-        model, sampling = self.policy.model, self.policy.sampling
-        key = (self.policy.version, sampling)
+        key = (self.policy.version, self.policy.sampling)
         if self._decoder is None or (self._decoder_key != key and not self._running):
-            if SlotDecoder.serves(model):
-                sizes = WorkSizes.of(next(model.parameters()).device)
-                self._decoder = SlotDecoder(model, sampling, read_tokens=sizes.read_tokens)
-            else:
-                self._decoder = RecomputeDecoder(model, sampling, max_rows=self.policy.max_batch)
+            self._decoder = self.policy.make_decoder()
             self._decoder_key, self._idle = key, {}
         return self._decoder
 
