@@ -61,7 +61,6 @@ class HttpClient:
         self.url = address
         self._max_retries = max_retries
         self._backoff = backoff
-        self._slots = asyncio.Semaphore(max_concurrency)
         # Without TLS there is nothing to verify, and reading the certificates takes a while.
         verify = httpx2.create_ssl_context() if address.startswith("https://") else False
         self._clients = [
@@ -72,7 +71,10 @@ class HttpClient:
             )
             for _ in range(-(-max_concurrency // _CONNECTIONS))
         ]
-        self._free = [client for client in self._clients for _ in range(_CONNECTIONS)][:max_concurrency]
+        # The client that became free last comes first: its connection is open.
+        self._free: asyncio.LifoQueue[httpx2.AsyncClient] = asyncio.LifoQueue()
+        for place in range(max_concurrency):
+            self._free.put_nowait(self._clients[place // _CONNECTIONS])
 
     async def get(self, path: str) -> Json:
         """Return the JSON object that the server answers to a GET, see :meth:`post`."""
@@ -96,12 +98,11 @@ class HttpClient:
             await client.aclose()
 
     async def _request(self, method: str, path: str, body: Json | None) -> httpx2.Response:
-        async with self._slots:
-            client = self._free.pop()
-            try:
-                return await self._request_with_retries(client, method, path, body)
-            finally:
-                self._free.append(client)
+        client = await self._free.get()
+        try:
+            return await self._request_with_retries(client, method, path, body)
+        finally:
+            self._free.put_nowait(client)
 
     async def _request_with_retries(
         self, client: httpx2.AsyncClient, method: str, path: str, body: Json | None
