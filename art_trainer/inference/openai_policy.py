@@ -147,6 +147,4 @@ def _reply_of(answer: Any) -> Reply:
         function = getattr(call, "function", None)
         if function is not None:
             parts.append(write_call(function.name, function.arguments or "{}"))
-    usage = getattr(answer, "usage", None)
-    count = getattr(usage, "completion_tokens", None) or 0
-    return Reply("\n".join(parts), "length" if choices[0].finish_reason == "length" else "stop", int(count))
+    return Reply("\n".join(parts), "length" if choices[0].finish_reason == "length" else "stop")

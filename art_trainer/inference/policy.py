@@ -35,7 +35,6 @@ class Reply:
     """What goes into ``env.step``: the whole reply, without the end-of-turn token."""
     stop: Literal["stop", "length"] = "stop"
     """Whether the model ended the turn itself or ran into its token limit."""
-    token_count: int = 0
     error: str | None = None
     """Set if the policy failed; the episode then ends as ``POLICY_ERROR``."""
     context_full: bool = False
@@ -215,7 +214,7 @@ class TrainablePolicy(Policy):
         if end == "stop_string":
             text = self._stop_strings.cut(text)
         conversation.messages.append({"role": "assistant", "content": text})
-        return Reply(text, "length" if end is None else "stop", len(token_ids))
+        return Reply(text, "length" if end is None else "stop")
 
     def _forget(self, conversation: Conversation) -> None:
         self._live.discard(conversation)

@@ -52,8 +52,6 @@ class Completion:
     """The log-prob of each, as the engine reports it."""
     finish: Literal["stop", "length"]
     """Whether the last token ends it, or the limit of tokens was reached."""
-    weights: str
-    """The name of the weights that sampled it, as the engine has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,4 +274,4 @@ class VLLMEngine:
             raise EngineError(f"{url} answered with {weights!r}, but {name!r} was asked for")
         finish: Any = choice.get("finish_reason")
         check_completion(url, request, token_ids, values, finish)
-        return Completion(tuple(token_ids), tuple(map(float, values)), finish, weights)
+        return Completion(tuple(token_ids), tuple(map(float, values)), finish)

@@ -132,7 +132,7 @@ def test_text_beyond_the_string_is_cut_for_the_environment_and_kept_in_the_conte
     policy._read(live, history)
     sampled = policy.format.encode("Do stop")
     reply = policy._finish_reply(live, history, sampled, [0.0] * len(sampled), "stop_string")
-    assert (reply.text, reply.stop, reply.token_count) == ("Do sto", "stop", len(sampled))
+    assert (reply.text, reply.stop) == ("Do sto", "stop")
     assert live.messages[-1] == {"role": "assistant", "content": "Do sto"}
     live.messages.append({"role": "user", "content": "seen"})
     policy._read(live, history)

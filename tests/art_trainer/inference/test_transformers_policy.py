@@ -223,8 +223,8 @@ def test_weights_and_sampling_change_only_between_rollouts():
         policy.sampling = SamplingParams()
     ((_, reply),) = policy.collect()
     assert live.messages[-1] == {"role": "assistant", "content": reply.text}
-    assert (reply.token_count, reply.stop, reply.error) == (8, "length", None)
-    policy.release(live)
+    (history,) = policy.release(live)
+    assert (len(history.logprobs), reply.stop, reply.error) == (8, "length", None)
     with torch.no_grad():
         for parameter in policy.model.parameters():
             parameter.mul_(1.1)
