@@ -96,10 +96,7 @@ class ChoiceWriter(ResponseWriter):
     whole_object: str
     chunk_object: str
     last_line = "data: [DONE]\n\n"
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._sampled = 0
+    _sampled = 0
 
     def whole(self, outputs: Sequence[GenerationOutput]) -> Json:
         """All replies at once."""

@@ -95,10 +95,6 @@ class CompletionWriter(ChoiceWriter):
 
     id_prefix, whole_object, chunk_object = "cmpl", "text_completion", "text_completion"
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._begun: set[int] = set()
-
     def _content(self, index: int, message: ChatMessage) -> Json:
         return self._text(message.content) | self._prompt(index)
 
@@ -109,8 +105,8 @@ class CompletionWriter(ChoiceWriter):
         self, index: int, fields: Json, run: TokenRun | None = None, finish: str | None = None
     ) -> Json:
         chunk = super()._chunk(index, fields, run, finish)
-        if index not in self._begun:
-            self._begun.add(index)
+        if not self._progress[index].begun:
+            self._progress[index].begun = True
             chunk["choices"][0] |= self._prompt(index)
         return chunk
 

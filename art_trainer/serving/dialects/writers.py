@@ -21,6 +21,7 @@ Json = dict[str, Any]
 class _Progress:
     """What of a reply has been streamed: its text, and how many tokens were reported and looked at."""
 
+    begun = False
     text = ""
     reported = 0
     seen = 0
