@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.serving.dialects.batch_scheduler import GenerationJob, GenerationOutput, TokenRun
@@ -62,7 +61,8 @@ class GenerationRequest(DialectRequest):
     return_token_ids: bool = False
     temperature: Temperature | None = None
     top_p: TopP | None = None
-    top_k: Annotated[int, Field(ge=-1)] | None = None
+    top_k: Annotated[int, Field(ge=-1), AfterValidator(lambda k: max(k, 0))] | None = None
+    """-1 means all tokens in vLLM, as 0 does here."""
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
     stop: Annotated[list[StopString], BeforeValidator(as_list), Field(max_length=4)] = Field(
@@ -71,14 +71,9 @@ class GenerationRequest(DialectRequest):
 
     def generation(self, defaults: SamplingParams) -> Generation:
         """What the request asks for; sampling fields that are absent are as in the defaults."""
-        given: dict[str, Any] = self.model_dump(
-            include={"temperature", "top_p", "top_k", "min_p", "repetition_penalty"}, exclude_none=True
-        )
-        if "top_k" in given:
-            given["top_k"] = max(given["top_k"], 0)  # -1 means all tokens in vLLM
         return Generation(
             model=self.model,
-            sampling=replace(defaults, **given),
+            sampling=self.override(defaults),
             stops=StopConfig(tuple(self.stop), defaults.stop_strings),
             max_length=self.max_tokens,
             seed=self.seed,

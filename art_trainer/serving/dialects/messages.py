@@ -32,7 +32,6 @@ from art_trainer.serving.dialects.requests import (
     Temperature,
     TokenCount,
     TopP,
-    override,
 )
 from art_trainer.serving.dialects.writers import BlockWriter, Json
 from art_trainer.serving.http.middleware import ApiError, anthropic_error
@@ -160,7 +159,7 @@ class MessagesRequest(ConversationRequest):
         """What the request asks for; sampling fields that are absent are as in the defaults."""
         return Generation(
             model=self.model,
-            sampling=override(defaults, temperature=self.temperature, top_p=self.top_p, top_k=self.top_k),
+            sampling=self.override(defaults),
             stops=StopConfig(tuple(self.stop_sequences), defaults.stop_strings),
             max_length=self.max_tokens,
             stream=self.stream,

@@ -34,6 +34,7 @@ OPENAI_LABELS = frozenset({
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
     "prompt_cache_retention",
 })  # fmt: skip
+_SAMPLING = {"temperature", "top_p", "top_k", "min_p", "repetition_penalty"}
 
 M = TypeVar("M", bound="StrictModel")
 
@@ -149,17 +150,16 @@ class Generation:
     """Most tool calls of a reply; ``None`` for no limit."""
 
 
-def override(defaults: SamplingParams, **given: float | None) -> SamplingParams:
-    """The sampling parameters with those that a request names."""
-    return dataclasses.replace(defaults, **{k: v for k, v in given.items() if v is not None})  # type: ignore[arg-type]
-
-
 class DialectRequest(StrictModel):
     """A request in one of the dialects."""
 
     model_config = ConfigDict(extra="forbid")
 
     stream: bool = False
+
+    def override(self, defaults: SamplingParams) -> SamplingParams:
+        """The sampling parameters with those that the request names."""
+        return dataclasses.replace(defaults, **self.model_dump(include=_SAMPLING, exclude_none=True))
 
     @abc.abstractmethod
     def generation(self, defaults: SamplingParams) -> Generation:

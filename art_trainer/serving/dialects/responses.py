@@ -34,7 +34,6 @@ from art_trainer.serving.dialects.requests import (
     Temperature,
     TokenCount,
     TopP,
-    override,
 )
 from art_trainer.serving.dialects.writers import BlockWriter, Json
 from art_trainer.serving.http.middleware import ApiError
@@ -196,7 +195,7 @@ class ResponsesRequest(ConversationRequest):
         """What the request asks for; sampling fields that are absent are as in the defaults."""
         return Generation(
             model=self.model,
-            sampling=override(defaults, temperature=self.temperature, top_p=self.top_p),
+            sampling=self.override(defaults),
             stops=StopConfig((), defaults.stop_strings),
             max_length=self.max_output_tokens,
             stream=self.stream,
