@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import secrets
 import socket
@@ -91,16 +90,6 @@ def new_client_id() -> str:
 def secret_file(cache: Path, url: str, client_id: str) -> Path:
     """Return where a named worker keeps its secret, so that it may use its name again after a restart."""
     return cache / "secrets" / hashlib.sha256(f"{url}\n{client_id}".encode()).hexdigest()
-
-
-def write_secret(file: Path, secret: str) -> None:
-    """Save a secret, readable by this user alone."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
-    handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "w", encoding="ascii") as stream:
-        stream.write(secret)
-    os.replace(partial, file)
 
 
 def server_address(url: str) -> str:

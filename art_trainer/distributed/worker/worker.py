@@ -51,12 +51,12 @@ from art_trainer.distributed.worker.connection import (
     open_connection,
     secret_file,
     server_address,
-    write_secret,
 )
 from art_trainer.distributed.worker.downloads import ArtifactCache
 from art_trainer.distributed.worker.executor import DaemonThread, EnvMaker, LeaseExecutor
 from art_trainer.distributed.worker.inference import Inference, LocalInference, RemoteInference
 from art_trainer.errors import ConfigError
+from art_trainer.tracking.run_dir import write_text
 
 _MAX_CAPACITY = MAX_LEASES // 4
 """One message names all leases that are played, queued, or without a receipt."""
@@ -258,7 +258,7 @@ class Worker:
 
     def _handle_welcome(self, welcome: Welcome) -> None:
         if self._secret_file is not None and welcome.secret != self._secret:
-            write_secret(self._secret_file, welcome.secret)
+            write_text(self._secret_file, welcome.secret)
         self._secret = welcome.secret
         if not self._run_spec.done():
             self._run_spec.set_result(welcome.run)
