@@ -121,8 +121,8 @@ class SharedPrefixes:
 
     def _attend_by_parts(self, table: Table, asked: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
         """Attend to one prompt after the other: exact sizes, which many queries a row are worth."""
-        assert table.keys is not None
-        assert table.values is not None
+        assert table.states
+        keys, values = table.states
         sums_dtype = torch.promote_types(asked.dtype, torch.float32)
         found, sums = torch.zeros_like(asked), asked.new_zeros(asked.shape[:3], dtype=sums_dtype)
         for prompt, length, rows in self._parts:
@@ -130,8 +130,8 @@ class SharedPrefixes:
             heads, members, each, dim = queries.shape
             part, part_sum = _flash(
                 queries.reshape(1, heads, members * each, dim),
-                table.keys[prompt : prompt + 1, :, :length],
-                table.values[prompt : prompt + 1, :, :length],
+                keys[prompt : prompt + 1, :, :length],
+                values[prompt : prompt + 1, :, :length],
                 scale=scale,
             )
             found[rows] = part.view(queries.shape).transpose(0, 1)
@@ -248,13 +248,10 @@ def _attend_table(
     asked: Tensor, table: Table, rows: Tensor, runs: Runs, *, causal: bool, scale: float
 ) -> tuple[Tensor, Tensor]:
     """Attend to rows of a table [R, K, P, D], which a kernel reads as tokens [R * K * P, K, D] in a row."""
-    assert table.keys is not None
-    assert table.values is not None
-    count, heads, positions, channels = table.keys.shape
+    assert table.states
+    count, heads, positions, channels = table.states[0].shape
     size = (count * heads * positions - (heads - 1) * positions, heads, channels)
-    keys, values = (
-        states.as_strided(size, (channels, positions * channels, 1)) for states in (table.keys, table.values)
-    )
+    keys, values = (s.as_strided(size, (channels, positions * channels, 1)) for s in table.states)
     runs = replace(runs, keys=rows * (heads * positions))
     return attend_runs(asked, keys, values, runs, causal=causal, scale=scale)
 

@@ -84,41 +84,39 @@ class Table:
 
     def __init__(self, capacity: Capacity) -> None:
         self._capacity = capacity
-        self.keys: Tensor | None = None
-        self.values: Tensor | None = None
+        self.states: tuple[Tensor, Tensor] | tuple[()] = ()
+        """Keys and values; none before the first are written."""
 
     @property
     def nbytes(self) -> int:
         """Bytes that are allocated."""
-        return sum(states.nbytes for states in (self.keys, self.values) if states is not None)
+        return sum(states.nbytes for states in self.states)
 
     def write(self, keys: Tensor, values: Tensor, window: Window) -> None:
         """Write new states ``[B, heads, Q, dim]`` at the window."""
-        if self.keys is None or self.values is None:
-            self.keys, self.values = self._allocate(keys), self._allocate(values)
+        self.states = own_keys, own_values = self.states or (self._allocate(keys), self._allocate(values))
         place = window.rows[:, None], slice(None), window.positions
-        self.keys[place] = keys.transpose(1, 2)
-        self.values[place] = values.transpose(1, 2)
+        own_keys[place] = keys.transpose(1, 2)
+        own_values[place] = values.transpose(1, 2)
 
     def read(self, rows: Tensor, span: slice | None, width: int) -> tuple[Tensor, Tensor]:
         """Return the first ``width`` positions of some rows; a view if they are consecutive."""
-        assert self.keys is not None
-        assert self.values is not None
+        assert self.states
+        keys, values = self.states
         if span is not None:
-            return self.keys[span, :, :width], self.values[span, :, :width]
-        keys, values = self.keys[:, :, :width], self.values[:, :, :width]
-        return keys.index_select(0, rows), values.index_select(0, rows)
+            return keys[span, :, :width], values[span, :, :width]
+        return keys[:, :, :width].index_select(0, rows), values[:, :, :width].index_select(0, rows)
 
     def grow(self) -> None:
         """Move to tensors of the new capacity."""
-        if self.keys is not None and self.values is not None:
-            self.keys, self.values = self._enlarged(self.keys), self._enlarged(self.values)
+        if self.states:
+            keys, values = self.states
+            self.states = self._enlarged(keys), self._enlarged(values)
 
     def move(self, sources: Tensor, targets: Tensor, length: int) -> None:
         """Copy the first ``length`` positions of some rows to others; rows may be in both."""
-        for states in (self.keys, self.values):
-            if states is not None:
-                states[targets, :, :length] = states[:, :, :length].index_select(0, sources)
+        for states in self.states:
+            states[targets, :, :length] = states[:, :, :length].index_select(0, sources)
 
     def _allocate(self, states: Tensor) -> Tensor:
         _, heads, _, dim = states.shape
@@ -231,17 +229,16 @@ class SlotCache(Cache):
         for capacity in (self.capacity, self.shared_capacity):
             capacity.empty()
         for table in tables:
-            table.keys = table.values = None
+            table.states = ()
 
     def copy_rows(
         self, sources: Sequence[int], targets: Sequence[int], length: int, *, shared: bool = False
     ) -> None:
         """Copy the first ``length`` positions of rows of one of the tables to others, in every layer."""
         tables = [layer.shared if shared else layer.own for layer in self.slots]
-        keys = tables[0].keys
-        if not sources or length == 0 or keys is None:
+        if not sources or length == 0 or not tables[0].states:
             return
-        source = torch.tensor(sources, device=keys.device)
-        target = torch.tensor(targets, device=keys.device)
+        device = tables[0].states[0].device
+        source, target = (torch.tensor(rows, device=device) for rows in (sources, targets))
         for table in tables:
             table.move(source, target, length)

@@ -77,7 +77,7 @@ def test_tables_that_are_not_small_are_freed_with_the_last_conversation(
     for _ in range(2):
         assert played(policy, seeds=2)
         assert cache.capacity.rows == cache.shared_capacity.positions == 0
-        assert all(table.keys is None for layer in cache.slots for table in (layer.own, layer.shared))
+        assert all(table.states == () for layer in cache.slots for table in (layer.own, layer.shared))
 
 
 def full_beyond_tokens(tokens: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -46,7 +46,7 @@ def test_it_is_attention_over_prompt_and_row(prefixes, queries, key_heads):
     cache = SlotCache(1)
     cache.reserve(6, 16, shared=True)
     prompts = states(generator, 2, 6, key_heads, 16, dim)
-    cache.slots[0].shared.keys, cache.slots[0].shared.values = prompts
+    cache.slots[0].shared.states = tuple(prompts)
     query = states(generator, rows, heads, queries, dim)
     key, value = states(generator, 2, rows, key_heads, own_width, dim)
     mask = torch.zeros(rows, 1, queries, own_width)

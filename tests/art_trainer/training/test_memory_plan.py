@@ -84,7 +84,7 @@ def test_the_cache_is_what_the_sampler_allocates(family: str) -> None:
     cache.window = Window(torch.arange(1), slice(0, 1), torch.zeros(1, 1, dtype=torch.long), 1)
     with torch.no_grad():
         model(input_ids=torch.zeros(1, 1, dtype=torch.long), use_cache=True, **{CACHE_NAME: cache})
-    allocated = sum(states.nbytes for layer in cache.slots for states in (layer.own.keys, layer.own.values))
+    allocated = sum(states.nbytes for layer in cache.slots for states in layer.own.states)
     assert sizes(plan)["KV cache"] == allocated
     empty = empty_model(tiny_config(family), ModelOptions(device="cpu"))
     assert cache_bytes_per_token(empty) == allocated / rows / positions
