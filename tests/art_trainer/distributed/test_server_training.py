@@ -21,16 +21,11 @@ from art_trainer.tracking.episode_store import iter_steps
 from art_trainer.tracking.run_dir import list_checkpoints
 from art_trainer.training.trainer import GRPOTrainer
 from art_trainer.types import Episode, Group, GroupSpec
+from tests.art_trainer.guess import SETTINGS as SHORT
 from tests.art_trainer.guess import GuessEnv, guess_policy
 from tests.art_trainer.waiting import until
 
-SETTINGS: dict[str, Any] = {
-    "learning_rate": 2e-3,
-    "groups_per_step": 4,
-    "num_generations": 4,
-    "max_completion_length": 2,
-    "max_steps": 3,
-}
+SETTINGS = SHORT | {"max_completion_length": 2}
 STALE = {"max_staleness": 1, "importance_sampling_correction": True}
 
 
