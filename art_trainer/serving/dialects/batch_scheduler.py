@@ -250,11 +250,10 @@ class BatchScheduler:
             self._running.remove(job)
             self._free(job.sequence)
             job.fail(ApiError("the request was cancelled", "shutting_down"))
-        decoder = self._current_decoder()
+        decoder, before = self._current_decoder(), list(self._running)
         started = self._admit()
-        if self._running:
-            decoder.step([job.sequence for job in self._running])
-        self._running += started
+        if before:
+            decoder.step([job.sequence for job in before])
         if started:
             decoder.start([job.sequence for job in started])
         self._running = [job for job in self._running if not self._deliver(job)]
@@ -268,7 +267,7 @@ class BatchScheduler:
         return self._decoder
 
     def _admit(self) -> list[GenerationJob]:
-        """Start the jobs that there is room for; the others stay in the queue."""
+        """Add the jobs that there is room for to the running ones; the others stay in the queue."""
         started: list[GenerationJob] = []
         waiting: list[GenerationJob] = []
         room = self.policy.max_batch - len(self._running)
@@ -287,6 +286,7 @@ class BatchScheduler:
         with self._changed:
             self._queue[:0] = waiting
         self._new = []
+        self._running += started
         for job in started:
             self._prepare(job)
         excess = max(0, len(started) + len(self._idle) - room)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -193,30 +193,28 @@ def disconnecting(client: httpx.Client, path: str, body: dict[str, Any]) -> Iter
         yield
 
 
+def before_steps(monkeypatch: pytest.MonkeyPatch, act: Callable[[Sequence[TokenSequence]], object]) -> None:
+    """Have something done with the sequences before each step of the decoder."""
+    step = SlotDecoder.step
+
+    def later(self: SlotDecoder, sequences: Sequence[TokenSequence]) -> None:
+        act(sequences)
+        step(self, sequences)
+
+    monkeypatch.setattr(SlotDecoder, "step", later)
+
+
 def hold_decoder(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Let the decoder extend no sequence until the event is set."""
     go_on = threading.Event()
-    step = SlotDecoder.step
-
-    def held(self: SlotDecoder, sequences: Sequence[TokenSequence]) -> None:
-        go_on.wait(300)
-        step(self, sequences)
-
-    monkeypatch.setattr(SlotDecoder, "step", held)
+    before_steps(monkeypatch, lambda _: go_on.wait(300))
     return go_on
 
 
 def count_steps(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.0) -> list[int]:
     """Count the sequences that each step of the decoder extends from now on; make each last longer."""
     steps: list[int] = []
-    step = SlotDecoder.step
-
-    def counting(self: SlotDecoder, sequences: Sequence[TokenSequence]) -> None:
-        steps.append(len(sequences))
-        time.sleep(seconds)
-        step(self, sequences)
-
-    monkeypatch.setattr(SlotDecoder, "step", counting)
+    before_steps(monkeypatch, lambda sequences: (steps.append(len(sequences)), time.sleep(seconds)))
     return steps
 
 

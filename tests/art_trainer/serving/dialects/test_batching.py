@@ -11,12 +11,14 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 from art_trainer.inference.generation import RecomputeDecoder
-from art_trainer.inference.sampling import SamplingParams
+from art_trainer.inference.sampling import SamplingParams, StopStrings
 from art_trainer.inference.slot_decoder import SlotDecoder
 from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.serving.dialects import ServedPolicy
+from art_trainer.serving.dialects.batch_scheduler import BatchScheduler, GenerationJob
 from tests.art_trainer.serving import helpers
 from tests.art_trainer.serving.helpers import (
+    before_steps,
     content,
     count_steps,
     hold_decoder,
@@ -54,21 +56,17 @@ def change(model: torch.nn.Module) -> None:
                 weight.mul_(1.5)
 
 
-class Pause:
-    """Stops the decoder after a number of tokens of a reply until ``go_on`` is set."""
+def pausing(monkeypatch: pytest.MonkeyPatch, tokens: int) -> tuple[threading.Event, threading.Event]:
+    """Let the decoder set one event after a number of tokens of a reply, and wait for the other."""
+    reached, go_on = threading.Event(), threading.Event()
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, tokens: int) -> None:
-        self.reached = threading.Event()
-        self.go_on = threading.Event()
-        step = SlotDecoder.step
+    def pause(sequences: Any) -> None:
+        if len(sequences[0].logprobs) == tokens:
+            reached.set()
+            go_on.wait(300)
 
-        def pausing(decoder: SlotDecoder, sequences: Any) -> None:
-            step(decoder, sequences)
-            if len(sequences[0].logprobs) == tokens:
-                self.reached.set()
-                self.go_on.wait(300)
-
-        monkeypatch.setattr(SlotDecoder, "step", pausing)
+    before_steps(monkeypatch, pause)
+    return reached, go_on
 
 
 def test_many_clients_share_a_batch_and_get_what_each_gets_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,6 +102,15 @@ def test_replies_beyond_the_batch_wait_for_their_turn(monkeypatch: pytest.Monkey
     assert len({choice.message.content for choice in many.choices}) == 7
     assert content(many) == content(one)
     assert max(steps) == 3
+
+
+def test_a_step_that_fails_ends_also_what_was_to_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = [GenerationJob([5, 6], np.zeros(9, np.float32), StopStrings((), str)) for _ in range(2)]
+    late, scheduler = jobs[1:], BatchScheduler(tiny_policy())
+    before_steps(monkeypatch, lambda _: scheduler.submit([late.pop()]))
+    scheduler.submit(jobs[:1])
+    assert all("pop from empty list" in str(job.result.exception(60)) for job in jobs)
+    scheduler.close()
 
 
 def test_models_whose_cache_is_not_kept_are_sampled_in_as_many_ways() -> None:
@@ -176,16 +183,16 @@ def test_a_request_finishes_with_its_weights_and_others_wait(monkeypatch: pytest
     policy = tiny_policy(max_new_tokens=60, max_batch=2)
     with served_client(policy) as (served, client), ThreadPoolExecutor(3) as pool:
         before = [choice.message.content for choice in chat(client, seed=1, n=5).choices]
-        pause = Pause(monkeypatch, tokens=10)
+        reached, go_on = pausing(monkeypatch, tokens=10)
         first = pool.submit(chat, client, seed=1, n=5)
-        assert pause.reached.wait(300)
+        assert reached.wait(300)
         change(policy.model)
         updating = pool.submit(served.update, 1)
         until(lambda: served.scheduler._paused)
         pinned = pool.submit(chat, client, seed=1, model="tiny@0")
         until(lambda: served.scheduler.waiting >= 1)
         assert not updating.done()
-        pause.go_on.set()
+        go_on.set()
         late = chat(client, seed=1)
         updating.result()
         assert [choice.message.content for choice in first.result().choices] == before
@@ -199,13 +206,13 @@ def test_with_past_versions_an_update_does_not_wait(monkeypatch: pytest.MonkeyPa
     policy = tiny_policy()
     with served_client(policy, past_versions=1) as (served, client), ThreadPoolExecutor(1) as pool:
         alone = content(chat(client, seed=1))
-        pause = Pause(monkeypatch, tokens=3)
+        reached, go_on = pausing(monkeypatch, tokens=3)
         started = pool.submit(chat, client, seed=1)
-        assert pause.reached.wait(300)
+        assert reached.wait(300)
         change(policy.model)
         served.update(1)
         assert not started.done()
-        pause.go_on.set()
+        go_on.set()
         new = chat(client, seed=1)
         assert (started.result().model, content(started.result())) == ("tiny@0", alone)
         assert (new.model, content(new) == alone) == ("tiny@1", False)
