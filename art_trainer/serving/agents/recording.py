@@ -13,17 +13,16 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import jinja2
 
-from art_trainer.models.chat_template import TokenHistoryBuilder
+from art_trainer.models.chat_template import TokenHistoryBuilder, Tools
 from art_trainer.serving.dialects.batch_scheduler import GenerationOutput
 from art_trainer.serving.dialects.chat import AgentChat, ContextFullError
 from art_trainer.serving.dialects.conversation import ChatMessage, template_error
 from art_trainer.types import TokenHistory, Turn
-
-Tools = Sequence[Mapping[str, Any]]
 
 
 def fingerprint(message: ChatMessage) -> str:
@@ -41,10 +40,8 @@ def fingerprint(message: ChatMessage) -> str:
 
 def _prefix_digests(messages: Sequence[ChatMessage], tools: Tools) -> list[bytes]:
     """A digest of each prefix of a conversation, from the empty one to the whole."""
-    digests = [hashlib.sha256(_canonical(list(tools)).encode()).digest()]
-    for message in messages:
-        digests.append(_extend(digests[-1], message))
-    return digests
+    empty = hashlib.sha256(_canonical(list(tools)).encode()).digest()
+    return list(accumulate(messages, _extend, initial=empty))
 
 
 def _extend(digest: bytes, message: ChatMessage) -> bytes:
