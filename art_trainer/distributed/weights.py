@@ -124,20 +124,15 @@ def file_entry(file: Path, name: str | None = None) -> FileEntry:
     return FileEntry(name=name or file.name, size=file.stat().st_size, sha256=digest)
 
 
-def check_file(file: Path, wanted: FileEntry, shown: str) -> None:
-    """Compare a file with its manifest.
-
-    Raises:
-        WeightError: If size or hash differ.
-    """
+def file_error(file: Path, wanted: FileEntry, shown: str) -> str | None:
+    """Return why a file is not what its manifest says, or ``None``."""
     try:
         found = file_entry(file, wanted.name)
     except OSError as error:
-        raise WeightError(f"{shown} cannot be read: {error}") from error
+        return f"{shown} cannot be read: {error}"
     if found.size != wanted.size:
-        raise WeightError(f"{shown} has the wrong size: {found.size} bytes, its manifest says {wanted.size}")
-    if found.sha256 != wanted.sha256:
-        raise WeightError(f"{shown} is damaged: its sha256 is not the manifest's")
+        return f"{shown} has the wrong size: {found.size} bytes, its manifest says {wanted.size}"
+    return None if found == wanted else f"{shown} is damaged: its sha256 is not the manifest's"
 
 
 def write_base_model(folder: Path, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -305,7 +300,8 @@ def apply_weights(model: nn.Module, file: Path, manifest: WeightManifest) -> Non
         WeightError: If size, hash, names, shapes or types differ; the model is unchanged.
     """
     shown = f"{manifest.file.name} (version {manifest.policy_version})"
-    check_file(file, manifest.file, shown)
+    if (error := file_error(file, manifest.file, shown)) is not None:
+        raise WeightError(error)
     kind = exchanged_kind(model)
     if manifest.kind != kind:
         words = {"full": "all weights of a model", "adapter": "an adapter's weights"}

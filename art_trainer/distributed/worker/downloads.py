@@ -20,7 +20,7 @@ from art_trainer.distributed.protocol import (
     WeightManifest,
     describe_invalid,
 )
-from art_trainer.distributed.weights import WeightError, check_file
+from art_trainer.distributed.weights import file_error
 from art_trainer.distributed.worker.connection import (
     HTTP_REFUSALS,
     Backoff,
@@ -114,7 +114,7 @@ class ArtifactCache:
 
     async def _file(self, path: str, entry: FileEntry, folder: Path) -> Path:
         target = folder / entry.sha256
-        if await asyncio.to_thread(_error, target, entry) is None:
+        if await asyncio.to_thread(file_error, target, entry, entry.name) is None:
             return target
         # Another worker may be fetching the same file.
         partial = folder / f".{entry.sha256}.{secrets.token_hex(4)}"
@@ -123,7 +123,8 @@ class ArtifactCache:
         async def get() -> None:
             nonlocal damaged
             await self._continue(path, partial, entry.size)
-            if (error := await asyncio.to_thread(_error, partial, entry)) is not None:
+            error = await asyncio.to_thread(file_error, partial, entry, entry.name)
+            if error is not None:
                 partial.unlink()
                 damaged += 1
                 kind = UnreachableError if damaged == 1 else DownloadError
@@ -166,15 +167,6 @@ class ArtifactCache:
                     raise DownloadError(f"{path} cannot be fetched from {self._url}: {reason}") from error
             await asyncio.sleep(self._backoff.seconds(attempt))
             attempt += 1
-
-
-def _error(file: Path, entry: FileEntry) -> str | None:
-    """Return why a file is not what its manifest says, or ``None``."""
-    try:
-        check_file(file, entry, entry.name)
-    except WeightError as error:
-        return str(error)
-    return None
 
 
 def _check_status(response: httpx2.Response, path: str) -> None:
