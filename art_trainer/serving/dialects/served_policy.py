@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import threading
 from collections.abc import Sequence
@@ -192,7 +193,8 @@ class ServedPolicy(CloseOnExit):
             for seed in self._seeds(generation)
         ]
         scheduler.submit(jobs)
-        return PendingRequest(jobs, stream=generation.stream)
+        results = (asyncio.wrap_future(job.result) for job in jobs)
+        return PendingRequest(jobs, results, stream=generation.stream)
 
     def close(self) -> None:
         """Cancel all requests and end the schedulers' threads."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from fastapi import Request, Response
@@ -23,7 +23,7 @@ class PendingRequest:
 
     Args:
         jobs: One job for each reply.
-        results: The replies, by default those of the jobs.
+        results: The reply of each job.
         stream: Whether to wake waiters at each token, not only when a reply is complete.
 
     Attributes:
@@ -33,15 +33,12 @@ class PendingRequest:
     def __init__(
         self,
         jobs: Sequence[GenerationJob],
-        results: Sequence[Awaitable[GenerationOutput]] | None = None,
+        results: Iterable[Awaitable[GenerationOutput]],
         *,
         stream: bool,
     ) -> None:
         self.jobs = jobs
-        self.results = [
-            asyncio.ensure_future(result)
-            for result in results or [asyncio.wrap_future(job.result) for job in jobs]
-        ]
+        self.results = [asyncio.ensure_future(result) for result in results]
         self._loop = asyncio.get_running_loop()
         self.changed = asyncio.Event()
         for job, result in zip(jobs, self.results, strict=True):
