@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Response
 from fastapi import Path as PathParameter
@@ -21,6 +21,7 @@ from art_trainer.distributed.worker_connections import Connections
 from art_trainer.errors import EngineError
 from art_trainer.serving.http.middleware import AccessPolicy, ApiError, HostNames, RateLimit, check_access
 from art_trainer.serving.http.server import Certificate, ServerThread, create_app
+from art_trainer.tracking.callbacks import Outcome, RunCallback, TrainerCallback
 
 if TYPE_CHECKING:  # it imports torch
     from art_trainer.distributed.weights import WeightStore
@@ -31,7 +32,7 @@ _NO_VERSION = "there are no weights of this version, or no longer"
 VersionNumber = Annotated[int, PathParameter(ge=0, le=2**53)]
 
 
-class RunProgress:
+class RunProgress(TrainerCallback, RunCallback):
     """Trainer callback that keeps the state and progress of a run for its status page.
 
     Args:
@@ -86,12 +87,7 @@ class RunProgress:
         self.step = int(metrics.get("step", self.step + 1))
         self._ends.append(self._clock())
 
-    def on_episode(self, *_: object, **__: object) -> None:
-        """Ignored, like all that is written to the run's folder."""
-
-    on_logged = on_checkpoint = on_episode
-
-    def on_end(self, outcome: Literal["finished", "interrupted", "failed"]) -> None:
+    def on_end(self, outcome: Outcome) -> None:
         """Training is over."""
         self.state = "draining" if outcome == "interrupted" else outcome
 

@@ -8,7 +8,7 @@ import logging
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, TypeVar
 
 import jinja2
@@ -64,6 +64,7 @@ class AgentChat(ChatFormat):
     Attributes:
         decodes_in_order: Whether the text of a reply's first tokens stays as it is when more tokens follow.
             Some tokenizers, as art-tiny's, take back the space before a quote or bracket.
+        token_text: Gives the text of a single token.
 
     Raises:
         ValueError: As for :class:`~art_trainer.models.chat_template.ChatFormat`.
@@ -79,7 +80,7 @@ class AgentChat(ChatFormat):
         self.history_window = None
         self._inline_calls = not self._writes(_TOOL)
         self._inline_answers = not self._writes(_ANSWER)
-        self._token_texts: dict[int, str] = {}
+        self.token_text = cache(lambda token: self.decode([token]))
         probe = super().encode(_SPACED)
         texts = [self.decode(probe[:count]).rstrip(INCOMPLETE) for count in range(len(probe) + 1)]
         self.decodes_in_order = all(texts[-1].startswith(text) for text in texts)
@@ -109,12 +110,6 @@ class AgentChat(ChatFormat):
         options = {"add_special_tokens": False, "return_attention_mask": False, **options}
         token_ids: list[int] = self.tokenizer(text, **options)["input_ids"]
         return token_ids
-
-    def token_text(self, token: int) -> str:
-        """The text of a single token."""
-        if token not in self._token_texts:
-            self._token_texts[token] = self.decode([token])
-        return self._token_texts[token]
 
     @cached_property
     def variables(self) -> frozenset[str]:
