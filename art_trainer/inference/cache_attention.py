@@ -28,6 +28,7 @@ from torch.nn import functional
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from art_trainer.inference.generation import SamplingModel, sampling_mode
 from art_trainer.inference.kv_cache import SlotCache, Table, Window
 from art_trainer.models.cache_name import CACHE_NAME
 from art_trainer.models.flash_attention import Runs, attend_runs, has_kernels
@@ -316,7 +317,7 @@ class _AttentionProbe:
 
 
 def sharing_attention(
-    model: torch.nn.Module, base: PreTrainedModel, layer_count: int
+    model: SamplingModel, layer_count: int
 ) -> type[SharedPrefixes] | type[FlashRows] | None:
     """Return what attends to shared prompts in a model; ``None`` if the model cannot be served so.
 
@@ -325,32 +326,26 @@ def sharing_attention(
     or not pass arguments on to their layers.
 
     Args:
-        model: The model that is called, maybe an adapter's around ``base``.
-        base: The Transformers model.
+        model: The model.
         layer_count: How many layers the cache has.
     """
-    device = next(model.parameters()).device
-    accepted = inspect.signature(base.forward).parameters.values()
+    accepted = inspect.signature(model.base.forward).parameters.values()
     passes_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted)
-    if base.config._attn_implementation != "sdpa" or not passes_on:
+    if model.config._attn_implementation != "sdpa" or not passes_on:
         return None
     cache = SlotCache(layer_count)
     cache.reserve(1, 1)
-    zero = torch.zeros(1, 1, dtype=torch.long, device=device)
+    zero = torch.zeros(1, 1, dtype=torch.long, device=model.device)
     cache.window = Window(zero[0], slice(0, 1), zero, 1)
-    dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
-    mask = torch.zeros(1, 1, 1, 1, dtype=dtype, device=device)
+    mask = torch.zeros(1, 1, 1, 1, dtype=model.dtype, device=model.device)
     probe = _AttentionProbe(cache, mask)
-    training = model.training
-    model.eval()
-    with torch.no_grad(), shared_attention(base):
+    with sampling_mode(model.model), shared_attention(model.base):
         model(
             input_ids=zero, attention_mask=mask, position_ids=zero, use_cache=True,
             shared_prefixes=probe.attend, **{CACHE_NAME: cache},
         )  # fmt: skip
-    model.train(training)
     if not probe.plain or probe.layers != set(range(layer_count)):
         return None
     if probe.kernels:
         return FlashRows
-    return SharedPrefixes if device.type == "cpu" and _flash is not None else None
+    return SharedPrefixes if model.device.type == "cpu" and _flash is not None else None

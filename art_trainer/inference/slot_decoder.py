@@ -67,7 +67,7 @@ class SlotDecoder:
         self._read_tokens = read_tokens
         self._owners: list[TokenSequence | None] = []
         self._prompts: list[SharedPrompt | None] = []
-        self._attention = sharing_attention(model, self._model.base, layers) if self._window is None else None
+        self._attention = sharing_attention(self._model, layers) if self._window is None else None
         self.shares = self._attention is not None
         records = self._attention is FlashRows and self._model.device.type == "cuda"
         self._graphs = StepGraphs(model) if records else None
