@@ -56,21 +56,21 @@ class ActorTimeouts:
     """Without a finished episode, until an actor that has leases is killed."""
 
 
+@dataclass(eq=False, slots=True)
 class _Slot:
     """One place of the pool, across the actors that fill it."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.actors = 0
-        self.name = ""
-        self.handle: RayActorHandle | None = None
-        self.next_start = 0.0
-        self.started = 0.0
-        self.played = -1
-        self.progressed = 0.0
-        """When an episode of its actor ended last, or it had no leases."""
-        self.reported = False
-        """Whether the cluster's lack of resources was logged."""
+    number: int
+    actors: int = 0
+    name: str = ""
+    handle: RayActorHandle | None = None
+    next_start: float = 0.0
+    started: float = 0.0
+    played: int = -1
+    progressed: float = 0.0
+    """When an episode of its actor ended last, or it had no leases."""
+    reported: bool = False
+    """Whether the cluster's lack of resources was logged."""
 
     def failure(
         self, client: ClientStatus | None, timeouts: ActorTimeouts

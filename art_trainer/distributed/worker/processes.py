@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from types import FrameType
 
 from art_trainer.errors import ConfigError
@@ -25,37 +26,27 @@ _POLL_SECONDS = 0.1
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, slots=True)
 class WorkerProcess:
-    """One of several workers across its restarts, each in a process group of its own.
+    """One of several workers across its restarts, each in a process group of its own."""
 
-    Args:
-        number: Which one, from 0.
-        command: Starts it; ``--id NAME`` is added if there is a name.
-        environment: Its environment variables.
-        name: Prefix of its names; ``None``: it chooses.
-        first_pause: Seconds before the first restart; doubled with each failure in a row, up to a minute.
-
-    Attributes:
-        code: The exit code of a worker that is not restarted; ``None`` until then.
-    """
-
-    def __init__(
-        self,
-        number: int,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        name: str | None,
-        first_pause: float,
-    ) -> None:
-        self.code: int | None = None
-        self._number = number
-        self._command = command
-        self._environment = environment
-        self._name = name
-        self._first_pause = first_pause
-        self._process: subprocess.Popen[bytes] | None = None
-        self._starts = self._failures = 0
-        self._began = self._next_start = 0.0
+    number: int
+    """Which one, from 0."""
+    command: Sequence[str]
+    """Starts it; ``--id NAME`` is added if there is a name."""
+    environment: Mapping[str, str]
+    """Its environment variables."""
+    name: str | None
+    """Prefix of its names; ``None``: it chooses."""
+    first_pause: float
+    """Seconds before the first restart; doubled with each failure in a row, up to a minute."""
+    code: int | None = None
+    """The exit code of a worker that is not restarted; ``None`` until then."""
+    _process: subprocess.Popen[bytes] | None = None
+    _starts: int = 0
+    _failures: int = 0
+    _began: float = 0.0
+    _next_start: float = 0.0
 
     def check(self, *, stopping: int | None) -> None:
         """Start a worker that is due, or handle the end of one that has ended.
@@ -94,8 +85,8 @@ class WorkerProcess:
         """The command of the next start."""
         self._starts += 1
         # A name belongs to the process that has its secret: a restarted worker needs a new one.
-        name = [] if self._name is None else ["--id", f"{self._name}-{self._number}.{self._starts}"]
-        return [*self._command, *name]
+        name = [] if self.name is None else ["--id", f"{self.name}-{self.number}.{self._starts}"]
+        return [*self.command, *name]
 
     def pause_after(self, code: int) -> float | None:
         """Seconds until a worker that ended is restarted; ``None`` if it is done, or was refused."""
@@ -103,16 +94,16 @@ class WorkerProcess:
             return None
         settled = time.monotonic() - self._began > _SETTLED_SECONDS
         self._failures = 1 if settled and self._began else self._failures + 1
-        pause = min(_LONGEST_PAUSE, self._first_pause * 2.0 ** min(self._failures - 1, 10))
+        pause = min(_LONGEST_PAUSE, self.first_pause * 2.0 ** min(self._failures - 1, 10))
         how = f"ended with code {code}" if code >= 0 else f"was killed by signal {-code}"
-        _log.warning("worker %d %s; restarting in %g s", self._number, how, pause)
+        _log.warning("worker %d %s; restarting in %g s", self.number, how, pause)
         return pause
 
     def _start(self) -> None:
         self._began = time.monotonic()
         command = self.next_command()
         try:
-            self._process = subprocess.Popen(command, env=self._environment, start_new_session=True)
+            self._process = subprocess.Popen(command, env=self.environment, start_new_session=True)
         except OSError as error:
             raise ConfigError(f"{command[0]} cannot be started: {error.strerror}") from error
 
