@@ -108,9 +108,10 @@ class ChatFormat:
             self._template = PLAIN_TEMPLATE
         self._omits_system = bool(tokenizer.init_kwargs.get("omit_system", False))
         self._folds_system = False
-        self._folds_system = not (self._omits_system or self._writes_system())
+        with_system = [_message("system", _SEEN), _message("user", _ASK)]
+        self._folds_system = not (self._omits_system or self._writes(_SEEN, with_system))
         self._lists_tools = False
-        self._lists_tools = self._writes_tools()
+        self._lists_tools = self._writes(_PROBE, [_message("user", _ASK)], _PROBE_TOOLS)
         self.end_of_turn, self._end_text = self._find_end_of_turn()
         self._last_prompt: tuple[list[Message], Tools, list[int]] | None = None
         self._separator = lru_cache(maxsize=4)(self._find_separator)
@@ -222,18 +223,11 @@ class ChatFormat:
         assert isinstance(text, str)
         return text
 
-    def _writes_system(self) -> bool:
-        """Whether the template has a place for a system message; some raise, some ignore it."""
+    def _writes(self, mark: str, messages: Sequence[Message], tools: Tools = ()) -> bool:
+        """Whether the template has a place for what holds a mark; some raise, some ignore it."""
         try:
-            return _SEEN in self.render([_message("system", _SEEN), _message("user", _ASK)])
-        except jinja2.TemplateError:
-            return False
-
-    def _writes_tools(self) -> bool:
-        """Whether the template lists the tools."""
-        try:
-            return _PROBE in self.render([_message("user", _ASK)], _PROBE_TOOLS)
-        except jinja2.TemplateError:
+            return mark in self.render(messages, tools)
+        except (jinja2.TemplateError, TypeError):  # DeepSeek's cannot write arguments that are an object
             return False
 
     def _find_end_of_turn(self) -> tuple[int, str]:

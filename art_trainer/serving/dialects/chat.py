@@ -28,6 +28,10 @@ _GENERATION_TAG = re.compile(r"\{%-?\s*(end)?generation\s*-?%\}")
 _GIVEN = ("messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now")
 """Variables that the rendering sets itself."""
 _REPLY, _ANSWER, _TOOL = "placeholder reply said", "what the tool answered", "called_tool_name"
+_CALL = {"id": "call_0", "type": "function", "function": {"name": _TOOL, "arguments": {}}}
+_ASKED: Message = {"role": "user", "content": "a question"}
+_CALLED: Message = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
+_ANSWERED: Message = {"role": "tool", "content": _ANSWER, "tool_call_id": "call_0", "name": _TOOL}
 _SPACED = 'find("a b", n=1) ["c"] it\'s so.'
 
 
@@ -78,8 +82,9 @@ class AgentChat(ChatFormat):
         self._thread = ThreadPoolExecutor(1, "tokenizer")
         super().__init__(tokenizer)
         self.history_window = None
-        self._inline_calls = not self._writes(_TOOL)
-        self._inline_answers = not self._writes(_ANSWER)
+        self._inline_calls = not self._writes(_TOOL, [_ASKED, _CALLED])
+        reply = {"role": "assistant", "content": _REPLY} if self._inline_calls else _CALLED
+        self._inline_answers = not self._writes(_ANSWER, [_ASKED, reply, _ANSWERED])
         self.token_text = cache(lambda token: self.decode([token]))
         probe = super().encode(_SPACED)
         texts = [self.decode(probe[:count]).rstrip(INCOMPLETE) for count in range(len(probe) + 1)]
@@ -173,23 +178,6 @@ class AgentChat(ChatFormat):
         if now[len(past) : len(now) - len(tail)].strip() != str(messages[place]["content"]).strip():
             return None
         return self.encode(tail.removeprefix(self._end_text))
-
-    def _writes(self, mark: str) -> bool:
-        """Whether the template writes a call's name (``_TOOL``), or a tool's answer (``_ANSWER``)."""
-        call = {"id": "call_0", "type": "function", "function": {"name": _TOOL, "arguments": {}}}
-        messages: list[dict[str, Any]] = [
-            {"role": "user", "content": "a question"},
-            {"role": "assistant", "content": "", "tool_calls": [call]},
-            {"role": "tool", "content": _ANSWER, "tool_call_id": "call_0", "name": _TOOL},
-        ]
-        if mark == _TOOL:
-            messages.pop()
-        elif self._inline_calls:
-            messages[1] = {"role": "assistant", "content": _REPLY}
-        try:
-            return mark in self.render(messages)
-        except (jinja2.TemplateError, TypeError):  # DeepSeek's cannot write arguments that are an object
-            return False
 
 
 def _call_as_text(message: Message) -> Message:
