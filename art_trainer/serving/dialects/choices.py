@@ -79,14 +79,13 @@ class GenerationRequest(DialectRequest):
             seed=self.seed,
             count=self.n,
             stream=self.stream,
-            include_usage=self.stream_options.include_usage,
-            return_token_ids=self.return_token_ids,
         )
 
 
 class ChoiceWriter(ResponseWriter):
     """Writes the choices of a completion."""
 
+    request: GenerationRequest
     id_prefix: str
     whole_object: str
     chunk_object: str
@@ -124,7 +123,7 @@ class ChoiceWriter(ResponseWriter):
 
     def end(self) -> Iterator[Json]:
         """The chunk after all replies with the numbers of tokens, if the client asked for it."""
-        if self.generation.include_usage:
+        if self.request.stream_options.include_usage:
             yield {**self._head(), "object": self.chunk_object, "choices": [], "usage": self._usage()}
 
     @abc.abstractmethod
@@ -146,7 +145,7 @@ class ChoiceWriter(ResponseWriter):
 
     def _prompt(self, index: int) -> Json:
         """The prompt's tokens, if the client asked for them."""
-        if not self.generation.return_token_ids:
+        if not self.request.return_token_ids:
             return {}
         return {"prompt_token_ids": list(self._prompts[index // self.generation.count])}
 
@@ -165,7 +164,7 @@ class ChoiceWriter(ResponseWriter):
         """What a choice reports of its tokens."""
         wanted = self.generation.top_logprobs is not None
         fields: Json = {"logprobs": self._logprobs(run) if wanted else None}
-        if self.generation.return_token_ids:
+        if self.request.return_token_ids:
             fields["token_ids"] = run.token_ids
         return fields
 

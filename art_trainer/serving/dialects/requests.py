@@ -135,9 +135,6 @@ class Generation:
     seed: int | None = None
     count: int = 1
     """Replies to each prompt."""
-    include_usage: bool = False
-    """Whether a stream ends with the numbers of tokens."""
-    return_token_ids: bool = False
     prompt_field: str = "messages"
     """The field that the prompts come from."""
     top_logprobs: int | None = None
