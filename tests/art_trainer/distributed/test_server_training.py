@@ -91,9 +91,8 @@ def interrupt() -> None:
 
 def local(folder: Path, **settings: Any) -> GRPOTrainer:
     config = GRPOConfig(output_dir=str(folder), **{**SETTINGS, **settings})
-    trainer = GRPOTrainer(guess_policy(0, hidden=16), GuessEnv, config)
-    trainer.train()
-    trainer.close()
+    with closing(GRPOTrainer(guess_policy(0, hidden=16), GuessEnv, config)) as trainer:
+        trainer.train()
     return trainer
 
 
