@@ -263,7 +263,8 @@ class Session:
             self.error = (Outcome.POLICY_FAILED, str(error))
             raise
         finally:
-            self._jobs.discard(job)
+            with self._lock:  # another thread may be closing the session, and going through them
+                self._jobs.discard(job)
         with self._lock:
             if self.ended.is_set():
                 raise _closed()
