@@ -21,7 +21,7 @@ from art_trainer.distributed.worker_connections import Connections
 from art_trainer.errors import EngineError
 from art_trainer.serving.http.middleware import AccessPolicy, ApiError, HostNames, RateLimit, check_access
 from art_trainer.serving.http.server import Certificate, ServerThread, create_app
-from art_trainer.tracking.callbacks import Outcome, RunCallback, TrainerCallback
+from art_trainer.tracking.callbacks import Outcome
 
 if TYPE_CHECKING:  # it imports torch
     from art_trainer.distributed.weights import WeightStore
@@ -32,7 +32,7 @@ _NO_VERSION = "there are no weights of this version, or no longer"
 VersionNumber = Annotated[int, PathParameter(ge=0, le=2**53)]
 
 
-class RunProgress(TrainerCallback, RunCallback):
+class RunProgress:
     """Trainer callback that keeps the state and progress of a run for its status page.
 
     Args:
@@ -86,6 +86,11 @@ class RunProgress(TrainerCallback, RunCallback):
         """A step is done."""
         self.step = int(metrics.get("step", self.step + 1))
         self._ends.append(self._clock())
+
+    def on_episode(self, *_: object, **__: object) -> None:
+        """Ignored, like all that is written to the run's folder."""
+
+    on_logged = on_checkpoint = on_episode
 
     def on_end(self, outcome: Outcome) -> None:
         """Training is over."""
