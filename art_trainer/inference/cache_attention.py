@@ -340,7 +340,7 @@ def sharing_attention(
     mask = torch.zeros(1, 1, 1, 1, dtype=model.dtype, device=model.device)
     probe = _AttentionProbe(cache, mask)
     with sampling_mode(model.model), shared_attention(model.base):
-        model(
+        model.model(
             input_ids=zero, attention_mask=mask, position_ids=zero, use_cache=True,
             shared_prefixes=probe.attend, **{CACHE_NAME: cache},
         )  # fmt: skip
