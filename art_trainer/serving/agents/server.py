@@ -168,10 +168,17 @@ for _path, _dialect in _DIALECTS.items():
 
 
 @_ROUTES.get("/v1/models")
+@_ROUTES.get("/v1/models/")
 async def list_models(session: Episode, request: Request) -> Response:
     """List the models."""
     policy = request.app.state.server.policy
     return JSONResponse(model_list(policy.name, [policy.version]))
+
+
+@_ROUTES.get("/v1/models/{model:path}")
+async def retrieve_model(session: Episode, model: str) -> Response:
+    """Describe the policy, whatever the model's name: requests may name any, too."""
+    return JSONResponse(model_list(model, [])["data"][0])
 
 
 @_ROUTES.get("/conversations")

@@ -221,4 +221,11 @@ def create_app(policy: AccessPolicy, routes: str, **options: Any) -> FastAPI:
         response.headers.update(error.headers or {})
         return response
 
+    @app.exception_handler(Exception)
+    async def unexpected(request: Request, error: Exception) -> Response:
+        fault = ApiError(f"{type(error).__name__}: see the server's log", "internal_error", status=500)
+        response = error_response(fault, request.url.path)
+        response.headers["connection"] = "close"  # uvicorn logs the exception, and ends the connection
+        return response
+
     return app

@@ -10,6 +10,7 @@ import pytest
 from fastapi.routing import APIRoute
 
 from art_trainer.serving.agents import AgentServer
+from art_trainer.serving.agents.recording import Recording
 from art_trainer.serving.agents.server import _ROUTES
 from art_trainer.serving.dialects import streams
 from tests.art_trainer.serving.helpers import (
@@ -111,13 +112,15 @@ def test_a_request_that_failed_is_sampled_again(monkeypatch: pytest.MonkeyPatch)
     policy = tiny_policy(REFUSES_BOOM + TOOL_CHATML)
     policy.version = 4
     with AgentServer(policy) as server, agent_client(server, server.open()) as client:
-        assert [model.id for model in client.models.list()] == ["tiny", "tiny@4"]
+        listed = [*client.models.list(), client.models.retrieve("org/any")]
+        assert [model.id for model in listed] == ["tiny", "tiny@4", "org/any"]
         with pytest.raises(openai.BadRequestError, match="no boom"):
             chat(client, "boom")
-        with monkeypatch.context() as patch:
-            patch.setattr(policy.model, "forward", lambda **inputs: 1 / 0)
-            with pytest.raises(openai.InternalServerError, match="ZeroDivisionError"):
-                chat(client, "x")
+        for place in ((policy.model, "forward"), (Recording, "open")):
+            with monkeypatch.context() as patch:
+                patch.setattr(*place, lambda *_, **inputs: 1 / 0)
+                with pytest.raises(openai.InternalServerError, match="ZeroDivisionError"):
+                    chat(client, "x")
         retried = chat(client, "x", extra_headers={"x-stainless-retry-count": "1"})
         assert (retried.usage.completion_tokens, retried.model) == (12, "tiny@4")
 
@@ -161,7 +164,7 @@ def test_a_reward_ends_the_episode_and_counts_once() -> None:
 
 def test_every_route_needs_the_episodes_own_token(caplog: pytest.LogCaptureFixture) -> None:
     routes = [route for route in _ROUTES.routes if isinstance(route, APIRoute)]
-    assert len(routes) == len(_ROUTES.routes) == 7
+    assert len(routes) == len(_ROUTES.routes) == 9
     with (
         caplog.at_level(logging.DEBUG),
         scripted_agent_server("x") as (server, session),
