@@ -54,7 +54,7 @@ SMALL_MODELS: Mapping[str, Mapping[str, Any]] = {
 
 LORA: Mapping[str, Any] = {"learning_rate": 2e-5}
 """Defaults with an adapter, whose matrices start at zero and take larger steps than weights."""
-KEPT = ("seed", "eval_episodes", "eval_temperature", "test_split")
+KEPT = ("env", "env_args", "eval_tasks", "seed", "eval_episodes", "eval_temperature", "test_split")
 """Settings that a resume cannot change: it keeps the evaluation before training, which could then not be
 compared with the one after."""
 
@@ -207,16 +207,16 @@ def gather_settings(
     lora = Layer("default of lora", LORA if chosen.get("lora") is not None else {})
     layers = [Layer(DEFAULT, below), lora, Layer(f"default of {model}", small), *layers]
     settings = merge_settings(layers)
-    if resume is not None:
-        _check_resumed(saved.values, settings)
     # Whole paths of files, for a resume from another folder.
     run = dataclasses.replace(settings.run, env=env, env_args=_with_whole_paths(settings.run.env_args))
     run = dataclasses.replace(run, train_env_args=_with_whole_paths(run.train_env_args))
-    if has_env:
-        find_env(env, run.all_env_args)
     settings = dataclasses.replace(
         settings, run=run, resume=resume, resume_step=resume_step, verbose=bool(verbose), quiet=bool(quiet)
     )
+    if resume is not None:
+        _check_resumed(saved.values, settings)
+    if has_env:
+        find_env(env, run.all_env_args)
     folder = settings.folder
     require_writable(folder.path, folder=True)
     if resume is None and (folder.settings_file.exists() or folder.metrics_file.exists()):
@@ -257,11 +257,23 @@ def _check_resumed(saved: Mapping[str, Any], settings: Settings) -> None:
         raise ConfigError(f"--resume: the run's adapter is of the model {before}, not of {model}")
     now = settings.to_mapping()
     for name in KEPT:
-        if (was := saved.get(name, now[name])) != now[name]:
+        if not _means_same(was := saved.get(name, now[name]), now[name]):
             raise ConfigError(
                 f"--resume: {name} was {was}, not {now[name]}: the evaluations before and after could "
                 "not be compared. Leave it out, or start a new run"
             )
+
+
+def _means_same(was: Any, now: Any) -> bool:
+    """Whether two values of a setting are equal, or name the same file in another place."""
+    if isinstance(was, Mapping) and isinstance(now, Mapping):
+        return was.keys() == now.keys() and all(_means_same(was[name], now[name]) for name in now)
+    if not (isinstance(was, str) and isinstance(now, str)):
+        return bool(was == now)
+    (old, _, old_id), (new, _, new_id) = was.rpartition(":"), now.rpartition(":")
+    if new.endswith(".py") and old_id == new_id:
+        was, now = old, new
+    return was == now or (Path(now).is_file() and not Path(was).is_file())
 
 
 @contextmanager

@@ -252,6 +252,8 @@ def test_lora_trains_an_adapter_only_and_is_evaluated_before_it_imitates(invoke,
         invoke("train", "--resume", "out", "--lora", "4")
     with pytest.raises(ConfigError, match=r"seed was 42, not 7: .* Leave it out, or start"):
         invoke("train", "--resume", "out", "--seed", "7")
+    with pytest.raises(ConfigError, match=r"env_args was {}, not {.max_turns.: 1}: "):
+        invoke("train", "--resume", "out", "--env-args", "max_turns=1")
     with pytest.raises(ConfigError, match=r"the run's adapter is of the model .*, not of art-tiny"):
         invoke("train", "--resume", "out", "--model", "art-tiny")
     assert folder.settings_file.read_bytes() == kept
