@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from art_gym import catalog
 from art_gym.base import without_tool_list
 from art_trainer.errors import ConfigError
 from art_trainer.rollout.envs import find_env
@@ -48,7 +49,7 @@ def task_dataset(
         ModuleNotFoundError: If the package ``datasets`` (extra ``art-gym[trl]``) is missing.
         UnknownTaskError: If the environment has tasks but no such split.
         ValueError: If ``size`` is below 1.
-        ConfigError: If ``env_args`` cannot be written as JSON.
+        ConfigError: If ``env_args`` cannot be written as JSON, or ``env`` is a game with several seats.
     """
     try:
         from datasets import Dataset  # type: ignore[import-untyped]
@@ -76,8 +77,14 @@ def task_dataset(
 
 def env_json(env: str, env_args: Mapping[str, Any] | None) -> str:
     """Return an environment's id and arguments as JSON, equal for equal arguments."""
+    found = find_env(env)
+    if found.id in catalog.games():
+        raise ConfigError(
+            f"{found.id} is a game with several seats: use art-trainer self-play, or register one seat of "
+            "it, an art_gym.games.SeatEnv"
+        )
     try:
-        return json.dumps({"id": find_env(env).name, "args": dict(env_args or {})}, sort_keys=True)
+        return json.dumps({"id": found.name, "args": dict(env_args or {})}, sort_keys=True)
     except TypeError as error:
         raise ConfigError(
             f"env_args of {env} are stored in the dataset as JSON, but cannot be: {error}"

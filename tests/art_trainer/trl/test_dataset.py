@@ -52,8 +52,9 @@ def test_the_seed_decides_the_rows() -> None:
         ({"size": 0}, ValueError, "at least one row"),
         ({"split": "trian"}, UnknownTaskError, "did you mean `train`"),
         ({"env_args": {"fault": object()}}, ConfigError, "as JSON, but cannot be"),
+        ({"env": "art/2048Duel-v0"}, ConfigError, "a game with several seats"),
     ],
 )
 def test_wrong_use_gets_an_error_message(wrong: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
-        task_dataset(SAY_ID, **wrong)
+        task_dataset(**{"env": SAY_ID} | wrong)
