@@ -72,6 +72,8 @@ def seat(*names: str) -> Callable[[_Method], _Method]:
 
 def seat_tools(cls: type, seats: Sequence[str]) -> dict[str, dict[str, Tool]]:
     """The tools that a class declares, by seat and name."""
+    if isinstance(seats, str):
+        raise ToolDeclarationError(f"{cls.__name__}.seats must be a tuple, as in ({seats!r},), not a text")
     found: dict[str, dict[str, Tool]] = {name: {} for name in seats}
     for name, item in collect_tools(cls).items():
         for where in getattr(getattr(cls, name), _SEATS, seats):

@@ -384,10 +384,13 @@ def evaluate(
         options: See :class:`PlayOptions`.
 
     Raises:
-        TypeError: For an option that there is not.
+        TypeError: For an option that there is not, or the name of a policy in place of one.
         UnknownTaskError: If the environment has tasks but no such split.
         ValueError: If ``episodes`` or ``samples`` is below 1.
     """
+    if isinstance(policy, str):
+        model, baseline = f"TransformersPolicy.from_pretrained({policy!r})", f"ScriptedPolicy({policy!r})"
+        raise TypeError(f"policy is the text {policy!r}: give {model}, or for a baseline {baseline}")
     make_env = maker(make_env)
     with closing(make_env()) as env:
         starts = evaluation_starts(env, split=split, episodes=episodes, seed=seed, samples=samples)

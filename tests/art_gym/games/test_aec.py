@@ -324,6 +324,7 @@ def play_act(returned: object = "text") -> None:
         (race(choices=lambda self, name: ["1", "jump"]), ToolDeclarationError, "'jump'"),
         (lambda: race(choices=lambda self, name: [])(actions="discrete"), ValueError, "first_0"),
         (lambda: race(act=seat("firts_0")(act())), ToolDeclarationError, "did you mean `first_0`"),
+        (lambda: race(seats=FIRST), ToolDeclarationError, r"must be a tuple, as in \('first_0',\)"),
         (idle, ToolDeclarationError, "no tool for the seat `b_1`"),
         (play_act, TypeError, "Changed.act must return MoveResult, not 'text'"),
         (lambda: (g := race(view=lambda *_: None)()).reset() or g.last(), TypeError, "view must return str"),
