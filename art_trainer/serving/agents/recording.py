@@ -119,6 +119,7 @@ class Recording:
         self._max_context = max_context
         self._by_digest: dict[bytes, list[Reply]] = {}
         self._replies: list[Reply] = []
+        self._final: list[Reply] | None = None
         self._opened: Counter[bytes] = Counter()
         self.first_text = ""
         self.first_tools: tuple[Mapping[str, Any], ...] = ()
@@ -177,6 +178,10 @@ class Recording:
         self._by_digest.setdefault(_extend(opened.digest, message), []).append(reply)
         return reply
 
+    def end(self) -> None:
+        """Take as delivered what is so by now: a request that is still open may change that at any time."""
+        self._final = self._delivered
+
     def conversations(self) -> list[list[dict[str, Any]]]:
         """The messages of each context that no other extends, its reply as it was sampled."""
         return [reply.request.messages for reply in self._ends()]
@@ -226,7 +231,7 @@ class Recording:
 
     @property
     def _delivered(self) -> list[Reply]:
-        return [reply for reply in self._replies if reply.delivered]
+        return [reply for reply in self._replies if reply.delivered] if self._final is None else self._final
 
     def _find_parent(
         self, messages: Sequence[ChatMessage], digests: Sequence[bytes]

@@ -234,6 +234,7 @@ class Session:
         """Take no more requests; unfinished replies are cancelled and not recorded."""
         with self._lock:
             self.ended.set()
+            self.recording.end()
             for job in self._jobs:
                 job.cancelled = True
             self._scheduler.release(self)
