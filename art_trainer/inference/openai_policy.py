@@ -6,7 +6,6 @@ in a format that the environments' parser reads.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -36,7 +35,7 @@ class OpenAIPolicy(CloseOnExit):
         temperature: Sampling temperature; ``None`` leaves it to the server.
         top_p: Nucleus sampling; ``None`` leaves it to the server.
         max_new_tokens: Most tokens of a reply.
-        timeout: Seconds one attempt may take.
+        timeout: Seconds of silence from the server that end an attempt.
         max_retries: Attempts after the first, with growing pauses, if the server is busy or broken.
         send_tools: Whether to send the tools' schemas, for servers that accept them. The instructions keep
             their own list, since many a server drops schemas that its chat template has no place for.
@@ -130,7 +129,7 @@ class OpenAIPolicy(CloseOnExit):
         except openai.OpenAIError as fault:
             cause = f" ({fault.__cause__})" if fault.__cause__ else ""
             return Reply("", error=f"{type(fault).__name__}: {fault}{cause}")
-        except json.JSONDecodeError as fault:
+        except ValueError as fault:  # of JSON, or of UTF-8
             return Reply("", error=f"the server answered with invalid JSON: {fault}")
         return _reply_of(answer)
 

@@ -32,7 +32,7 @@ class HttpClient:
         url: The server's address, with or without ``/v1``.
         api_key: Sent as a bearer token.
         max_concurrency: Most requests in flight at one time; others wait.
-        timeout: Seconds one attempt may take.
+        timeout: Seconds of silence from the server that end an attempt.
         max_retries: Attempts after the first if the connection fails or the server answers 429 or 5xx.
         backoff: Seconds before the second attempt, doubled with each; a ``Retry-After`` header takes
             precedence, up to a minute.

@@ -95,6 +95,7 @@ def test_a_busy_server_is_asked_again_and_a_refusal_ends_the_episode(serve):
     [
         (Reply(hang=True), "no answer within 0.3 s"),
         (Reply(b"{broken"), "answer"),
+        (Reply(b"\xff"), "invalid JSON"),
         (Reply({"choices": []}), "answer"),
         (Reply({"choices": [{"index": 0}]}), "answer"),
         (Reply(None), "answer"),
