@@ -106,12 +106,13 @@ def apply_model_options(model: nn.Module, options: ModelOptions) -> nn.Module:
 def add_lora_adapter(model: nn.Module, rank: int) -> nn.Module:
     """Add a new LoRA adapter (arXiv:2106.09685) to all linear layers but the head, and freeze the weights.
 
-    Its output is scaled by alpha / r = 2. Left out are routers that return more than a linear layer does, and
-    a Mamba layer's last projection where PEFT refuses it.
+    Its output is scaled by alpha / r = 2. Left out are routers that return more than a linear layer does; of
+    Mamba layers ``dt_proj``, whose weight is read past the adapter, and the last one where PEFT refuses it.
     """
     config: Any = model.config
     adapter = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")
-    left_out = {name for name, layer in model.named_modules() if type(layer).__name__.endswith("Router")}
+    kinds = {name: type(layer).__name__ for name, layer in model.named_modules()}
+    left_out = {name for name, kind in kinds.items() if kind.endswith("Router") or name.endswith(".dt_proj")}
     left_out |= {"out_proj"} if config.model_type in _WITHOUT_OUT_PROJ else set()
     adapter.exclude_modules = sorted(left_out) or None
     return add_adapter(model, adapter)
