@@ -94,8 +94,7 @@ def test_a_busy_server_is_asked_again_and_a_refusal_ends_the_episode(serve):
     ("fault", "words"),
     [
         (Reply(hang=True), "no answer within 0.3 s"),
-        (Reply(b"{broken"), "answer"),
-        (Reply(b"\xff"), "invalid JSON"),
+        *((Reply(body), "invalid JSON") for body in (b"{broken", b"\xff")),
         (Reply({"choices": []}), "answer"),
         (Reply({"choices": [{"index": 0}]}), "answer"),
         (Reply(None), "answer"),

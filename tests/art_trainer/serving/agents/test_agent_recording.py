@@ -205,11 +205,10 @@ def test_a_template_may_want_arguments_of_another_type() -> None:
 
 def test_a_reply_that_was_not_delivered_is_not_trained_on() -> None:
     talk = Talk()
-    lost = talk.ask([user("one")], "lost")
-    lost.delivered = False
+    talk.ask([user("one")], "lost").delivered = False
     talk.ask([user("one")], "got")
     talk.recording.end()
-    lost.delivered = True  # too late: turns and histories are of the moment of the end
+    talk.recording._replies[0].delivered = True  # too late
     assert sampled_text(talk) == ["got<|im_end|>"]
     assert [turn.reply for turn in talk.recording.turns(1.0)[0]] == ["got"]
     assert set(talk.recording.histories()[0].turns) == {0}

@@ -10,7 +10,6 @@ import pytest
 from fastapi.routing import APIRoute
 
 from art_trainer.serving.agents import AgentServer
-from art_trainer.serving.agents.recording import Recording
 from art_trainer.serving.agents.server import _ROUTES
 from art_trainer.serving.dialects import streams
 from tests.art_trainer.serving.helpers import (
@@ -112,11 +111,11 @@ def test_a_request_that_failed_is_sampled_again(monkeypatch: pytest.MonkeyPatch)
     policy = tiny_policy(REFUSES_BOOM + TOOL_CHATML)
     policy.version = 4
     with AgentServer(policy) as server, agent_client(server, server.open()) as client:
-        listed = [*client.models.list(), client.models.retrieve("org/any")]
-        assert [model.id for model in listed] == ["tiny", "tiny@4", "org/any"]
+        listed = (*client.models.list(), client.models.retrieve("an/y"))
+        assert [model.id for model in listed] == ["tiny", "tiny@4", "an/y"]
         with pytest.raises(openai.BadRequestError, match="no boom"):
             chat(client, "boom")
-        for place in ((policy.model, "forward"), (Recording, "open")):
+        for place in ((policy.model, "forward"), (server.chat, "in_thread")):
             with monkeypatch.context() as patch:
                 patch.setattr(*place, lambda *_, **inputs: 1 / 0)
                 with pytest.raises(openai.InternalServerError, match="ZeroDivisionError"):
@@ -202,10 +201,7 @@ def test_other_hosts_origins_and_bodies_are_refused(
     headers: dict[str, str], body: bytes, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("art_trainer.serving.agents.server._MAX_BODY_BYTES", 1000)
-    with (
-        AgentServer(tiny_policy()) as server,
-        plain_agent_client(server, server.open()) as client,
-    ):
+    with AgentServer(tiny_policy()) as server, plain_agent_client(server, server.open()) as client:
         assert client.post(CHAT, content=body, headers=JSON | headers).status_code == status
 
 

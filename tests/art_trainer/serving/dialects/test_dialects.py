@@ -211,10 +211,7 @@ def test_why_a_message_ended() -> None:
 )
 def test_what_is_not_supported_is_refused_by_name(path: str, body: dict[str, Any], named: str) -> None:
     whole = {"input": "x"} if path == RESPONSES else {"messages": [user("x")], "max_tokens": 9}
-    with (
-        scripted_agent_server() as (server, session),
-        plain_agent_client(server, session) as client,
-    ):
+    with scripted_agent_server() as (server, session), plain_agent_client(server, session) as client:
         answer = client.post(path, json=whole | body)
     assert answer.status_code == 400, answer.text
     error = answer.json()["error"]
