@@ -28,8 +28,6 @@ from art_gym.envs.coding.loaders.formats import (
 from art_gym.envs.coding.loaders.shown import without_shown
 from art_gym.envs.coding.problem import Problem
 
-Reader = Callable[[Mapping[str, Any]], Problem]
-
 
 @dataclass(frozen=True, slots=True)
 class Format:
@@ -41,7 +39,7 @@ class Format:
     """
 
     fields: frozenset[str]
-    read: Reader
+    read: Callable[[Mapping[str, Any]], Problem]
 
 
 FORMATS: Mapping[str, Format] = {
@@ -96,10 +94,23 @@ def load_problems(path: str | PathLike[str], format: str | None = None) -> Loade
         raise ValueError(f"{path} is {'a folder' if path.is_dir() else 'no file'}: give the file of problems")
     rows = list(_rows(path))
     name = format or _format_of(rows, path)
-    items = _read_all(rows, FORMATS[name].read)
-    if name != "own":
-        items = _separated(items)
-    return _gathered(items, name, path)
+    problems: dict[str, Problem] = {}
+    left_out: list[tuple[str, str]] = []
+    for where, row in rows:
+        try:
+            problem = FORMATS[name].read(row)
+            problem = problem if name == "own" else without_shown(problem)
+            if problem.id in problems:
+                raise ValueError(f"the id {problem.id!r} occurs before")
+            problems[problem.id] = problem
+        except (ValueError, KeyError, TypeError, AttributeError, SyntaxError, RecursionError) as error:
+            left_out.append(
+                (where, f"field {error} is missing" if isinstance(error, KeyError) else str(error))
+            )
+    if not problems:
+        reason = f"; {left_out[0][0]}: {left_out[0][1]}" if left_out else ""
+        raise ValueError(f"{path} holds no problem that can be used{reason}")
+    return Loaded(tuple(problems.values()), tuple(left_out), name)
 
 
 def save_problems(problems: Iterable[Problem], path: str | PathLike[str]) -> None:
@@ -141,37 +152,3 @@ def _format_of(rows: list[tuple[str, Any]], path: Path) -> str:
     shown = ", ".join(list(first)[:10])
     formats = "; ".join(f"{name}: {', '.join(sorted(one.fields))}" for name, one in FORMATS.items())
     raise ValueError(f"{path}: no known format has the fields {shown}. Fields of each format: {formats}")
-
-
-def _read_all(rows: list[tuple[str, Any]], read: Reader) -> Iterator[tuple[str, Problem | str]]:
-    for where, row in rows:
-        try:
-            yield where, read(row)
-        except (ValueError, KeyError, TypeError, AttributeError, SyntaxError, RecursionError) as error:
-            reason = f"field {error} is missing" if isinstance(error, KeyError) else str(error)
-            yield where, reason
-
-
-def _separated(items: Iterator[tuple[str, Problem | str]]) -> Iterator[tuple[str, Problem | str]]:
-    """The items without the hidden cases that their texts show."""
-    for where, item in items:
-        try:
-            yield where, item if isinstance(item, str) else without_shown(item)
-        except ValueError as error:
-            yield where, str(error)
-
-
-def _gathered(items: Iterator[tuple[str, Problem | str]], format: str, path: Path) -> Loaded:
-    problems: dict[str, Problem] = {}
-    left_out: list[tuple[str, str]] = []
-    for where, item in items:
-        if isinstance(item, str):
-            left_out.append((where, item))
-        elif item.id in problems:
-            left_out.append((where, f"the id {item.id!r} occurs before"))
-        else:
-            problems[item.id] = item
-    if not problems:
-        reason = f"; {left_out[0][0]}: {left_out[0][1]}" if left_out else ""
-        raise ValueError(f"{path} holds no problem that can be used{reason}")
-    return Loaded(tuple(problems.values()), tuple(left_out), format)
