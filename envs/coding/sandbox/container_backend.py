@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import shutil
@@ -16,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 from art_gym.envs.coding.sandbox.bundle import BOOTSTRAP, bundle
+from art_gym.envs.coding.sandbox.child.channel import ENDED, write_all
 from art_gym.envs.coding.sandbox.child.relay import END, FROM_CHILD, HEAD, TO_CHILD
 from art_gym.envs.coding.sandbox.interpreter import ENVIRONMENT, FLAGS
 from art_gym.envs.coding.sandbox.process import Ended
@@ -141,11 +141,10 @@ class ContainerHandle:
             pipe, length = HEAD.unpack(head)
             data = source.read(length)
             if pipe == END:
-                report = json.loads(data)
-                ended = Ended.of(report["status"], report["cpu"])
+                ended = Ended.of(*ENDED.unpack(data))
             elif pipe in FROM_CHILD:
                 with contextlib.suppress(BrokenPipeError):
-                    _write_all(targets[pipe], data)
+                    write_all(targets[pipe], data)
         if ended is None:
             word = "" if self._killed else "the container ended without saying how its program did"
             ended = Ended(None, int(signal.SIGKILL), 0.0, word)
@@ -175,9 +174,3 @@ def _carry_in(target: BinaryIO, words: bytes, sources: list[int]) -> None:
                     del places[source]
     for pipe in TO_CHILD:
         os.close(sources[pipe])
-
-
-def _write_all(target: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(target, rest) :]

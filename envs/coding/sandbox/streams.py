@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import select
-import struct
 from collections import deque
 from typing import NamedTuple
 
+from art_gym.envs.coding.sandbox.child.channel import LENGTH
 from art_gym.envs.coding.sandbox.run import Limits
 
-_LENGTH = struct.Struct(">I")
 _BLOCK = 1 << 16
 
 
@@ -109,7 +108,7 @@ class Streams:
 
     def send(self, frame: bytes) -> None:
         """Send a frame: what fits at once, the rest later; nothing if the child no longer reads."""
-        self._put(self._pipes.channel_in, _LENGTH.pack(len(frame)) + frame)
+        self._put(self._pipes.channel_in, LENGTH.pack(len(frame)) + frame)
 
     def turn(self, seconds: float) -> bool:
         """Wait this long for any pipe, or for what is watched, and move what can be moved.
@@ -195,9 +194,9 @@ class Streams:
 
     def _take_frames(self, data: bytes) -> None:
         self._partial += data
-        while len(self._partial) >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._partial)
-            end = _LENGTH.size + length
+        while len(self._partial) >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(self._partial)
+            end = LENGTH.size + length
             # Lengths count too: a frame of nothing costs the parent more than nothing.
             if self._frame_bytes + end > self._limits.frames_bytes:
                 self.overflow = f"sent frames of more than {self._limits.frames_bytes:,} bytes"
@@ -205,7 +204,7 @@ class Streams:
             if len(self._partial) < end:
                 return
             self._frame_bytes += end
-            self.frames.append(bytes(self._partial[_LENGTH.size : end]))
+            self.frames.append(bytes(self._partial[LENGTH.size : end]))
             del self._partial[:end]
 
     def _close(self, pipe: int) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import struct
 
-_LENGTH = struct.Struct(">I")
+LENGTH = struct.Struct(">I")
+"""What a frame begins with."""
 _BLOCK = 1 << 12
 
 REQUEST = struct.Struct("=QIQQ")
@@ -23,6 +24,13 @@ ENDED = struct.Struct("=id")
 """The status as ``wait`` has it, and seconds of processor time."""
 DESCRIPTORS = struct.Struct("=6i")
 """Those that come with a request."""
+
+
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
+    """Write all of it, copying nothing: it may be large. Waits while nobody reads."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
 
 
 class Channel:
@@ -45,20 +53,18 @@ class Channel:
         """
         if not self._ahead:
             self._ahead = os.read(self._reader, _BLOCK)  # most frames come whole
-        self._fill(_LENGTH.size)
-        end = _LENGTH.size + _LENGTH.unpack_from(self._ahead)[0]
+        self._fill(LENGTH.size)
+        end = LENGTH.size + LENGTH.unpack_from(self._ahead)[0]
         self._fill(end)
-        frame, self._ahead = self._ahead[_LENGTH.size : end], self._ahead[end:]
+        frame, self._ahead = self._ahead[LENGTH.size : end], self._ahead[end:]
         return frame
 
     def write_frame(self, data: bytes) -> None:
         """Send a frame; waits while the parent does not read."""
-        rest = _LENGTH.pack(len(data)) + data
-        written = os.write(self._writer, rest)
-        if written < len(rest):  # copies nothing: frames may be large
-            view = memoryview(rest)[written:]
-            while view:
-                view = view[os.write(self._writer, view) :]
+        frame = LENGTH.pack(len(data)) + data
+        written = os.write(self._writer, frame)
+        if written < len(frame):
+            write_all(self._writer, memoryview(frame)[written:])
 
     def close(self) -> None:
         """Close both ends, so that nothing that runs later finds them."""

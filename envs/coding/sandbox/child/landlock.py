@@ -40,13 +40,13 @@ def enter(readable: Iterable[str], listable: Iterable[str]) -> None:
     actions |= (1 << 13) * (version >= 2)  # moving between directories
     actions |= (1 << 14) * (version >= 3)  # truncating
     actions |= (1 << 15) * (version >= 5)  # ioctl on devices
-    ruleset = _ruleset(version, actions, network=0b11, scoped=0b11)
+    ruleset = _ruleset(version, actions, network=0b11)
     for path in readable:
         _grant(ruleset, path, _READ_FILE)
     for path in listable:
         if os.path.isdir(path):  # the right is one that only directories have
             _grant(ruleset, path, _READ_DIR)
-    restrict(ruleset)
+    make([restrict_later(ruleset)])
     os.close(ruleset)
 
 
@@ -59,24 +59,16 @@ def scope() -> int | None:
         SystemCallError: The kernel did not make it.
     """
     version = abi()
-    return _ruleset(version, 0, network=0, scoped=0b11) if version >= 6 else None
-
-
-def restrict(ruleset: int) -> None:
-    """Enter the domain of a ruleset, for good.
-
-    Raises:
-        SystemCallError: The kernel did not do it.
-    """
-    make([restrict_later(ruleset)])
+    return _ruleset(version, 0, network=0) if version >= 6 else None
 
 
 def restrict_later(ruleset: int) -> Call:
-    """The call that enters the domain of a ruleset, for ``make``."""
+    """The call that enters the domain of a ruleset for good, for ``make``."""
     return syscall_later("landlock_restrict_self", ruleset, 0)
 
 
-def _ruleset(version: int, actions: int, *, network: int, scoped: int) -> int:
+def _ruleset(version: int, actions: int, *, network: int) -> int:
+    scoped = 0b11  # abstract sockets and signals
     words = [actions] + [network] * (version >= 4) + [scoped] * (version >= 6)
     attributes = struct.pack(f"={len(words)}Q", *words)
     return syscall("landlock_create_ruleset", attributes, len(attributes), 0)

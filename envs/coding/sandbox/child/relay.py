@@ -5,7 +5,6 @@ A message is a byte for the pipe, four bytes of length and the data; no data mea
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 import sys
@@ -14,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, BinaryIO, NoReturn
 
 from art_gym.envs.coding.sandbox.child import preload
-from art_gym.envs.coding.sandbox.child.channel import Channel
+from art_gym.envs.coding.sandbox.child.channel import ENDED, Channel, write_all
 from art_gym.envs.coding.sandbox.child.kernel import MACHINE
 from art_gym.envs.coding.sandbox.child.lockdown import (
     Lockdown,
@@ -53,8 +52,7 @@ def main(config: Mapping[str, Any]) -> NoReturn:
     _, status, usage = os.wait4(pid, 0)
     for thread in down:
         thread.join()
-    end = {"status": status, "cpu": usage.ru_utime + usage.ru_stime}
-    _put(END, json.dumps(end).encode(), lock)
+    _put(END, ENDED.pack(status, usage.ru_utime + usage.ru_stime), lock)
     os._exit(0)
 
 
@@ -85,9 +83,7 @@ def _carry_in(source: BinaryIO, targets: list[int]) -> None:
         pipe, length = HEAD.unpack(head)
         try:
             if length:
-                rest = memoryview(source.read(length))
-                while rest:
-                    rest = rest[os.write(targets[pipe], rest) :]
+                write_all(targets[pipe], source.read(length))
             else:
                 os.close(targets[pipe])
         except OSError:
@@ -101,6 +97,4 @@ def _carry_out(pipe: int, source: int, lock: threading.Lock) -> None:
 
 def _put(pipe: int, data: bytes, lock: threading.Lock) -> None:
     with lock:
-        rest = memoryview(HEAD.pack(pipe, len(data)) + data)
-        while rest:
-            rest = rest[os.write(1, rest) :]
+        write_all(1, HEAD.pack(pipe, len(data)) + data)
