@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from art_gym.parsing.text_calls import (
-    MOST_EXTRA,
     ErrorKind,
     InvalidNumberError,
     Problem,
     RawCall,
+    count_calls,
     read_text_call,
     real,
     shown,
@@ -121,41 +121,32 @@ _CALL_OBJECT = re.compile(
 def read_json_call(text: str) -> RawCall | Problem | None:
     """The first call written as bare JSON: the whole reply, in a fenced block, or inside prose."""
     problem: Problem | None = None
-    position = failures = 0
-    while failures < _MAX_FAILURES and (match := _CALL_OBJECT.search(text, position)):
-        start = match.start()
-        decoded = read_json(text, start)
+    for match, decoded in _objects(text, 0):
         if isinstance(decoded, Problem):
-            failures += 1
-            decoded.start = start
-            if match.end() > start + 1:  # a brace alone may be anything
+            decoded.start = match.start()
+            if match.end() > match.start() + 1:  # a brace alone may be anything
                 problem = problem or decoded
                 if decoded.kind is ErrorKind.INCOMPLETE:
                     break  # all that follows is inside it
-            position = start + 1
             continue
-        position = decoded[1]
         call = call_from_json(decoded[0])
         if isinstance(call, RawCall):
-            call.start, call.end = start, position
-            call.extra += _more_objects(text, position)
+            call.start, call.end = match.start(), decoded[1]
+            others = (other for _, other in _objects(text, call.end) if not isinstance(other, Problem))
+            call.extra += count_calls(call_from_json(value) for value, _ in others)
             return call
         problem = problem or call
     return problem
 
 
-def _more_objects(text: str, position: int) -> int:
-    """How many further JSON calls begin after ``position``; counted up to a limit."""
-    count = failures = 0
-    while failures < _MAX_FAILURES and count < MOST_EXTRA and (match := _CALL_OBJECT.search(text, position)):
+def _objects(text: str, position: int) -> Iterator[tuple[re.Match[str], tuple[Any, int] | Problem]]:
+    """What begins like a call in JSON, and what it is, one after the other; a few may fail."""
+    failures = 0
+    while failures < _MAX_FAILURES and (match := _CALL_OBJECT.search(text, position)):
         decoded = read_json(text, match.start())
-        if isinstance(decoded, Problem):
-            failures += 1
-            position = match.end()
-        else:
-            position = decoded[1]
-            count += isinstance(call_from_json(decoded[0]), RawCall)
-    return count
+        failures += isinstance(decoded, Problem)
+        position = match.end() if isinstance(decoded, Problem) else decoded[1]
+        yield match, decoded
 
 
 def write_call(name: str, arguments: Mapping[str, Any] | str) -> str:

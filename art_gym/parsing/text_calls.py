@@ -10,13 +10,12 @@ from __future__ import annotations
 import enum
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
+from typing import Any, TypeGuard
 
-MOST_EXTRA = 1000
-"""How far further calls are counted."""
-
+_MOST_EXTRA = 1000  # further calls that are counted
 _MAX_DIGITS = 300
 _MAX_DEPTH = 30
 _SPACE = re.compile(r"\s*+")
@@ -162,35 +161,36 @@ def read_text_call(text: str, calls: re.Pattern[str], position: int = 0) -> RawC
         position: Where to begin looking.
     """
     second_best: RawCall | Problem | None = None
-    budget = 4 * len(text) + 4096
-    while budget > 0 and (match := calls.search(text, position)):
-        found = _read_at(text, match)
-        position = match.end()
-        if isinstance(found, RawCall) and not found.bare:
-            found.extra = _count_more(text, calls, found.end)
+    for found in _candidates(text, calls, position):
+        if _is_readable(found):
+            found.extra = count_calls(_candidates(text, calls, found.end))
             return found
         second_best = second_best or found
-        budget -= _price(match, found)
     return second_best
 
 
-def _count_more(text: str, calls: re.Pattern[str], position: int) -> int:
-    """How many readable calls begin after ``position``; counted up to a limit."""
-    count, budget = 0, 4 * len(text) + 4096
-    while budget > 0 and count < MOST_EXTRA and (match := calls.search(text, position)):
+def _candidates(text: str, calls: re.Pattern[str], position: int) -> Iterator[RawCall | Problem | None]:
+    """What begins like a call, one after the other, while those that failed have not cost too much."""
+    budget = 4 * len(text) + 4096
+    while budget > 0 and (match := calls.search(text, position)):
         found = _read_at(text, match)
-        position = match.end()
-        if isinstance(found, RawCall) and not found.bare:
-            count += 1
+        if _is_readable(found):
             position = found.end
         else:
-            budget -= _price(match, found)
-    return count
+            position = match.end()
+            # The text looked at, and no less than a candidate's own cost.
+            budget -= max(256, found.end - match.start()) if found else 256
+        yield found
 
 
-def _price(match: re.Match[str], found: RawCall | Problem | None) -> int:
-    """What a candidate that failed costs: the text looked at, and no less than a candidate's own cost."""
-    return max(256, found.end - match.start()) if found else 256
+def _is_readable(found: object) -> TypeGuard[RawCall]:
+    """Whether this is a call whose arguments are all values."""
+    return isinstance(found, RawCall) and not found.bare
+
+
+def count_calls(found: Iterable[object]) -> int:
+    """How many readable calls there are; counted up to a limit."""
+    return sum(1 for _ in islice(filter(_is_readable, found), _MOST_EXTRA))
 
 
 def _read_at(text: str, match: re.Match[str]) -> RawCall | Problem | None:
