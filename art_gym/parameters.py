@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Any, Literal, NewType
+from typing import Any, Literal, NamedTuple, NewType
 
 from art_gym.errors import did_you_mean
 
@@ -91,13 +91,13 @@ class Parameter:
         """This parameter's JSON schema."""
         if self.kind is Literal:
             schema: dict[str, Any] = {
-                "type": _JSON[type(self.choices[0])]["type"],
+                "type": _KINDS[type(self.choices[0])].schema["type"],
                 "enum": list(self.choices),
             }
         elif self.kind is list:
-            schema = {"type": "array", "items": dict(_JSON[self.item])}
+            schema = {"type": "array", "items": dict(_KINDS[self.item].schema)}
         else:
-            schema = dict(_JSON[self.kind])
+            schema = dict(_KINDS[self.kind].schema)
         schema["description"] = self.description
         if not self.required and self.default is not None:
             schema["default"] = plain(self.default)
@@ -112,8 +112,8 @@ class Parameter:
         if self.choices:
             return self.choices[0]
         if self.kind is list:
-            return [_EXAMPLES[self.item]]
-        return _EXAMPLES[self.kind]
+            return [_KINDS[self.item].example]
+        return _KINDS[self.kind].example
 
     def _choose(self, value: Any) -> Any:
         text = str(value).strip()
@@ -126,15 +126,15 @@ class Parameter:
 
     def _convert_one(self, kind: Any, value: Any) -> Any:
         try:
-            return _CONVERTERS[kind](value)
+            return _KINDS[kind].convert(value)
         except (ValueError, TypeError, OverflowError):
             pass
         raise ValueError(f"`{self.name}` must be {self._wanted()}, not {_shown(value)}")
 
     def _wanted(self) -> str:
         if self.kind is list:
-            return f"{_TYPE_NAMES[self.item]} in a list"
-        return _TYPE_NAMES.get(self.kind, "a value")
+            return f"{_KINDS[self.item].words} in a list"
+        return _KINDS[self.kind].words if self.kind in _KINDS else "a value"
 
 
 def plain(value: Any) -> Any:
@@ -145,30 +145,6 @@ def plain(value: Any) -> Any:
 
 
 _NOTHING = {"None", "none", "null", ""}
-_JSON: dict[Any, dict[str, str]] = {
-    str: {"type": "string"},
-    Code: {"type": "string"},
-    int: {"type": "integer"},
-    float: {"type": "number"},
-    bool: {"type": "boolean"},
-    date: {"type": "string", "format": "date"},
-}
-_EXAMPLES: dict[Any, Any] = {
-    str: "text",
-    Code: "print(1)",
-    int: 1,
-    float: 0.5,
-    bool: True,
-    date: date(2024, 3, 1),
-}
-_TYPE_NAMES: dict[Any, str] = {
-    str: "text",
-    Code: "code",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    date: "a date such as 2024-03-01",
-}
 
 
 def _name(kind: Any) -> str:
@@ -223,15 +199,26 @@ def _to_date(value: Any) -> date:
     return datetime.fromisoformat(value.strip()).date()
 
 
-_CONVERTERS: dict[Any, Callable[[Any], Any]] = {
-    str: _to_text,
-    Code: _to_text,
-    int: _to_int,
-    float: _to_float,
-    bool: _to_bool,
-    date: _to_date,
+class _Kind(NamedTuple):
+    """What there is to know about a type."""
+
+    words: str
+    schema: dict[str, str]
+    example: Any
+    convert: Callable[[Any], Any]
+
+
+_KINDS: dict[Any, _Kind] = {
+    str: _Kind("text", {"type": "string"}, "text", _to_text),
+    Code: _Kind("code", {"type": "string"}, "print(1)", _to_text),
+    int: _Kind("a whole number", {"type": "integer"}, 1, _to_int),
+    float: _Kind("a number", {"type": "number"}, 0.5, _to_float),
+    bool: _Kind("true or false", {"type": "boolean"}, True, _to_bool),
+    date: _Kind(
+        "a date such as 2024-03-01", {"type": "string", "format": "date"}, date(2024, 3, 1), _to_date
+    ),
 }
-SUPPORTED = frozenset(_CONVERTERS)
+SUPPORTED = frozenset(_KINDS)
 """The types an argument, or the items of a list, can have; beside ``Literal``."""
 
 
