@@ -15,7 +15,7 @@ what Gymnasium does for any space is right.
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from ctypes import c_uint8
 from typing import Any, Final, overload
@@ -125,9 +125,6 @@ class _SharedTexts(Sequence[str]):
     def __len__(self) -> int:
         return len(self._records)
 
-    def __iter__(self) -> Iterator[str]:
-        return (self[index] for index in range(len(self)))
-
     def __eq__(self, other: object) -> bool:
         return isinstance(other, tuple | list | _SharedTexts) and tuple(self) == tuple(other)
 
@@ -135,9 +132,6 @@ class _SharedTexts(Sequence[str]):
 
     def __repr__(self) -> str:
         return repr(tuple(self))
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> tuple[str, ...]:
-        return tuple(self)
 
     def __reduce__(self) -> tuple[type[tuple[str, ...]], tuple[tuple[str, ...]]]:
         return tuple, (tuple(self),)
