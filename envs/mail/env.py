@@ -129,10 +129,10 @@ class EmailEnv(TextEnv):
         self._ids: dict[int, int] = {}
         self._words: list[str] = []
         self._results: list[tuple[int, int]] = []
-        self._ranks: dict[int, int] = {}
-        self._scores: dict[int, float] = {}
+        self._found: dict[int, Hit] = {}  # by the latest search, the best match first
         self._progress = Progress()
         self._result: dict[str, str] | None = None
+        self._right = False
         self._mailbox: str | None = task.data["mailbox"]
         asked_on = task.data["asked_on"]
         self._until = datetime.fromisoformat(asked_on) if asked_on else None
@@ -166,8 +166,7 @@ class EmailEnv(TextEnv):
             raise ToolError(f"after ({after}) must not be later than before ({before})")
         hits = self._hits(query, limit, sender=sender, recipient=recipient, after=after, before=before)
         self._words = query_words(query)
-        self._ranks = {hit.row: rank for rank, hit in enumerate(hits)}
-        self._scores = {hit.row: hit.score for hit in hits}
+        self._found = {hit.row: hit for hit in hits}
         self._results = [(hit.row, hit.matched) for hit in hits]
         self._results.sort(key=lambda result: -_seconds(self.store.header(result[0]).date))  # newest first
         self._progress.searches += 1
@@ -210,8 +209,9 @@ class EmailEnv(TextEnv):
         """
         self._need_results()
         headers = {row: self.store.header(row) for row, _ in self._results}
+        ranks = {row: rank for rank, row in enumerate(self._found)}
         keys: dict[str, Callable[[int], Any]] = {
-            "relevance": lambda row: self._ranks[row],
+            "relevance": ranks.__getitem__,
             "date": lambda row: _seconds(headers[row].date),
             "sender": lambda row: str(headers[row].sender).lower(),
             "subject": lambda row: headers[row].subject.lower(),
@@ -292,7 +292,7 @@ class EmailEnv(TextEnv):
     def facts(self) -> dict[str, Any]:
         """The expected and the given result, for judges; mails are named by Message-ID."""
         gold = list(map(self.store.message_id, self._gold))
-        return episode_facts(self.task.data, self._result, gold, self.task.prompt)
+        return episode_facts(self.task.data, self._result, gold, right=self._right)
 
     @property
     def listed(self) -> dict[int, int]:
@@ -306,7 +306,7 @@ class EmailEnv(TextEnv):
 
     def score(self, row: int) -> float:
         """The BM25 of one of the current results for the latest search, for scripted policies."""
-        return self._scores[row]
+        return self._found[row].score
 
     def _hits(self, query: str, limit: int, **filters: Any) -> list[Hit]:
         """Search what may be seen: the question's mailbox up to the question's date."""
@@ -317,7 +317,7 @@ class EmailEnv(TextEnv):
 
     def _end(self, right: bool | None, words: str, *, sources: float = 0.0) -> Outcome:
         """The end of the episode; ``right`` is ``None`` without a mail or an answer."""
-        paid = failed_terms(answered=right is not None)
+        paid, self._right = failed_terms(answered=right is not None), bool(right)
         if right:
             left = (self.max_turns - self.turn) / self.max_turns
             paid = right_terms(sources=sources, turns_left=left)

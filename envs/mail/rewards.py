@@ -16,8 +16,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from art_gym.envs.mail.grading import matches, says_nothing_found
-
 REWARDS = ("outcome", "shaped")
 """The rewards by the name that ``gym.make`` takes."""
 
@@ -68,7 +66,7 @@ _FEWEST_CALLS = {
 
 
 def episode_facts(
-    question: Mapping[str, Any], result: Mapping[str, str] | None, gold: Sequence[str], text: str = ""
+    question: Mapping[str, Any], result: Mapping[str, str] | None, gold: Sequence[str], *, right: bool = False
 ) -> dict[str, Any]:
     """An episode's facts, see :meth:`art_gym.env.TextEnv.facts`.
 
@@ -80,7 +78,7 @@ def episode_facts(
         question: The task's data.
         result: ``{"mail": Message-ID}``, ``{"answer": text}``, or ``None`` for giving up.
         gold: The Message-IDs of the right mails.
-        text: The question as it is asked.
+        right: Whether the result was graded right.
     """
     kind = question["kind"]
     free_text = kind in ("fact", "two_messages") and question["answer_type"] in (None, "text")
@@ -91,20 +89,13 @@ def episode_facts(
     }
     if result is not None:  # left out, not None: vector environments join each key's values of one type
         facts["result"] = dict(result)
-    given = result or {}
     if kind == "known_item":
         if gold:
-            facts["expected"] = {"mail": given["mail"] if given.get("mail") in gold else min(gold)}
+            facts["expected"] = dict(result) if result and right else {"mail": min(gold)}
         return facts
     answers = [_NOTHING] if kind == "unanswerable" else question["answers"]
     if answers:
         facts["expected"] = {"answer": answers[0]}
-        if "answer" in given and _is_right(given["answer"], question, text):
+        if right:
             facts["result"] = dict(facts["expected"])
     return facts
-
-
-def _is_right(answer: str, question: Mapping[str, Any], text: str) -> bool:
-    if question["kind"] == "unanswerable":
-        return says_nothing_found(answer, text)
-    return matches(answer, question["answers"], question["answer_type"], text)
