@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 import griffe
@@ -14,6 +15,18 @@ def markdown(docstring: str) -> str:
     text = re.sub(r":\w+:`~?(?:[\w.]*\.)?([\w.]+)`", r"`\1`", docstring)
     text = re.sub(r"::\n\n((?:[ ]{4}.*\n|\n)*[ ]{4}.*)", _literal_block, text)
     return re.sub(r"\.\. math::[ ]*(.+)|:math:`([^`]+)`", lambda m: f"`{(m[1] or m[2]).strip()}`", text)
+
+
+def in_line(docstring: str) -> str:
+    """The text in Markdown, on one line."""
+    return " ".join(markdown(docstring).replace("``", "`").split())
+
+
+def table(*rows: Sequence[str]) -> str:
+    """A table in Markdown, the headings first."""
+    escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    lines = ["|" + "".join(f" {cell} |" if cell else " |" for cell in row) for row in escaped]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 
 
 def _literal_block(match: re.Match[str]) -> str:

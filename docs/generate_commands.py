@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import typer.main
+from docstrings import table
 
 from art_gym.cli.app import app as gym_app
 from art_trainer.cli.main import app as trainer_app
@@ -45,9 +46,9 @@ def _describe(path: str, command: Any) -> list[str]:
     parts = [f"## {path}", f"    {usage}", help_text[: example.start()].strip() if example else help_text]
     if example:
         parts.append(f"    {example[1].strip()}")
-    rows = [f"| {_names(one)} | {_cell(one.help or '')} |" for one in command.params if one.name != "help"]
+    rows = [(_names(one), " ".join((one.help or "").split())) for one in command.params if one.name != "help"]
     if rows:
-        parts.append("\n".join(["| | |", "|---|---|", *rows]))
+        parts.append(table(("", ""), *rows))
     if command.epilog:
         parts.append(inspect.cleandoc(command.epilog))
     return parts
@@ -61,7 +62,3 @@ def _names(parameter: Any) -> str:
     if parameter.param_type_name == "argument":
         return f"`{_metavar(parameter)}`"
     return ", ".join(f"`{name}`" for name in parameter.opts)
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import gymnasium as gym
-from docstrings import markdown
+from docstrings import markdown, table
 
 from art_gym.catalog import EnvEntry, documented_class, entries, summary
 from art_gym.testing import ADVICE, CHECKS
@@ -30,9 +30,9 @@ def address(env_id: str) -> str:
 
 
 def _overview(ours: list[EnvEntry]) -> str:
-    rows = [f"| [`{one.id}`]({address(one.id).split('/')[1]}) | {one.summary} |" for one in ours]
+    rows = [(f"[`{one.id}`]({address(one.id).split('/')[1]})", one.summary) for one in ours]
     intro = "What each is, from its own docstring. `art-gym info ID` tells the same of the installed version."
-    return "\n".join(["# Environments", "", intro, "", "| id | |", "|---|---|", *rows, ""])
+    return "\n".join(["# Environments", "", intro, "", table(("id", ""), *rows), ""])
 
 
 def _contract() -> str:

@@ -16,7 +16,7 @@ from typing import Any
 # The documentation is of this checkout, not of one installed elsewhere.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from docstrings import markdown
+from docstrings import in_line, table
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
@@ -112,21 +112,20 @@ def _compact(text: str) -> str:
 def _described(name: str, schemas: dict[str, Schema], kind: str | None = None) -> str:
     """A heading, what it is, and a table of its fields."""
     schema = schemas[name]
-    rows = list(_rows(schema))
     heading = f"### {name}" if kind in (None, name) else f"### `{kind}`"
-    table = ["| field | type | meaning |", "|---|---|---|", *rows]
-    return "\n\n".join([heading, _line(schema["description"]), "\n".join(table)])
+    fields = table(("field", "type", "meaning"), *_rows(schema))
+    return "\n\n".join([heading, in_line(schema["description"]), fields])
 
 
-def _rows(schema: Schema) -> Iterator[str]:
+def _rows(schema: Schema) -> Iterator[tuple[str, str, str]]:
     required = schema.get("required", [])
     for name, field in schema["properties"].items():
         if name == "type" and "const" in field:
-            yield f'| `type` | `"{field["const"]}"` | |'
+            yield "`type`", f'`"{field["const"]}"`', ""
             continue
         left_out = "" if name in required else f" May be left out: {_default(field)}."
         meaning = field.get("description", "") + left_out
-        yield f"| `{name}` | {_type(field)} | {_line(meaning).replace('|', chr(92) + '|')} |"
+        yield f"`{name}`", _type(field), in_line(meaning)
 
 
 def _default(field: Schema) -> str:
@@ -180,14 +179,10 @@ def _limits() -> str:
     text = (Limits.__doc__ or "").partition("Attributes:")[2]
     meanings = dict(re.findall(r"^\s+(\w+): (.+)$", text, re.MULTILINE))
     rows = [
-        f"| `{field.name}` | {_number(field.default)} | {meanings[field.name]} |"
+        (f"`{field.name}`", _number(field.default), meanings[field.name])
         for field in dataclasses.fields(Limits)
     ]
-    return "\n".join(["| limit | | |", "|---|---|---|", *rows])
-
-
-def _line(text: str) -> str:
-    return " ".join(markdown(text).replace("``", "`").split())
+    return table(("limit", "", ""), *rows)
 
 
 if __name__ == "__main__":

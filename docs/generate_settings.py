@@ -7,7 +7,7 @@ import types
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from docstrings import markdown
+from docstrings import in_line, table
 
 from art_trainer.cli.run_config import SMALL_MODELS, setting_default, setting_doc, setting_type
 from art_trainer.config import GRPOConfig
@@ -28,7 +28,7 @@ def page() -> str:
     parts = ["# Settings", _INTRO]
     for title, holder in (("The run", RunSettings), ("Training: `GRPOConfig`", GRPOConfig)):
         rows = [_row(name) for name, declared in SETTINGS.items() if declared is holder]
-        parts += [f"## {title}", "\n".join(["| setting | type | default | |", "|---|---|---|---|", *rows])]
+        parts += [f"## {title}", table(("setting", "type", "default", ""), *rows)]
     parts += ["## Defaults of small models", "They replace the defaults above for `--model` of that name."]
     for model, values in SMALL_MODELS.items():
         parts.append(
@@ -37,12 +37,10 @@ def page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _row(name: str) -> str:
+def _row(name: str) -> tuple[str, ...]:
     types_of = " or ".join(_types(setting_type(name)))
     default = "{}" if types_of == "mapping" else _value(setting_default(name))
-    doc = " ".join(markdown(setting_doc(name)).replace("``", "`").split())
-    cells = (f"`{name}`", types_of, f"`{default}`", doc)
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+    return f"`{name}`", types_of, f"`{default}`", in_line(setting_doc(name))
 
 
 def _value(value: Any) -> str:
