@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from art_gym.envs.mail.importers.parse import MAIL_HEADERS
+from art_gym.envs.mail.importers.parse import HEADER_LINE, MAIL_HEADERS
 
 MAX_MESSAGE = 32_000_000  # bytes of one message that are read; the rest is passed over
 CHUNK = 65_536  # bytes of a line that are read at once
@@ -16,7 +16,6 @@ _DATED = re.compile(
     rb"From (?=.*\d\d?:\d\d).*\d{4}|From \S+ +(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z]{2} +\d"
 )
 _QUOTED_FROM = re.compile(rb">+From ")
-_HEADER_LINE = re.compile(rb"([!-9;-~]+)[ \t]*:")
 _UNWRITTEN = MAIL_HEADERS - frozenset(("from", "to", "cc", "subject", "date", "sender", "reply-to"))
 _LOOKAHEAD = 100  # lines of a header that are searched for a name that mail has
 
@@ -64,7 +63,7 @@ def _separates(line: bytes, was_blank: bool, lines: _Lines) -> bool:
     """
     following = lines.peek(0)
     if _DATED.match(line):
-        is_header = _HEADER_LINE.match(following) or following.startswith((b"From ", b">From "))
+        is_header = HEADER_LINE.match(following) or following.startswith((b"From ", b">From "))
         return bool(is_header) or (was_blank and not following.strip())
     is_short = len(line.split()) <= 2
     if is_short and was_blank and not following.strip():
@@ -74,7 +73,7 @@ def _separates(line: bytes, was_blank: bool, lines: _Lines) -> bool:
 
 def _is_mail_next(lines: _Lines, names: frozenset[str]) -> bool:
     for at in range(_LOOKAHEAD):
-        match = _HEADER_LINE.match(lines.peek(at))
+        match = HEADER_LINE.match(lines.peek(at))
         if match is None and (at == 0 or lines.peek(at)[:1] not in (b" ", b"\t")):
             return False
         if match and match[1].decode("ascii").lower() in names:

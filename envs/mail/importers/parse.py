@@ -42,7 +42,7 @@ _MAX_PART = 4 * MAX_BODY  # bytes of one text part that are decoded
 
 _HTML_HEAD = 4_000  # bytes of HTML in which it may name its charset
 
-_HEADER_LINE = re.compile(rb"([!-9;-~]+)[ \t]*:(.*)", re.DOTALL)
+HEADER_LINE = re.compile(rb"([!-9;-~]+)[ \t]*:(.*)", re.DOTALL)  # its name, its value
 _BEFORE_HEADER = re.compile(rb"\A(?:\xef\xbb\xbf)?(?:[ \t]*\r?\n)*")  # a byte order mark, blank lines
 _CHARSET = re.compile(rb"charset\s*=\s*[\"']?([\w.:-]+)", re.IGNORECASE)
 _HEADER_END = re.compile(rb"\r?\n\r?\n")
@@ -164,14 +164,14 @@ def split_part(data: bytes) -> Part:
     name, lines, at = "", [b""], 0
     block = data[:end].splitlines(keepends=True)
     for line, following in zip(block, [*block[1:], b""], strict=False):
-        match = _HEADER_LINE.match(line)
+        match = HEADER_LINE.match(line)
         if not line.strip():
             at += len(line)
             break
         if match:
             _keep(headers, name, lines)
             name, lines = match[1].decode("ascii").lower(), [match[2]]
-        elif name and (line[:1] in b" \t" or following[:1] in (b" ", b"\t") or _HEADER_LINE.match(following)):
+        elif name and (line[:1] in b" \t" or following[:1] in (b" ", b"\t") or HEADER_LINE.match(following)):
             lines.append(line)  # a folded line, or a stray one in the middle of a header
         else:
             break

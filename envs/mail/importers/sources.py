@@ -22,6 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple, cast
 
 from art_gym.envs.mail.importers.mbox import CHUNK, MAX_MESSAGE, mbox_lines
+from art_gym.envs.mail.importers.parse import HEADER_LINE
 
 _OPENERS: dict[bytes, Callable[[io.BufferedReader], object]] = {
     b"\x1f\x8b": gzip.open,
@@ -30,7 +31,6 @@ _OPENERS: dict[bytes, Callable[[io.BufferedReader], object]] = {
 }
 _BROKEN = (EOFError, OSError, lzma.LZMAError, zlib.error, tarfile.TarError, zipfile.BadZipFile)
 _HEAD = 4096  # bytes that tell what a file is
-_HEADER_LINE = re.compile(rb"[!-9;-~]+[ \t]*:")
 # One message each, though it may begin with a From line: of the Enron release `1.`, of SpamAssassin `1.7c53`.
 _ONE_MESSAGE = re.compile(r".*\.eml|\d+\.[0-9a-f]*", re.IGNORECASE)
 _USUAL_FOLDERS = {"inbox", "sent", "sent_items", "_sent_mail", "deleted_items", "all_documents"}
@@ -181,7 +181,7 @@ def _detected(head: bytes, file: _File) -> str | None:
         return "mbox"
     if text.startswith(b"{") and (not file.parts or ".jsonl" in file.name.lower()):
         return "jsonl"
-    is_header = _HEADER_LINE.match(text) or (not text and not _NOT_LISTED.match(file.name))
+    is_header = HEADER_LINE.match(text) or (not text and not _NOT_LISTED.match(file.name))
     return "eml" if is_header else None
 
 
