@@ -102,6 +102,12 @@ def make_game(game_id: str, arguments: Mapping[str, Any]) -> Any | None:
     return importlib.import_module("pettingzoo").make("aec", game_id, **arguments)
 
 
+def defining_module(entry_point: EntryPoint) -> str:
+    """The name of the module that defines an entry point."""
+    named = entry_point if isinstance(entry_point, str) else getattr(entry_point, "__module__", "")
+    return str(named).partition(":")[0]
+
+
 def documented_class(entry_point: EntryPoint) -> Any:
     """Return the object whose docstring describes an entry point: its class, or the class that it makes.
 
@@ -141,5 +147,4 @@ def _summary(entry_point: EntryPoint) -> str:
 
 
 def _comes_with(package: str, entry_point: EntryPoint) -> bool:
-    module = entry_point if isinstance(entry_point, str) else getattr(entry_point, "__module__", "")
-    return module.split(".")[0].split(":")[0] == package
+    return defining_module(entry_point).partition(".")[0] == package

@@ -21,7 +21,7 @@ from typing import Any
 import gymnasium as gym
 
 from art_gym.arguments import check_arguments
-from art_gym.catalog import env_spec
+from art_gym.catalog import defining_module, env_spec
 from art_gym.env import TextEnv
 from art_gym.errors import EnvLookupError, did_you_mean
 
@@ -118,7 +118,7 @@ def _ids_of(path: Path) -> list[str]:
     if path not in _registered_by:
         before, loaded = set(_registry()), {*sys.modules}
         module = _import_file(path)
-        home = {env_id: _home(spec.entry_point) for env_id, spec in _registry().items()}
+        home = {env_id: defining_module(spec.entry_point) for env_id, spec in _registry().items()}
         own = [env_id for env_id in home if _is_of(module, home[env_id])]
         new = [env_id for env_id in home if env_id not in before]
         # A file may also import a module that registers some of its own, or hundreds.
@@ -149,12 +149,6 @@ def _import_file(path: Path) -> ModuleType:
         lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path]
         where = f", line {lines[-1]}" if lines else ""
         raise EnvLookupError(f"{path}{where}: {type(error).__name__}: {error}") from error
-
-
-def _home(entry_point: object) -> str:
-    """The module that defines an entry point."""
-    named = entry_point if isinstance(entry_point, str) else getattr(entry_point, "__module__", "")
-    return str(named).partition(":")[0]
 
 
 def _is_of(module: ModuleType, home: str) -> bool:
