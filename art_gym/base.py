@@ -237,6 +237,12 @@ def require_count(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
 
 
+def env_name(env: Any) -> str:
+    """The id of an environment, or the name of its class if it was made without one."""
+    spec = getattr(env, "spec", None)
+    return spec.id if spec is not None else type(getattr(env, "unwrapped", env)).__name__
+
+
 def add_terms(terms: dict[str, float], more: Mapping[str, float]) -> None:
     """Add score terms to others of the same names, in place."""
     for name, value in more.items():

@@ -10,6 +10,8 @@ from typing import Any, SupportsFloat
 import gymnasium as gym
 from gymnasium.utils import RecordConstructorArgs
 
+from art_gym.base import env_name
+
 
 class RecordEpisodes(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
     """Append each episode, when it ends, as one line of JSON: its observations, replies and rewards.
@@ -39,7 +41,7 @@ class RecordEpisodes(gym.Wrapper[str, str, str, str], RecordConstructorArgs):
         self._write()
         observation, info = self.env.reset(seed=seed, options=options)
         self._episode = {
-            "env_id": self.env.spec.id if self.env.spec else type(self.env.unwrapped).__name__,
+            "env_id": env_name(self.env),
             "task_id": info.get("task_id"),
             "seed": seed,
             "observation": observation,

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal
 import gymnasium as gym
 import numpy as np
 
-from art_gym.base import require_choice, system_text
+from art_gym.base import env_name, require_choice, system_text
 from art_gym.baselines import Act, Baseline
 from art_gym.env import TextEnv
 from art_gym.errors import ToolError
@@ -304,7 +304,7 @@ class TextAdapter(TextEnv):
         reader = reader_of(self.env.observation_space)
         if reader is None and type(self).describe is TextAdapter.describe:
             raise TypeError(
-                f"the observations of {_name(self.env)} are {self.env.observation_space}, not text: pass "
+                f"the observations of {env_name(self.env)} are {self.env.observation_space}, not text: pass "
                 "observe=, a callable that makes a str of an observation"
             )
         return reader or str
@@ -368,14 +368,14 @@ def _named_actions(env: Any, actions: Sequence[str] | Mapping[str, Any] | None) 
                 raise ValueError(f"actions= has {action!r} for `{name}`, which is not in {space}")
     elif not isinstance(space, gym.spaces.Discrete):
         raise TypeError(
-            f"the actions of {_name(env)} are {space}, neither text nor discrete: pass actions=, a dict from "
-            "names to the actions that are meant"
+            f"the actions of {env_name(env)} are {space}, neither text nor discrete: pass actions=, a dict "
+            "from names to the actions that are meant"
         )
     else:
         numbers = range(int(space.start), int(space.start + space.n))
         names = [str(number) for number in numbers] if actions is None else list(actions)
         if len(names) != len(numbers):
-            raise ValueError(f"{_name(env)} has {len(numbers)} actions, but actions= names {len(names)}")
+            raise ValueError(f"{env_name(env)} has {len(numbers)} actions, but actions= names {len(names)}")
         named = dict(zip(names, numbers, strict=True))
         if len(named) < len(names):
             raise ValueError(f"actions= names one action twice: {', '.join(names)}")
@@ -388,8 +388,3 @@ def _named_actions(env: Any, actions: Sequence[str] | Mapping[str, Any] | None) 
 def _time_limit(env: Any) -> int:
     spec = getattr(env, "spec", None)
     return (None if spec is None else spec.max_episode_steps) or DEFAULT_MAX_TURNS
-
-
-def _name(env: Any) -> str:
-    spec = getattr(env, "spec", None)
-    return spec.id if spec is not None else type(getattr(env, "unwrapped", env)).__name__

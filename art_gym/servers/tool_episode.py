@@ -14,7 +14,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from art_gym.base import add_terms
+from art_gym.base import add_terms, env_name
 from art_gym.env import truncate
 from art_gym.parsing.formats import write_call
 
@@ -75,7 +75,7 @@ class ToolEpisode:
     def __init__(
         self, env: gym.Env[Any, Any], *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> None:
-        self.name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+        self.name = env_name(env)
         self._env = env
         observation, info = env.reset(seed=seed, options=dict(options or {}))
         if not isinstance(observation, str) or not info.get("tools"):

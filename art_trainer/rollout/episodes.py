@@ -19,7 +19,7 @@ from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
-from art_gym.base import add_terms
+from art_gym.base import add_terms, env_name
 from art_gym.env import truncate
 from art_gym.errors import did_you_mean, user_line
 from art_trainer.inference.policy import Conversation, Policy, Reply
@@ -303,9 +303,8 @@ class _EpisodeRunner:
 
     def _begin(self, index: int, spec: EpisodeSpec) -> None:
         env = self._pool.acquire()
-        env_id = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
         task_id = f"seed-{spec.seed}"
-        live = _EnvEpisode(env_id=env_id, task_id=task_id, seed=spec.seed, index=index, env=env)
+        live = _EnvEpisode(env_id=env_name(env), task_id=task_id, seed=spec.seed, index=index, env=env)
         try:
             options = None if spec.options is None else dict(spec.options)
             observation, info = env.reset(seed=spec.seed, options=options)

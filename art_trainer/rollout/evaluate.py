@@ -19,6 +19,7 @@ from typing import Any, TypedDict, Unpack
 import gymnasium as gym
 import numpy as np
 
+from art_gym.base import env_name
 from art_gym.errors import UnknownTaskError, did_you_mean
 from art_gym.tasks import TaskSet
 from art_trainer.inference.policy import Policy
@@ -411,7 +412,7 @@ def evaluate_starts(
     """Evaluate a policy on given starts; see :func:`evaluate`, which chooses them."""
     require_known(options, PlayOptions)
     with closing(make_env()) as env:
-        env_id = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+        env_id = env_name(env)
         known = getattr(env.unwrapped, "tasks", None)
     began = time.perf_counter()
     played = rollout_episodes(
