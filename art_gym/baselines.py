@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,18 @@ def noisy(player: Act, random: Act, share: float, rng: np.random.Generator) -> A
     return act
 
 
+def play_on(
+    env: gym.Env[Any, Any], act: Act, observation: str
+) -> Iterator[tuple[str, str, float, bool, bool, dict[str, Any]]]:
+    """Play an episode from an observation to its end; yields each reply and what ``step`` returned for it."""
+    ended = False
+    while not ended:
+        reply = act(observation)
+        observation, reward, terminated, truncated, info = env.step(reply)
+        yield reply, observation, float(reward), terminated, truncated, info
+        ended = terminated or truncated
+
+
 @dataclass(frozen=True, slots=True)
 class PlayerScore:
     """The average result of a scripted player's episodes."""
@@ -66,14 +78,13 @@ def play(
     options = None if split is None else {"split": split}
     rewards, successes, turns = [], [], []
     for number in range(episodes):
-        observation, info = env.reset(seed=seed + number, options=options)
+        observation, _ = env.reset(seed=seed + number, options=options)
         act = players(env)[name](env.unwrapped, np.random.default_rng((seed, number)))
-        total, replies, ended = 0.0, 0, False
-        while not ended:
-            observation, reward, terminated, truncated, info = env.step(act(observation))
-            total, replies, ended = total + float(reward), replies + 1, terminated or truncated
+        total, replies, success = 0.0, 0, False
+        for _, _, reward, _, _, info in play_on(env, act, observation):
+            total, replies, success = total + reward, replies + 1, info.get("success", False)
         rewards.append(total)
-        successes.append(float(info.get("success", False)))
+        successes.append(float(success))
         turns.append(float(replies))
     error = float(np.std(rewards, ddof=1)) / math.sqrt(episodes) if episodes > 1 else math.nan
     return PlayerScore(float(np.mean(rewards)), error, float(np.mean(successes)), float(np.mean(turns)))

@@ -38,6 +38,7 @@ from tokenizers.models import WordPiece
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from art_gym.baselines import play_on
 from art_trainer.models.chat_template import ASSISTANT, END, PAD, SMALL_MODEL_TEMPLATE, USER
 from art_trainer.training.scratch_model import init_induction_heads
 
@@ -121,12 +122,9 @@ def play_demonstrations(recipe: Recipe) -> Iterator[_Transcript]:
         act = plain.teachers["demonstrator"](plain, np.random.default_rng(seed))
         observations = [observation.removeprefix(info["system"] + "\n\n")]
         replies: list[str] = []
-        done = False
-        while not done:
-            replies.append(act(observations[-1]))
-            observation, _, terminated, truncated, _ = env.step(replies[-1])
+        for reply, observation, *_ in play_on(env, act, observations[0]):
+            replies.append(reply)
             observations.append(observation)
-            done = terminated or truncated
         yield _Transcript(tuple(observations), tuple(replies))
 
 

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from art_gym.baselines import play_on
 from art_gym.cli.common import EnvArgs, EnvId, parse_env_args, user_errors
 from art_gym.errors import did_you_mean
 from art_gym.lookup import make_env
@@ -48,10 +49,9 @@ def play_command(
             console.print("Type a reply and press Enter; Ctrl-D leaves.", style="dim")
         observation, _ = made.reset(seed=seed, options=options or None)
     if watched is not None:
-        act, ended = watched[str(policy)](made.unwrapped, np.random.default_rng((seed, 0))), False
-        while not ended:
-            observation, _, terminated, truncated, _ = made.step(act(observation))
-            ended = terminated or truncated
+        act = watched[str(policy)](made.unwrapped, np.random.default_rng((seed, 0)))
+        for _ in play_on(made, act, observation):
+            pass  # each step prints itself
         return
     try:
         play_by_hand(made, lambda: _read_line(console))
@@ -127,10 +127,8 @@ def result_line(success: bool | None, reward: float, turns: int, terms: Mapping[
 
 def play_by_hand(env: gym.Env[str, str], read: Callable[[], str]) -> None:
     """Play an episode that has begun; ``read`` gives the next line, or an EOFError at the end of input."""
-    over = False
-    while not over:
-        _, _, terminated, truncated, _ = env.step(read_reply(read))
-        over = terminated or truncated
+    for _ in play_on(env, lambda observation: read_reply(read), ""):
+        pass
 
 
 def read_reply(read: Callable[[], str]) -> str:

@@ -25,7 +25,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from art_gym.baselines import Baseline, noisy, players
+from art_gym.baselines import Baseline, noisy, play_on, players
 from art_gym.env import truncate
 from art_gym.testing.attacks import attacks
 from art_gym.testing.checker import ADVICE, check_results
@@ -155,16 +155,14 @@ class Survey:
     def _episode(self, policy: Baseline, seed: int, attempt: int) -> Played:
         observation, info = self.env.reset(seed=seed)
         act = policy(self.bare, np.random.default_rng((seed, attempt)))
-        first, total, turns, ended = observation, 0.0, 0, False
-        shown, extra = [(first.removeprefix(info.get("system", "")), "")], [_extra(info)]
-        while not ended:
-            reply = act(observation)
-            observation, reward, terminated, truncated, info = self.env.step(reply)
-            total, turns, ended = total + float(reward), turns + 1, terminated or truncated
-            if not ended and len(shown) < 20:
+        shown, extra = [(observation.removeprefix(info.get("system", "")), "")], [_extra(info)]
+        total, turns = 0.0, 0
+        for reply, seen, reward, terminated, truncated, info in play_on(self.env, act, observation):
+            total, turns = total + reward, turns + 1
+            if not (terminated or truncated) and len(shown) < 20:
                 extra.append(_extra(info))
                 if "error" in info:
-                    shown.append((observation, reply))
+                    shown.append((seen, reply))
         leak = _leak(info.get("facts", {}).get("expected"), shown, " ".join(extra))
         return Played(str(info.get("task_id", "")), total, bool(info.get("success")), turns, leak, reply)
 

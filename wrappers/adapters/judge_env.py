@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 
-from art_gym.baselines import Act, Baseline, noisy, players
+from art_gym.baselines import Act, Baseline, noisy, play_on, players
 from art_gym.lookup import find_env
 from art_gym.tasks import Task
 from art_gym.wrappers.adapters.common import FreeTextEnv
@@ -213,12 +213,9 @@ class JudgeEnv(TextAdapter):
         for number in range(self.size):
             observation, info = self.judged.reset(seed=seed, options={"task": task.id} if has_tasks else None)
             recorder.begin(observation, info)
-            act, ended = self._player(np.random.default_rng(rng.integers(2**63))), False
-            while not ended:
-                reply = act(observation)
-                observation, reward, terminated, truncated, info = self.judged.step(reply)
-                recorder.add(reply, observation, reward, terminated, truncated, info)
-                ended = terminated or truncated
+            act = self._player(np.random.default_rng(rng.integers(2**63)))
+            for step in play_on(self.judged, act, observation):
+                recorder.add(*step)
             group.append(recorder.attempt(str(number)))
         return group
 

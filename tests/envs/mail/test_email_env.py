@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from art_gym.baselines import play_on
 from art_gym.envs.mail.baselines import _first_or_last, _likely_value, _narrowed, demonstrator
 from art_gym.envs.mail.env import EmailEnv
 from art_gym.envs.mail.message import Address
@@ -150,11 +151,9 @@ def test_for_a_fact_the_demonstrator_reads_before_it_answers(level: int, least: 
     solved = 0
     for seed in range(40):
         observation, _ = env.reset(seed=seed)
-        act, ended, replies = demonstrator(env, np.random.default_rng(seed)), False, []
-        while not ended:
-            replies.append(act(observation))
-            observation, _, ended, _, info = env.step(replies[-1])
-        solved += info["success"]
+        steps = list(play_on(env, demonstrator(env, np.random.default_rng(seed)), observation))
+        replies = [reply for reply, *_ in steps]
+        solved += steps[-1][-1]["success"]
         sources = replies[-1].partition("sources=")[2].strip("[])").replace('"', "").split(", ")
         assert all(f'read("{source}")' in replies for source in sources if source), replies
     assert solved / 40 >= least
@@ -181,11 +180,8 @@ def test_the_demonstrator_does_not_know_which_mail_is_right() -> None:
         for gold in (True, False):
             observation, _ = env.reset(seed=seed)
             env._gold = env._gold if gold else frozenset()
-            act, ended, said = demonstrator(env, np.random.default_rng(seed)), False, []
-            while not ended:
-                said.append(act(observation))
-                observation, _, ended, *_ = env.step(said[-1])
-            replies.append(said)
+            act = demonstrator(env, np.random.default_rng(seed))
+            replies.append([said for said, *_ in play_on(env, act, observation)])
         assert replies[0] == replies[1]
 
 
