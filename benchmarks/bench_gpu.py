@@ -12,7 +12,6 @@ update needs at least, over its time and the GPU's rate for dense bfloat16 by it
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 import time
@@ -22,7 +21,7 @@ import harness
 import learner_workload as work
 import torch
 from bench_learner import gflop_floor
-from learner_workload import GPU, WORKLOADS, Workload
+from learner_workload import GPU, WORKLOADS
 
 from art_trainer.models.loading import ModelOptions
 from art_trainer.training.memory_plan import EpisodeShape, empty_model, plan_training
@@ -37,8 +36,9 @@ MOST_OVER_PLAN = 1.2
 """Claim: memory peaks at no more than so many times the plan."""
 
 
-def measure(workload: Workload, steps: int) -> dict[str, Any]:
-    """Train for some steps after one that is not counted; medians."""
+def measure(name: str, steps: int) -> dict[str, Any]:
+    """Train a workload for some steps after one that is not counted; medians."""
+    workload = WORKLOADS[name]
     device = torch.device("cuda")
     trainer = work.make_trainer(workload, steps + 1)
     model: Any = trainer.policy.model
@@ -94,18 +94,13 @@ def main() -> int:
     parser = harness.parser(__doc__, quick="one step of 0.5b-lora")
     parser.add_argument("--workloads", nargs="+", choices=[w.name for w in GPU], default=list(CLAIMS))
     parser.add_argument("--steps", type=int, default=2, help="steps that count")
-    parser.add_argument("--child", help="measure this one and print JSON")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("there is no GPU that PyTorch can use")
-    if arguments.child:
-        order = json.loads(arguments.child)
-        print(json.dumps(measure(WORKLOADS[order["workload"]], order["steps"])))
-        return 0
     if arguments.quick:
         arguments.workloads, arguments.steps = ["0.5b-lora"], 1
     results = {
-        name: harness.child(__file__, {"workload": name, "steps": arguments.steps})
+        name: harness.child(__file__, {"name": name, "steps": arguments.steps})
         for name in arguments.workloads
     }
     columns = list(next(iter(results.values())))
@@ -117,4 +112,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(harness.start(main, measure))

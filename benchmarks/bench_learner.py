@@ -13,8 +13,6 @@ CPU-seconds of the process, on a GPU seconds, medians over the steps after the f
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import resource
 import statistics
@@ -198,8 +196,9 @@ class Result:
         return self.seconds["forward"] + self.seconds["backward"]
 
 
-def child(way: str, workload: Workload, steps: int, threads: int) -> dict[str, Any]:
-    """Run one way in this process."""
+def child(way: str, name: str, steps: int, threads: int) -> dict[str, Any]:
+    """Run one way of a workload in this process."""
+    workload = WORKLOADS[name]
     torch.set_num_threads(threads)
     warnings.simplefilter("ignore")
     work.make_model(workload)
@@ -222,7 +221,7 @@ def measure(workload: Workload, steps: int, threads: int, ways: Sequence[str], r
     found: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
     for _ in range(rounds):
         for way in ways:
-            order = {"workload": asdict(workload), "way": way, "steps": steps, "threads": threads}
+            order = {"way": way, "name": workload.name, "steps": steps, "threads": threads}
             found[way].append(harness.child(__file__, order))
     return [_result(way, workload, parts) for way, parts in found.items()]
 
@@ -317,13 +316,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=2, help="how often each way gets its turn")
     parser.add_argument("--steps", type=int, default=5, help="steps of each run, the first not counted")
     parser.add_argument("--threads", type=int, default=1, help="torch's threads")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.child:
-        order = json.loads(arguments.child)
-        workload = Workload(**order.pop("workload"))
-        print(json.dumps(child(workload=workload, **order)))
-        return 0
     if arguments.quick:
         arguments.workloads, arguments.steps, arguments.rounds = ["W"], 2, 1
     facts: dict[str, Any] = {"torch": torch.__version__, "threads": arguments.threads}
@@ -338,4 +331,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(harness.start(main, child))

@@ -12,7 +12,6 @@ plus what the process takes before a weight is loaded.
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -61,7 +60,7 @@ def peak() -> int:
     return found
 
 
-def measure(order: dict[str, Any]) -> dict[str, Any]:
+def measure(**order: Any) -> dict[str, Any]:
     """Play and learn in this process; return peaks and the plan, in bytes."""
     import numpy as np
     import torch
@@ -158,7 +157,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--child"]:
-        print(json.dumps(measure(json.loads(sys.argv[2]))))
-    else:
-        sys.exit(main())
+    sys.exit(harness.start(main, measure))

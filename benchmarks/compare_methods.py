@@ -11,11 +11,9 @@ seed, on the same held-out episodes.
 
 from __future__ import annotations
 
-import resource
+import argparse
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -78,12 +76,11 @@ _T = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 """By the number of seeds the 97.5% point of Student's distribution."""
 
 
-def train(words: Sequence[str], folder: Path, threads: int | None) -> RunFolder:
+def train(words: Sequence[str], folder: Path, arguments: argparse.Namespace) -> RunFolder:
     """Train in a process of its own, unless the folder holds the finished run."""
     run = RunFolder(folder)
     if run.evaluation(AFTER) is None:
-        log = folder.with_name(f"{folder.name}.log")
-        harness.art_trainer(["train", *words, "--output-dir", str(folder)], log, threads=threads)
+        harness.train(words, folder, arguments)
     print(f"{folder.name}: {_measured(run, AFTER):.3f}", flush=True)
     return run
 
@@ -132,27 +129,20 @@ def main() -> int:
     parser = harness.parser(__doc__, quick="two seeds and two steps: shows that it runs")
     parser.add_argument("experiment", choices=EXPERIMENTS)
     parser.add_argument("--seeds", type=int, default=3, choices=list(_T), help="how many seeds to train")
-    parser.add_argument("--at-once", type=int, default=1, help="trainings at the same time, a core each")
-    parser.add_argument("--keep", type=Path, help="keep the run folders here")
+    harness.training_flags(parser)
     arguments = parser.parse_args()
     experiment = EXPERIMENTS[arguments.experiment]
     seeds = range(2 if arguments.quick else arguments.seeds)
     small = "--max-steps 2 --eval-episodes 8 --set warm_start_episodes=10" if arguments.quick else ""
-    threads = 1 if arguments.at_once > 1 else None
-    with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(arguments.at_once) as pool:
-        root = arguments.keep or Path(temporary)
-        root.mkdir(parents=True, exist_ok=True)
+    with harness.trainings(arguments) as (root, pool):
         # Seeds first, so that an interrupted comparison has all methods of some seeds.
         plan = [(seed, task, method) for seed in seeds for task in experiment for method in experiment[task]]
 
         def one(job: tuple[int, str, str]) -> RunFolder:
             seed, task, method = job
             words = f"{experiment[task][method]} --set baselines=[] {small}"
-            return train(
-                [*words.split(), "--seed", str(seed)],
-                root / f"{arguments.experiment}-{task}-{method}-{seed}",
-                threads,
-            )
+            folder = root / f"{arguments.experiment}-{task}-{method}-{seed}"
+            return train([*words.split(), "--seed", str(seed)], folder, arguments)
 
         runs = dict(zip(plan, pool.map(one, plan), strict=True))
         figures: dict[str, Any] = {"experiment": arguments.experiment}
@@ -161,9 +151,7 @@ def main() -> int:
             by_method = {name: [runs[seed, task, name] for seed in seeds] for name in methods}
             figures[task], found = report(task, by_method)
             beaten += found
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    figures["cpu_seconds"] = used.ru_utime + used.ru_stime
-    print(f"CPU-seconds in all: {figures['cpu_seconds']:.0f}")
+    figures["cpu_seconds"] = harness.cpu_seconds()
     return harness.finish(arguments, figures, beaten, f"{len(runs)} trainings compared")
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
+import resource
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +31,20 @@ def parser(doc: str | None, *, quick: str = "little of each: shows that it runs"
     return made
 
 
+def start(main: Callable[[], int], measure: Callable[..., Mapping[str, Any]]) -> int:
+    """Call ``main``; in a process that :func:`child` started, print what ``measure`` finds for the order."""
+    if sys.argv[1:2] != ["--child"]:
+        return main()
+    print(json.dumps(measure(**json.loads(sys.argv[2]))))
+    return 0
+
+
 def child(
     script: Path | str, order: Mapping[str, Any], python: Path | str = sys.executable
 ) -> dict[str, Any]:
     """Run a script with ``--child ORDER`` in a process of its own; return the JSON of its last line.
+
+    A script with a ``main`` takes the order by :func:`start`.
 
     Raises:
         RuntimeError: If it fails.
@@ -43,21 +57,45 @@ def child(
     return found
 
 
-def art_trainer(words: Sequence[str], log: Path, *, threads: int | None = None) -> None:
-    """Run a command of ``art-trainer`` as a user would, with this checkout; RuntimeError if it fails.
+def training_flags(made: argparse.ArgumentParser) -> None:
+    """Add ``--at-once`` and ``--keep``, for a script that trains several times."""
+    made.add_argument("--at-once", type=int, default=1, help="trainings at the same time, a core each")
+    made.add_argument("--keep", type=Path, help="keep the run folders here")
 
-    What it prints is appended to ``log``. ``threads`` are of PyTorch, for training.
+
+@contextlib.contextmanager
+def trainings(options: argparse.Namespace) -> Iterator[tuple[Path, ThreadPoolExecutor]]:
+    """The folder for the runs' folders, and threads for as many trainings as are wanted at once."""
+    with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(options.at_once) as pool:
+        root = options.keep or Path(temporary)
+        root.mkdir(parents=True, exist_ok=True)
+        yield root, pool
+
+
+def train(words: Sequence[str], folder: Path, options: argparse.Namespace) -> None:
+    """Run ``art-trainer train`` as a user would, with this checkout; RuntimeError if it fails.
+
+    What it prints is appended to a file beside the run's folder. If several train at once, each has a thread.
     """
-    command = [sys.executable, "-m", "art_trainer", *words]
+    command = [sys.executable, "-m", "art_trainer", "train", *words, "--output-dir", str(folder)]
+    log = folder.with_name(f"{folder.name}.log")
     paths = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": paths}
-    if threads is not None:
-        command += ["--threads", str(threads)]
-        environment["OMP_NUM_THREADS"] = str(threads)
+    if options.at_once > 1:
+        command += ["--threads", "1"]
+        environment["OMP_NUM_THREADS"] = "1"
     with log.open("a") as stream:
         done = subprocess.run(command, env=environment, stdout=stream, stderr=stream, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{log.read_text()[-3000:]}")
+
+
+def cpu_seconds() -> float:
+    """What the child processes that have ended used, printed too."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = used.ru_utime + used.ru_stime
+    print(f"CPU-seconds in all: {seconds:.0f}")
+    return seconds
 
 
 def machine() -> dict[str, Any]:

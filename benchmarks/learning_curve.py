@@ -17,12 +17,9 @@ tasks, and an evaluation before and after on the same held-out tasks, beside the
 from __future__ import annotations
 
 import argparse
-import resource
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -97,16 +94,15 @@ def train(claim: Claim, seed: int, arguments: argparse.Namespace, folder: Path) 
     """Run one seed in a process of its own, as a user would."""
     task = arguments.task
     named = ["--recipe", task] if task in CLAIMS else ["--env", task, "--model", "scratch"]
-    words = ["train", *named, "--seed", str(seed), "--output-dir", str(folder)]
+    words = [*named, "--seed", str(seed)]
     for pair in arguments.env_args or []:
         words += ["--env-args", pair]
     if arguments.quick:
         words += ["--max-steps", "2", "--eval-episodes", "8", "--set", "warm_start_episodes=10"]
     if seed != arguments.first_seed:
         words += ["--set", "baselines=[]"]  # they use no seed of training: once is enough
-    log, threads = folder.with_name(f"{folder.name}.log"), 1 if arguments.at_once > 1 else None
     started = time.perf_counter()
-    harness.art_trainer([*words, *arguments.train_args], log, threads=threads)
+    harness.train([*words, *arguments.train_args], folder, arguments)
     seconds = time.perf_counter() - started
     run = RunFolder(folder)
     before, after = run.evaluation(BEFORE), run.evaluation(AFTER)
@@ -160,11 +156,10 @@ def main() -> int:
     parser.add_argument("task", nargs="?", default="email", help=f"{', '.join(CLAIMS)}, or an environment")
     parser.add_argument("--seeds", type=int, default=3, help="how many seeds to train")
     parser.add_argument("--first-seed", type=int, default=0, help="the first of them")
-    parser.add_argument("--at-once", type=int, default=1, help="trainings at the same time, a core each")
+    harness.training_flags(parser)
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the curves here")
     parser.add_argument("--env-args", action="append", metavar="KEY=VALUE", help="of the environment")
     parser.add_argument("--train-args", type=str.split, default=[], help="words for art-trainer train")
-    parser.add_argument("--keep", type=Path, help="keep the run folders here")
     arguments = parser.parse_args()
     claim = CLAIMS.get(arguments.task) or replace(SCRATCH, env=arguments.task)
     seeds = range(arguments.first_seed, arguments.first_seed + (1 if arguments.quick else arguments.seeds))
@@ -172,9 +167,7 @@ def main() -> int:
     runs: list[RunFolder] = []
     baselines: dict[str, float] = {}
     digits = 3 if claim.measure == "success" else 0
-    with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(arguments.at_once) as pool:
-        root = arguments.keep or Path(temporary)
-        root.mkdir(parents=True, exist_ok=True)
+    with harness.trainings(arguments) as (root, pool):
         trained = pool.map(lambda seed: train(claim, seed, arguments, root / f"seed-{seed}"), seeds)
         for outcome, run in trained:
             outcomes.append(outcome)
@@ -197,11 +190,9 @@ def main() -> int:
         print(f"baseline {name}: {value:.{digits}f}")
     figures = {name: getattr(arguments, name) for name in ("task", "env_args", "train_args")}
     figures |= {"seeds": [asdict(one) for one in outcomes], "baselines": baselines}
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    figures["cpu_seconds"] = used.ru_utime + used.ru_stime
+    figures["cpu_seconds"] = harness.cpu_seconds()
     mean, low, high = mean_rise(outcomes)
     print(f"rise over {len(outcomes)} seeds: {mean:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]")
-    print(f"CPU-seconds in all: {figures['cpu_seconds']:.0f}")
     means = [np.mean([getattr(one, when).value for one in outcomes]) for when in ("before", "after")]
     last = f"{claim.measure} {means[0]:.{digits}f} -> {means[1]:.{digits}f}"
     return harness.finish(arguments, figures, check(claim, outcomes, baselines[claim.baseline]), last)
