@@ -28,8 +28,8 @@ import gymnasium as gym
 import harness
 import numpy as np
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from learner_workload import word_tokenizer
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from art_gym.wrappers.judging import Attempt, Rubric, Score
 from art_trainer.analysis import Confidence, analyze
@@ -142,14 +142,11 @@ def judge(name: str, group: Sequence[Attempt], rubric: Rubric | None = None) -> 
 
 def small_policy(config: GRPOConfig) -> TransformersPolicy:
     """A two-layer Llama of random weights with a token for each word."""
-    core = Tokenizer(models.WordLevel({word: place for place, word in enumerate(WORDS)}, unk_token="bad"))
-    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    names = {"unk_token": "bad", "eos_token": "<end>", "chat_template": TEMPLATE}
     sizes = {"hidden_size": 32, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
     sizes |= {"vocab_size": len(WORDS), "max_position_embeddings": 128}
     torch.manual_seed(config.seed)
     model = LlamaForCausalLM(LlamaConfig(**sizes, initializer_range=0.1, bos_token_id=None, eos_token_id=0))
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, **names)
+    tokenizer = word_tokenizer(WORDS, unk_token="bad", eos_token="<end>", chat_template=TEMPLATE)
     return TransformersPolicy(model, tokenizer, sampling=SamplingParams.for_training(config))
 
 

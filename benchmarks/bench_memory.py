@@ -64,8 +64,8 @@ def measure(**order: Any) -> dict[str, Any]:
     """Play and learn in this process; return peaks and the plan, in bytes."""
     import numpy as np
     import torch
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
+    from learner_workload import word_tokenizer
+    from transformers import AutoModelForCausalLM, LlamaConfig
 
     from art_trainer.config import GRPOConfig
     from art_trainer.inference.sampling import SamplingParams
@@ -80,13 +80,8 @@ def measure(**order: Any) -> dict[str, Any]:
     from art_trainer.types import EpisodeSpec, Group
 
     torch.set_num_threads(1)
-    core = Tokenizer(
-        models.WordLevel({w: i for i, w in enumerate(["<unk>", "<end>", *WORDS])}, unk_token="<unk>")
-    )
-    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    make_tokenizer: Any = PreTrainedTokenizerFast
-    tokenizer = make_tokenizer(tokenizer_object=core, unk_token="<unk>", eos_token="<end>")
-    tokenizer.chat_template = CHAT
+    words = ["<unk>", "<end>", *WORDS]
+    tokenizer = word_tokenizer(words, unk_token="<unk>", eos_token="<end>", chat_template=CHAT)
     shape: Any = LlamaConfig(
         hidden_size=576, intermediate_size=1536, num_hidden_layers=order["layers"], num_attention_heads=9,
         num_key_value_heads=3, vocab_size=49152, tie_word_embeddings=True, max_position_embeddings=8192,

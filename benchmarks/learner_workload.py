@@ -8,6 +8,7 @@ is work, not learning.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,16 +127,20 @@ def make_model(workload: Workload, seed: int = 0) -> Any:
     return add_lora_adapter(model, workload.lora) if workload.lora else model
 
 
+def word_tokenizer(words: Iterable[str], **names: str) -> PreTrainedTokenizerFast:
+    """A tokenizer of words between blanks; its special tokens and chat template by name."""
+    ids = {word: place for place, word in enumerate(words)}
+    core = Tokenizer(models.WordLevel(ids, unk_token=names["unk_token"]))
+    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=core, **names)
+
+
 def make_tokenizer(workload: Workload) -> PreTrainedTokenizerFast:
     """One word, one token; as many words as the model has."""
     words = [*SPECIAL, *ROLES, "act", "text"]
     words += [f"w{i}" for i in range(workload.vocabulary - len(words))]
-    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token=SPECIAL[3]))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     names = dict(zip(("pad_token", "bos_token", "eos_token", "unk_token"), SPECIAL, strict=True))
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
-    fast.chat_template = TEMPLATE
-    return fast
+    return word_tokenizer(words, chat_template=TEMPLATE, **names)
 
 
 class WordsEnv(gym.Env[str, str]):
