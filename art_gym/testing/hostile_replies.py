@@ -90,8 +90,9 @@ _VALUES: tuple[Any, ...] = (
     "9999-12-31",
     "0000-00-00",
 )
-_EXAMPLES: Mapping[str, Any] = {
+_EXAMPLES: Mapping[str, Any] = {  # by a schema's format or type
     "string": "text",
+    "date": "2024-03-01",
     "integer": 1,
     "number": 0.5,
     "boolean": True,
@@ -119,4 +120,6 @@ def hostile_replies(tools: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _example(schema: Mapping[str, Any]) -> Any:
-    return schema["enum"][0] if "enum" in schema else _EXAMPLES.get(schema.get("type", "string"), "text")
+    if "enum" in schema:
+        return schema["enum"][0]
+    return _EXAMPLES.get(schema.get("format"), _EXAMPLES.get(schema.get("type"), "text"))

@@ -9,6 +9,7 @@ from art_gym.errors import ToolDeclarationError
 from art_gym.parameters import Code, Parameter
 from art_gym.parsing.parser import Call, parse
 from art_gym.random_calls import described_words, random_calls
+from art_gym.testing.hostile_replies import _example
 from art_gym.tools import Tool, collect_tools, tool
 
 
@@ -109,6 +110,7 @@ def test_usage_and_example_are_what_a_model_may_write() -> None:
     assert TOOLS["book"].example() == 'book("text", 1)'
     for parameter in BOOK.values():
         assert parameter.convert(parameter.example()) == parameter.example()
+        assert parameter.convert(_example(parameter.schema())) is not None  # of hostile replies
 
 
 def test_required_arguments_come_first_where_keyword_only_ones_are_mixed() -> None:
