@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from art_gym.baselines import play_on
 from art_gym.env import TextEnv
 from art_gym.envs.game_2048.duel import PLACER, SLIDER, Duel2048Env
 from art_gym.games.aec import TextAECEnv
@@ -14,9 +15,7 @@ def last_info(env: TextEnv, player: str, seed: int = 0, **options: Any) -> dict[
     """The ``info`` at the end of an episode without an invalid action."""
     observation, _ = env.reset(seed=seed, options=options)
     act = {**env.baselines, **env.teachers}[player](env, np.random.default_rng(seed))
-    info: dict[str, Any] = {}
-    while "metrics" not in info:
-        observation, *_, info = env.step(act(observation))
+    *_, (*_, info) = play_on(env, act, observation)
     assert info["metrics"]["invalid_actions"] == 0
     return info
 

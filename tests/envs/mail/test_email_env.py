@@ -73,10 +73,9 @@ def test_a_snapshot_holds_the_episode_but_no_mailbox(box: Path) -> None:
 
 def test_what_a_judge_expects_depends_on_what_is_known() -> None:
     for chosen, expected in (("b", "b"), ("c", "c"), ("d", "b")):  # several mails are right
-        asked: dict[str, Any] = {"kind": "known_item", "answer_type": None}
-        facts = episode_facts(asked, {"mail": chosen}, ["c", "b"], right=chosen == expected)
+        facts = episode_facts({"kind": "known_item"}, {"mail": chosen}, ["c", "b"], right=chosen == expected)
         assert (facts["expected"], facts["result"]) == ({"mail": expected}, {"mail": chosen})
-    asked = {"kind": "fact", "answers": [], "answer_type": None}
+    asked: dict[str, Any] = {"kind": "fact", "answers": [], "answer_type": None}
     assert "expected" not in episode_facts(asked, {"answer": ""}, [])
     assert "expected" not in episode_facts({"kind": "known_item"}, None, [])
 
