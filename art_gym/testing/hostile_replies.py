@@ -122,4 +122,4 @@ def hostile_replies(tools: Mapping[str, Any]) -> Iterator[str]:
 def _example(schema: Mapping[str, Any]) -> Any:
     if "enum" in schema:
         return schema["enum"][0]
-    return _EXAMPLES.get(schema.get("format"), _EXAMPLES.get(schema.get("type"), "text"))
+    return _EXAMPLES.get(schema.get("format", ""), _EXAMPLES.get(schema.get("type", ""), "text"))
