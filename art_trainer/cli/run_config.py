@@ -6,6 +6,7 @@ Imports no PyTorch.
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import itertools
 import json
 import os
@@ -278,25 +279,39 @@ def _means_same(was: Any, now: Any) -> bool:
 
 @contextmanager
 def claimed_folder(settings: Settings) -> Iterator[Settings]:
-    """Make the folder of a new run that nobody named, the next one if another run has just taken it.
+    """Make the run's folder, and keep other commands from it; if nobody named it, the first that is free.
 
-    At the end it goes again if it is empty, because the run was refused.
+    A folder that was made goes again at the end if it is empty, because the run was refused.
+
+    Raises:
+        ConfigError: If another command trains the run.
     """
     path = settings.folder.path
-    if settings.sources["output_dir"] != DEFAULT or os.environ.get("RANK", "0") != "0":
+    if os.environ.get("RANK", "0") != "0":
         yield settings  # of several processes the main one names the folder
         return
+    is_named = settings.sources["output_dir"] != DEFAULT
+    existed = is_named and path.exists()
     private_folder(path.parent)
     while True:
         with suppress(FileExistsError):
-            path.mkdir(0o700)
+            path.mkdir(0o700, exist_ok=is_named)
             break
         path = free_folder(settings.run.env or Path(str(settings.run.tasks)).stem, settings.run.model)
+    lock = os.open(path, os.O_RDONLY)  # it ends with the process, also with one that is killed
     try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"{path}: another process trains this run, end that one first") from None
+        except OSError:
+            pass  # a file system without locks
         yield dataclasses.replace(settings, config=dataclasses.replace(settings.config, output_dir=str(path)))
     finally:
-        with suppress(OSError):
-            os.removedirs(path)
+        os.close(lock)
+        if not existed:
+            with suppress(OSError):
+                os.removedirs(path)
 
 
 def free_folder(env: str, model: str) -> Path:

@@ -52,7 +52,10 @@ def test_runs_that_start_together_have_folders_of_their_own_and_a_refused_one_no
     first, second = (gather_settings({"env": ENV[1]}, overrides={}) for _ in range(2))
     with claimed_folder(first) as one, claimed_folder(second) as other:
         assert [run.folder.path.name[-2:] for run in (one, other)] == ["-1", "-2"]
-        (one.folder.path / "run.yaml").touch()
+        one.folder.write_settings({"env": ENV[1]})
+        again = gather_settings({}, overrides={}, resume=one.folder.path)
+        with pytest.raises(ConfigError, match="-1: another process trains this run"), claimed_folder(again):
+            pass
     assert os.listdir("runs") == [one.folder.path.name]
 
 
