@@ -9,6 +9,7 @@ seeds still give the same batches.
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -402,9 +403,12 @@ def paid_more(turn: Turn, reward: float, terms: Mapping[str, float]) -> Turn:
 
 def turn_of(reply: str, observation: str, reward: Any, info: Mapping[str, Any], **more: Any) -> Turn:
     """Return the turn of a reply, with what a step's ``info`` says of it."""
+    paid = float(reward)
+    if not math.isfinite(paid):
+        raise ValueError(f"the reward of a step must be finite, the environment gave {paid}")
     terms = dict(info.get("score_terms", {}))
     call, error = info.get("call"), info.get("error")
-    return Turn(reply, observation, float(reward), terms, call=call, error=error, **more)
+    return Turn(reply, observation, paid, terms, call=call, error=error, **more)
 
 
 def first_messages(observation: str, system: str) -> list[dict[str, Any]]:

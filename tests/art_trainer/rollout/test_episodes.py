@@ -41,6 +41,8 @@ class CountEnv(gym.Env[str, str]):
             raise ZeroDivisionError("division\nby zero")
         if reply == "number":
             return 7, 0.0, False, False, {}
+        if reply == "nan":
+            return "", np.nan, False, False, {}
         done, late = self.turn >= self.limit and reply != "wait", self.turn >= 8
         info = {}
         if self.with_info:
@@ -152,7 +154,10 @@ def test_standing_instructions_become_the_system_message(info):
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-@pytest.mark.parametrize(("reply", "words"), [("crash", "by zero"), ("number", "TypeError: the observation")])
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [("crash", "by zero"), ("number", "TypeError: the observation"), ("nan", "must be finite")],
+)
 def test_an_environment_that_raises_ends_its_own_episode_and_is_not_used_again(reply, words, threads):
     made = []
     make = lambda: made.append(CountEnv()) or made[-1]  # noqa: E731
