@@ -23,6 +23,12 @@ class CheckpointError(TrainerError, RuntimeError):
     """A checkpoint that is incomplete, damaged or of another run; the message names the file."""
 
 
+class CheckpointWriteError(CheckpointError):
+    """A checkpoint that cannot be written, as on a full disk; the message names the newest whole one."""
+
+    exit_code = 1
+
+
 class ModelFetchError(TrainerError, RuntimeError):
     """A model with a name of its own that cannot be fetched or kept; the message says why."""
 

@@ -58,7 +58,10 @@ def load_model_weights(model: nn.Module, path: Path) -> None:
 
         adapted: Any = model
         name = adapted.active_adapter
-        tensors = load_file(source / "adapter_model.safetensors")
+        file = source / "adapter_model.safetensors"
+        if not file.exists():
+            raise CheckpointError(f"{path} has no adapter: its run trained all weights, leave lora out")
+        tensors = load_file(file)
         _require_same(get_peft_model_state_dict(adapted, adapter_name=name), tensors, path)
         set_peft_model_state_dict(adapted, tensors, adapter_name=name)
         return

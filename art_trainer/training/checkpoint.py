@@ -30,7 +30,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from art_trainer.errors import CheckpointError
+from art_trainer.errors import CheckpointError, CheckpointWriteError
 from art_trainer.formatting import fsync
 from art_trainer.models.optim import needs_master, trained_parameters
 from art_trainer.models.weights_io import (
@@ -64,7 +64,7 @@ def write_checkpoint(
         state: Everything else, JSON-able.
 
     Raises:
-        CheckpointError: If it cannot be written, as on a full disk; an older one at ``path`` is as it was.
+        CheckpointWriteError: If it cannot, as on a full disk; an older one at ``path`` is as it was.
     """
     path = Path(path)
     optimizer = learner.full_optimizer()
@@ -112,7 +112,7 @@ def _replacing(path: Path) -> Iterator[Path]:
         _flush(partial)
         _swap_in(partial, path)
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{path} cannot be written: {error}{_whole_ones(path.parent)}") from error
+        raise CheckpointWriteError(f"{path} cannot be written: {error}{_whole_ones(path.parent)}") from error
     finally:
         # Half a checkpoint must not take the room that the disk has no more.
         shutil.rmtree(partial, ignore_errors=True)
@@ -207,6 +207,8 @@ def _fault(path: Path, part: str = "") -> str | None:
         manifest = json.loads(manifest_file.read_text(encoding="utf-8"))
     except ValueError as error:
         return f"{manifest_file} is damaged: {error}"
+    if not isinstance(manifest, dict) or "state.json" not in manifest:
+        return f"{manifest_file} is damaged: it does not list the checkpoint's files"
     for name, wanted in manifest.items():
         if not Path(name).as_posix().startswith(part):
             continue

@@ -9,7 +9,7 @@ import torch
 
 import art_trainer
 from art_trainer.config import GRPOConfig
-from art_trainer.errors import CheckpointError, ConfigError
+from art_trainer.errors import CheckpointError, CheckpointWriteError, ConfigError
 from art_trainer.tracking.run_dir import checkpoint_path, checkpoint_step, list_checkpoints
 from art_trainer.training import checkpoint as checkpoint_module
 from art_trainer.training.checkpoint import (
@@ -96,6 +96,10 @@ def test_a_damaged_file_is_named_and_nothing_is_loaded(name: str, checkpoint: Pa
     (checkpoint / name).unlink()
     with pytest.raises(CheckpointError, match=f"not a complete checkpoint: {name} is missing"):
         verify_checkpoint(checkpoint)
+    for odd in ("[]", "{}"):
+        (checkpoint / "manifest.json").write_text(odd)
+        with pytest.raises(CheckpointError, match=r"manifest\.json is damaged: it does not list"):
+            verify_checkpoint(checkpoint)
     (checkpoint / "manifest.json").unlink()
     for path in (checkpoint, checkpoint / "nowhere"):
         with pytest.raises(CheckpointError, match=f"{path.name} is not a complete checkpoint"):
@@ -149,7 +153,7 @@ def test_a_write_that_fails_leaves_the_previous_checkpoint_and_no_debris(
     before = save(tmp_path / "step-000001", learner_for(tiny_model(seed=1)))
     learner = learner_for(tiny_model(vocab_size=size, hidden=size, seed=2))
     words = rf"{name} cannot be written: .*the newest whole one is {before} \(step 1\)$"
-    with pytest.raises(CheckpointError, match=words), full_disk(room):
+    with pytest.raises(CheckpointWriteError, match=words), full_disk(room):
         save(tmp_path / name, learner)
     assert list(tmp_path.iterdir()) == [before]
     learner = learner_for(tiny_model(seed=3))
