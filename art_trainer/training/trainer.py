@@ -273,7 +273,8 @@ class GRPOTrainer:
             except (DivergedError, StalledError) as error:
                 saved = self._save_what_was_learned()
                 raise type(error)(f"{str(error).rstrip('.')}. The checkpoint is {saved}") from error
-        self._save()
+            with self._interruptible.defer_sigint():
+                self._save()
         self._load_best()
 
     def _train_on(self) -> None:

@@ -121,6 +121,14 @@ def test_a_run_interrupted_while_it_collects_loses_only_that_batch(make_trainer:
     assert same_weights(straight, stopped)
 
 
+def test_an_interrupt_lets_the_last_checkpoint_be_written(make_trainer: Make, monkeypatch: Any) -> None:
+    trainer = make_trainer("run")
+    monkeypatch.setattr(trainer.log, "sync", lambda: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert [path.name for path in list_checkpoints(trainer.log.checkpoints)] == ["step-000003"]
+
+
 def test_a_run_leaves_settings_metrics_episodes_and_checkpoints(make_trainer: Make) -> None:
     trainer = make_trainer("run", save_steps=1, save_total_limit=2, logging_steps=2)
     trainer.train()
