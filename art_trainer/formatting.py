@@ -121,6 +121,25 @@ def to_bytes(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
+def append_bytes(file: Path, data: bytes) -> None:
+    """Append to a file, whole or not at all, for its owner alone: it may hold mail.
+
+    Raises:
+        OSError: If there is no room; it names the file, which is as it was before.
+    """
+    file.touch(0o600)
+    with file.open("ab", buffering=0) as stream:
+        before, left = os.fstat(stream.fileno()).st_size, memoryview(data)
+        try:
+            while left:
+                left = left[stream.write(left) :]
+        except BaseException as error:  # a full disk, or Ctrl-C
+            stream.truncate(before)
+            if isinstance(error, OSError):
+                error.filename = str(file)
+            raise
+
+
 def fsync(path: Path) -> None:
     """Force a file to the disk; of a folder, the names in it."""
     handle = os.open(path, os.O_RDONLY)

@@ -25,6 +25,7 @@ from typing import IO, Any
 import zstandard
 
 from art_trainer.errors import RecordError
+from art_trainer.formatting import append_bytes
 
 SCHEMA = 1
 """Version of headers and lines; a reader refuses a newer one."""
@@ -94,16 +95,7 @@ def append_frame(file: Path, header: Mapping[str, Any], lines: Iterable[str]) ->
     written = {"schema": SCHEMA, **header, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     head = json.dumps(written, separators=(",", ":")).encode("ascii")
     start = _START.pack(_MAGIC, _DIGEST + len(head))
-    frame = memoryview(start + hashlib.sha256(head).digest() + head + data)
-    file.touch(0o600)  # episodes may hold mail
-    with file.open("ab", buffering=0) as stream:
-        before = os.fstat(stream.fileno()).st_size
-        try:
-            while frame:
-                frame = frame[stream.write(frame) :]
-        except BaseException:  # a full disk, or Ctrl-C
-            stream.truncate(before)
-            raise
+    append_bytes(file, start + hashlib.sha256(head).digest() + head + data)
 
 
 def read_frames(file: Path, start: int = 0) -> Iterator[Frame]:

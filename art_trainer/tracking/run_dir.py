@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from art_trainer.errors import ConfigError, RecordError
-from art_trainer.formatting import fsync
+from art_trainer.formatting import append_bytes, fsync
 from art_trainer.tracking.episode_schema import episode_from_json, episode_to_json, without_observations
 from art_trainer.tracking.episode_store import FILE, append_episodes, begin_episodes
 from art_trainer.types import Episode, Group
@@ -324,17 +324,22 @@ def write_text(file: Path, text: str) -> None:
     """Write a file atomically, for its owner alone: a reader never sees half of it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = hidden_path(file, ".partial")
-    partial.touch(0o600)
-    # A lone surrogate in a transcript must not stop the run.
-    partial.write_text(text, encoding="utf-8", errors="backslashreplace")
-    os.replace(partial, file)
+    try:
+        partial.touch(0o600)
+        # A lone surrogate in a transcript must not stop the run.
+        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
+        os.replace(partial, file)
+    except OSError as error:
+        error.filename = str(file)  # a full disk names none
+        raise
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _append(file: Path, record: Mapping[str, Any]) -> None:
-    file.touch(0o600)
     # A lone surrogate in an environment's error must not stop the run.
-    with file.open("a", encoding="utf-8", errors="backslashreplace") as stream:
-        stream.write(json.dumps(record, ensure_ascii=False) + "\n")
+    line = json.dumps(record, ensure_ascii=False).encode("utf-8", errors="backslashreplace")
+    append_bytes(file, line + b"\n")
 
 
 def _keep_steps(file: Path, step: int) -> None:

@@ -98,7 +98,11 @@ def test_evaluations_in_training_are_kept_and_written_again_by_a_resumed_run(tmp
 def test_a_disk_that_is_full_leaves_no_half_an_evaluation(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     run.evaluations.mkdir()
-    (run.evaluations / "before.json").write_text("whole")
-    with full_disk(10), pytest.raises(OSError, match="too large"):
+    whole = run.evaluations / "before.json"
+    whole.write_text("whole")
+    with full_disk(10), pytest.raises(OSError, match=f"too large: '{whole}'"):
         run.write_evaluation("before", Evaluation("p", "toy/Env-v0", None, 0, (), 1.0))
-    assert (run.evaluations / "before.json").read_text() == "whole"
+    assert (list(run.evaluations.iterdir()), whole.read_text()) == ([whole], "whole")
+    with full_disk(10), pytest.raises(OSError, match="too large"):
+        run.write_metrics({"step": 1.0})
+    assert not run.metrics_file.read_text()

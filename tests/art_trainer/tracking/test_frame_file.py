@@ -92,7 +92,7 @@ def test_a_reader_beside_the_writer_sees_whole_frames_only(file: Path) -> None:
 
 def test_a_full_disk_leaves_the_file_as_it_was(file: Path) -> None:
     (end,) = fill(file, 1)
-    with full_disk(end + 50), pytest.raises(OSError, match="too large"):
+    with full_disk(end + 50), pytest.raises(OSError, match=f"too large: '{file}'"):
         append_frame(file, {"kind": "step", "step": 2}, ["{}"])
     assert (steps(file), file.stat().st_size) == ([1], end)
 
