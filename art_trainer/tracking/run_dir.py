@@ -117,7 +117,7 @@ class RunFolder:
         try:
             return Evaluation.from_json(json.loads(file.read_text(encoding="utf-8")))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RecordError(f"{file} is not an evaluation ({error})") from error
+            raise RecordError(f"{file} is not an evaluation ({error}): delete it to resume") from error
 
     def baselines(self) -> dict[str, Evaluation]:
         """The evaluations of the environment's baselines, sorted by name."""
@@ -126,8 +126,11 @@ class RunFolder:
 
     def transcripts(self, name: str) -> list[Episode]:
         """The readable episodes of one evaluation, in the order they were started."""
-        lines = read_lines(self.evaluations / f"{name}.episodes.jsonl")
-        return [episode_from_json(record) for record in lines.records]
+        file = self.evaluations / f"{name}.episodes.jsonl"
+        try:
+            return [episode_from_json(record) for record in read_lines(file).records]
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RecordError(f"{file} has a line that is not an episode ({error!r})") from error
 
     def begin(self, config: Mapping[str, Any], step: int) -> None:
         """Write ``run.yaml`` and drop what is there of later steps, which a resumed run repeats.
