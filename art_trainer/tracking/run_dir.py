@@ -132,7 +132,7 @@ class RunFolder:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RecordError(f"{file} has a line that is not an episode ({error!r})") from error
 
-    def begin(self, config: Mapping[str, Any], step: int) -> None:
+    def begin(self, config: Mapping[str, Any], step: int, *, keep_after: bool = False) -> None:
         """Write ``run.yaml`` and drop what is there of later steps, which a resumed run repeats.
 
         A ``run.yaml`` of the same run that says more, such as the environment, stays as it is.
@@ -140,6 +140,7 @@ class RunFolder:
         Args:
             config: The trainer's settings, JSON-able.
             step: Steps done so far; a run that begins at 0 also evaluates again.
+            keep_after: Keep the evaluations after training, until new ones replace them: no step follows.
 
         Raises:
             RecordError: If the recorded episodes before that step are damaged.
@@ -152,8 +153,8 @@ class RunFolder:
         self.write_settings(known if {**known, **config} == known else config)
         for lines in (self.metrics_file, self.warnings_file):
             _keep_steps(lines, step)
-        for file in self.evaluations.glob(f"{AFTER}[.-]*"):
-            file.unlink()  # of a run that trains on
+        for file in () if keep_after else self.evaluations.glob(f"{AFTER}[.-]*"):
+            file.unlink()
         for file in self.evaluations.glob(f"{STEP}*.json"):
             number = file.stem.removeprefix(STEP)
             if number.isdecimal() and not 0 < step >= int(number):

@@ -247,7 +247,8 @@ class GRPOTrainer:
         config = self.config
         self._stopping = self._best.should_stop
         if self.processes.is_main:
-            self.log.begin(config.to_mapping(), self.step)
+            ended = self._stopping or self.step >= config.max_steps
+            self.log.begin(config.to_mapping(), self.step, keep_after=ended)
         for watcher in self._watchers:
             watcher.on_begin(self.step)
         outcome: Outcome = "failed"

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from unittest.mock import Mock
 from urllib.request import proxy_bypass
 
 import pytest
@@ -258,7 +259,7 @@ def test_lora_trains_an_adapter_only_and_is_evaluated_before_it_imitates(invoke,
     assert folder.settings_file.read_bytes() == kept
 
 
-def test_resume_step_goes_back_to_an_older_checkpoint(invoke, model, tmp_path):
+def test_resume_step_goes_back_to_an_older_checkpoint(invoke, model, tmp_path, monkeypatch):
     settings = [*QUICK, "--set", "save_steps=1", "--set", "save_total_limit=5", "--set", "baselines=[]"]
     invoke(*TRAIN, "--model", model, "--output-dir", "run", *settings)
     newest = tmp_path / "run" / "checkpoints" / "step-000002" / "model" / "model.safetensors"
@@ -271,7 +272,15 @@ def test_resume_step_goes_back_to_an_older_checkpoint(invoke, model, tmp_path):
     assert "Resuming after step 1." in invoke("train", "--resume", "run", "--resume-step", 1).output
     # The same step came out again, and is there once.
     assert newest.read_bytes() == weights
-    assert [record.step for record in iter_steps(tmp_path / "run")] == [1, 2]
+    # The evaluation after it stays until another is whole, unless the run trains on.
+    after = tmp_path / "run" / "evaluations" / "after.json"
+    monkeypatch.setattr(RunFolder, "write_evaluation", Mock(side_effect=KeyboardInterrupt))
+    for steps, kept in ((2, True), (3, False)):
+        assert invoke("train", "--resume", "run", "--max-steps", steps).exit_code == 130
+        assert after.exists() == kept
+    with pytest.raises(CheckpointError, match="has no adapter: its run trained all weights, leave lora out"):
+        invoke("train", "--resume", "run", "--lora", 2)
+    assert [record.step for record in iter_steps(tmp_path / "run")] == [1, 2, 3]
 
 
 def test_evaluations_on_tasks_that_are_trained_on_give_a_warning(invoke, model, tmp_path):
