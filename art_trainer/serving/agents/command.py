@@ -7,11 +7,11 @@ told nothing else of the task, which may hold the answer, and cannot set its own
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
 import os
 import re
-import runpy
 import shlex
 import shutil
 import signal
@@ -215,12 +215,15 @@ def load_reward(file: Path) -> RewardFunction:
     Raises:
         ConfigError: There is no such file or function, or the file cannot be imported.
     """
-    if not file.is_file():
+    spec = importlib.util.spec_from_file_location(file.stem, file) if file.is_file() else None
+    if spec is None or spec.loader is None:
         raise ConfigError(f"reward {str(file)!r}: there is no such Python file")
+    module = importlib.util.module_from_spec(spec)
     try:
-        function = runpy.run_path(str(file), run_name=file.stem).get("reward")
+        spec.loader.exec_module(module)
     except Exception as error:  # a file of the user's
         raise ConfigError(f"reward {str(file)!r}: {type(error).__name__}: {error}") from error
+    function = getattr(module, "reward", None)
     if not callable(function):
         raise ConfigError(f"reward {str(file)!r}: it has no function `reward(attempt)`")
     found: RewardFunction = function
