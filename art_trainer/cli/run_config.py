@@ -6,7 +6,6 @@ Imports no PyTorch.
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import itertools
 import json
 import os
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from filelock import FileLock, Timeout
 
 from art_gym.errors import did_you_mean
 from art_trainer.config import field_docs, field_types
@@ -298,18 +298,19 @@ def claimed_folder(settings: Settings) -> Iterator[Settings]:
             path.mkdir(0o700, exist_ok=is_named)
             break
         path = free_folder(settings.run.env or Path(str(settings.run.tasks)).stem, settings.run.model)
-    lock = os.open(path, os.O_RDONLY)  # it ends with the process, also with one that is killed
+    lock = FileLock(path / ".lock", timeout=0, mode=0o600)
     try:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            lock.acquire()  # it ends with the process, also with one that is killed
+        except Timeout:
             raise ConfigError(f"{path}: another process trains this run, end that one first") from None
-        except OSError:
-            pass  # a file system without locks
+        except (OSError, NotImplementedError):
+            pass  # a read-only folder, of which more is said later, or a file system without locks
         yield dataclasses.replace(settings, config=dataclasses.replace(settings.config, output_dir=str(path)))
     finally:
-        os.close(lock)
-        if not existed:
+        lock.release()
+        if not existed and [file.name for file in path.iterdir()] in ([], [".lock"]):
+            Path(lock.lock_file).unlink(missing_ok=True)
             with suppress(OSError):
                 os.removedirs(path)
 
