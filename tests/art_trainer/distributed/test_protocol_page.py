@@ -18,9 +18,7 @@ from fastapi.routing import APIRoute
 from art_trainer.config import GRPOConfig
 from art_trainer.distributed import worker_connections as connections
 from art_trainer.distributed.backend import RemoteBackend
-from art_trainer.distributed.protocol import (
-    Outcome,
-)
+from art_trainer.distributed.protocol import Outcome
 from art_trainer.distributed.server import ServerOptions
 from art_trainer.distributed.worker_connections import NORMAL, REFUSED
 from art_trainer.serving.dialects import ServedPolicy

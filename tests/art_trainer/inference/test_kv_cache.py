@@ -13,11 +13,7 @@ from art_trainer.inference import kv_cache, slot_decoder
 from art_trainer.inference.cache_attention import SharedPrefixes
 from art_trainer.inference.kv_cache import SlotCache
 from art_trainer.inference.sampling import SamplingParams
-from tests.art_trainer.inference.test_transformers_policy import (
-    VOCABULARY,
-    make_policy,
-    played,
-)
+from tests.art_trainer.inference.test_transformers_policy import VOCABULARY, make_policy, played
 from tests.art_trainer.tiny_models import largest_error, tiny_model
 
 

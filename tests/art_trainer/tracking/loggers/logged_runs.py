@@ -6,15 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from art_trainer.tracking.loggers.base import LoggerCallback, RunInfo, RunLogger, make_logger
-from art_trainer.types import (
-    Ending,
-    Episode,
-    Group,
-    Judgement,
-    Span,
-    TokenHistory,
-    Turn,
-)
+from art_trainer.types import Ending, Episode, Group, Judgement, Span, TokenHistory, Turn
 
 SETTINGS = {
     "env": "art/Email-v0", "model": "art-tiny", "temperature": 0.7, "max_completion_length": 4, "seed": 3,
