@@ -23,7 +23,7 @@ import gymnasium as gym
 from art_gym.arguments import check_arguments
 from art_gym.catalog import defining_module, env_spec
 from art_gym.env import TextEnv
-from art_gym.errors import EnvLookupError, did_you_mean
+from art_gym.errors import EnvLookupError, did_you_mean, user_line
 
 NAMESPACE = "mine"
 """The namespace of an environment whose author chose none."""
@@ -80,11 +80,16 @@ def make_env(name: str, arguments: Mapping[str, Any]) -> gym.Env[Any, Any]:
     Raises:
         EnvLookupError: As :func:`find_env`.
         EnvArgumentError: If it does not take these arguments.
-        ValueError: If it is not registered, or a game with several seats.
+        ValueError: If it is not registered, a game with several seats, or lacks what Gymnasium asks for.
     """
     env_id = find_env(name).id
     check_arguments(env_id, env_spec(env_id).entry_point, arguments)
-    return gym.make(env_id, **arguments)
+    try:
+        return gym.make(env_id, **arguments)
+    except (AttributeError, AssertionError) as error:  # of Gymnasium, if there are no spaces
+        if user_line(error) is not None:
+            raise
+        raise ValueError(f"{env_id}: {error}") from error
 
 
 def _file_here(module: str) -> Path | None:

@@ -163,6 +163,10 @@ def find_env(name: str, arguments: Mapping[str, Any] = types.MappingProxyType({}
     return found
 
 
+_EXPECTED = (TypeError, ValueError, LookupError, OSError, AttributeError, AssertionError)
+"""What wrong arguments may raise; the last two are Gymnasium's, of an environment without spaces."""
+
+
 def env_maker(name: str, env_args: Mapping[str, Any]) -> MakeEnv:
     """Return a function that makes the environment; one is made at once, to find wrong arguments early.
 
@@ -185,7 +189,7 @@ def env_maker(name: str, env_args: Mapping[str, Any]) -> MakeEnv:
     except ModuleNotFoundError as error:
         raise ConfigError(f"environment {env_id!r} needs a module that is not installed: {error}") from error
     except Exception as error:  # the author's code may raise anything
-        if user_line(error) is None and not isinstance(error, TypeError | ValueError | LookupError | OSError):
+        if user_line(error) is None and not isinstance(error, _EXPECTED):
             raise
         given = ", ".join(f"{name}={value!r}" for name, value in env_args.items()) or "no arguments"
         seen = error if user_line(error) is None else described(error)

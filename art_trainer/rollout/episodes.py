@@ -9,8 +9,11 @@ seeds still give the same batches.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,6 +31,11 @@ from art_trainer.rollout.envs import EnvPool, EnvSource, TextEnvironment, state_
 from art_trainer.types import Ending, Episode, EpisodeSpec, Group, GroupSpec, TokenHistory, Turn
 
 DEFAULT_MAX_CONCURRENT = 256
+SLOW_CALL = 60.0
+"""Seconds in one call of an environment after which the log names it."""
+_FAULTS = (Exception, SystemExit)
+"""What an environment may raise, which is its author's code: it is the episode's outcome."""
+_log = logging.getLogger(__name__)
 
 
 class RolloutOptions(TypedDict, total=False):
@@ -251,6 +259,42 @@ def _stepping(threads: int) -> Iterator[Callable[..., Future[None]]]:
     yield call
 
 
+class _SlowCalls:
+    """Names environments that take long in the log: one that waits for ever looks like a run that does."""
+
+    def __init__(self) -> None:
+        self._running: dict[_EnvEpisode, tuple[str, float]] = {}
+        self._over = threading.Event()
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Watch the calls from another thread."""
+        threading.Thread(target=self._watch, name="slow calls", daemon=True).start()
+        try:
+            yield
+        finally:
+            self._over.set()
+
+    @contextmanager
+    def during(self, call: str, live: _EnvEpisode) -> Iterator[None]:
+        """Mark a call of an episode's environment."""
+        self._running[live] = call, time.monotonic()
+        try:
+            yield
+        finally:
+            del self._running[live]
+
+    def _watch(self) -> None:
+        named = set()
+        while not self._over.wait(SLOW_CALL / 6):
+            for live, (call, began) in list(self._running.items()):
+                seconds = time.monotonic() - began
+                if seconds > SLOW_CALL and (live, began) not in named:
+                    named.add((live, began))
+                    place = f"{call} of {live.env_id} (seed {live.seed}, turn {len(live.turns) + 1})"
+                    _log.warning("%s has not returned for %.0f s; the run waits for it", place, seconds)
+
+
 class _EpisodeRunner:
     """Plays episodes concurrently until all are done."""
 
@@ -267,11 +311,12 @@ class _EpisodeRunner:
         self._options = options
         self._live: dict[Conversation, _EnvEpisode] = {}
         self._done: dict[int, Episode] = {}
+        self._calls = _SlowCalls()
 
     def run(self, specs: Sequence[EpisodeSpec], limit: int) -> list[Episode]:
         threads = self._options.get("env_threads", 0)
         try:
-            with _stepping(threads) as step:
+            with self._calls.watched(), _stepping(threads) as step:
                 self._play_all(specs, limit, step, overlapping=threads > 0)
         finally:
             for conversation, live in self._live.items():
@@ -308,10 +353,11 @@ class _EpisodeRunner:
         live = _EnvEpisode(env_id=env_name(env), task_id=task_id, seed=spec.seed, index=index, env=env)
         try:
             options = None if spec.options is None else dict(spec.options)
-            observation, info = env.reset(seed=spec.seed, options=options)
+            with self._calls.during("reset", live):
+                observation, info = env.reset(seed=spec.seed, options=options)
             live.observation = _text(observation)
             live.task_id = str(info.get("task_id", live.task_id))
-        except Exception:  # an environment is its author's code; what it raises is this episode's outcome
+        except _FAULTS:
             live.fail(Ending.ENV_ERROR, last_line())
             self._end(live)
             return
@@ -351,11 +397,12 @@ class _EpisodeRunner:
     def _step(self, live: _EnvEpisode, reply: Reply) -> None:
         try:
             state = state_digest(live.env) if self._options.get("record_states") else None
-            observation, reward, terminated, truncated, info = live.env.step(reply.text)
+            with self._calls.during("step", live):
+                observation, reward, terminated, truncated, info = live.env.step(reply.text)
             turn = turn_of(
                 reply.text, _text(observation), reward, info, cut=reply.stop == "length", state=state
             )
-        except Exception:  # an environment is its author's code; what it raises is this episode's outcome
+        except _FAULTS:
             live.fail(Ending.ENV_ERROR, last_line())
             return
         live.turns.append(turn)
@@ -386,7 +433,7 @@ def _truncate(live: _EnvEpisode) -> None:
         return
     try:
         info = truncate(live.env)
-    except Exception:  # an environment is its author's code; what it raises is this episode's outcome
+    except _FAULTS:
         live.fail(Ending.ENV_ERROR, last_line())
         return
     paid = info.get("score_terms", {})

@@ -95,6 +95,12 @@ def test_a_file_that_imports_others_environments_has_its_own(write: Write) -> No
     assert find_env("heir.py").id == "mine/Heir-v0"
 
 
+def test_a_class_without_spaces_is_named(write: Write) -> None:
+    write("bare.py", "import gymnasium as gym\ngym.register('mine/Bare-v0', entry_point=gym.Env)\n")
+    with pytest.raises(ValueError, match="mine/Bare-v0: The environment must specify an action space"):
+        make_env("bare.py", {})
+
+
 def test_a_file_registers_a_game(write: Write) -> None:
     pettingzoo = pytest.importorskip("pettingzoo")
     write(

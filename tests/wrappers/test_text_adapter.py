@@ -341,8 +341,13 @@ def test_the_trainer_takes_texts_out_of_dictionaries(monkeypatch: pytest.MonkeyP
     [
         ("CliffWalking-v1", r"observations are Discrete\(48\).*TextAdapter"),
         ("toy/NoLake-v0", "no environment"),
+        ("toy/Bare-v0", "toy/Bare-v0 cannot be made with no arguments: .* must specify an action space"),
     ],
 )
 def test_the_trainer_says_what_an_environment_without_text_needs(env_id: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        env_maker(env_id, {})
+    gym.register("toy/Bare-v0", entry_point=gym.Env)
+    try:
+        with pytest.raises(ConfigError, match=words):
+            env_maker(env_id, {})
+    finally:
+        gym.registry.pop("toy/Bare-v0")

@@ -13,6 +13,7 @@ from art_trainer.inference.policy import Conversation, Reply
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.inference.scripted_policy import ScriptedPolicy
 from art_trainer.inference.transformers_policy import TransformersPolicy
+from art_trainer.rollout import episodes as episodes_module
 from art_trainer.rollout.envs import EnvPool
 from art_trainer.rollout.episodes import group_specs, rollout_episodes, rollout_groups
 from art_trainer.rollout.evaluate import evaluate
@@ -39,6 +40,10 @@ class CountEnv(gym.Env[str, str]):
         self.turn += 1
         if reply == "crash":
             raise ZeroDivisionError("division\nby zero")
+        if reply == "exit":
+            raise SystemExit("gone")
+        if reply == "slow":
+            time.sleep(0.3)
         if reply == "number":
             return 7, 0.0, False, False, {}
         if reply == "nan":
@@ -154,9 +159,19 @@ def test_standing_instructions_become_the_system_message(info):
 
 
 @pytest.mark.parametrize("threads", [0, 2])
+def test_a_call_that_does_not_return_is_named(threads, monkeypatch, caplog):
+    monkeypatch.setattr(episodes_module, "SLOW_CALL", 0.06)
+    rollout_episodes(Script(lambda c: "slow"), CountEnv, [EpisodeSpec(3)], env_threads=threads)
+    assert caplog.messages[0].startswith("step of CountEnv (seed 3, turn 1) has not returned for 0 s")
+
+
+@pytest.mark.parametrize("threads", [0, 2])
 @pytest.mark.parametrize(
     ("reply", "words"),
-    [("crash", "by zero"), ("number", "TypeError: the observation"), ("nan", "must be finite")],
+    [
+        *(("crash", "by zero"), ("exit", "SystemExit: gone")),
+        *(("number", "TypeError: the observation"), ("nan", "must be finite")),
+    ],
 )
 def test_an_environment_that_raises_ends_its_own_episode_and_is_not_used_again(reply, words, threads):
     made = []
