@@ -30,10 +30,7 @@ COMMANDS = {"art_gym.cli"} | {
 HEAVY = {"torch", "transformers", "tokenizers", "peft", "typer", "rich", "openai", "yaml", "jinja2", "numba"}
 
 
-EXTRAS = {
-    "art_gym.envs.game_2048.compiling": {"numba"},
-    "art_gym.wrappers.judging.http_client": {"openai"},
-}
+EXTRAS = {"art_gym.envs.game_2048.compiling": {"numba"}, "art_gym.wrappers.judging.http_client": {"openai"}}
 """The one place that imports a heavy extra; what needs it imports that place late."""
 
 

@@ -42,10 +42,7 @@ def test_its_spec_makes_it_again(wrap: Wrap, arguments: dict[str, Any], kept: di
 
 @pytest.mark.parametrize(
     "wrap",
-    [
-        lambda env, path: RecordEpisodes(env, path / "episodes.jsonl"),
-        lambda env, path: RubricReward(env),
-    ],
+    [lambda env, path: RecordEpisodes(env, path / "episodes.jsonl"), lambda env, path: RubricReward(env)],
     ids=("record", "rubric"),
 )
 def test_all_but_the_reward_is_as_in_the_environment(wrap: Wrap, tmp_path: Path) -> None:

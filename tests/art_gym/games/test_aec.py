@@ -153,10 +153,7 @@ def test_the_game_is_cut_off_when_a_seat_without_turns_would_move() -> None:
     assert not any(game.truncations.values()), "the second has a turn left"
     game.step("1")
     found = finish(game)
-    assert {name: rest[1:3] for name, rest in found.items()} == {
-        FIRST: (False, True),
-        SECOND: (False, True),
-    }
+    assert {name: rest[1:3] for name, rest in found.items()} == {FIRST: (False, True), SECOND: (False, True)}
     assert found[FIRST][3]["success"] is False
     assert text(game, SECOND) == "No turns are left.\ncount 6"
 

@@ -171,10 +171,7 @@ class Hollow(TextEnv):
 """
 DOUBLED = [Task(f"{one.id}, again", one.prompt, "test", one.data) for one in tasks(0)[:15]]
 DEFECTS = {
-    "an empty answer is right": (
-        "adversarial_floor",
-        graded(lambda given, code: code.startswith(given)),
-    ),
+    "an empty answer is right": ("adversarial_floor", graded(lambda given, code: code.startswith(given))),
     "any answer is right": ("headroom", graded(lambda given, code: True)),
     "what contains the code is right": ("adversarial_floor", graded(lambda given, code: code in given)),
     "a pattern is right": ("adversarial_floor", graded(lambda given, code: fnmatch.fnmatch(code, given))),

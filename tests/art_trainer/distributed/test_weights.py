@@ -306,9 +306,7 @@ def test_two_workers_of_one_process_leave_other_models_their_values(folder, monk
     assert (torch.nn.init.normal_, PreTrainedModel.init_weights) == before
 
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern keys:RuntimeWarning"),
-]
+pytestmark = [pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern keys:RuntimeWarning")]
 
 
 def policy_of(model):

@@ -33,7 +33,7 @@ SHAPE = EpisodeShape(prompt=40, observation=20, turns=3)
 ENV = "tests.art_trainer.toy_envs:toy/Echo-v0"
 pytestmark = [
     # PEFT's patterns for fused experts, which all-linear leaves alone.
-    pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern keys:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern keys:RuntimeWarning")
 ]
 
 

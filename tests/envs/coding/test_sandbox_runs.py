@@ -432,9 +432,7 @@ def waiting(sandbox: Sandbox) -> Any:
 
 
 @pytest.mark.parametrize(
-    "other",
-    [{"stdin": b"a line\n"}, {"limits": Limits(wall_seconds=19.0)}],
-    ids=["stdin", "limits"],
+    "other", [{"stdin": b"a line\n"}, {"limits": Limits(wall_seconds=19.0)}], ids=["stdin", "limits"]
 )
 def test_another_kind_of_run_gets_a_child_of_its_own(warm: Sandbox, other: dict[str, Any]) -> None:
     program = "import random, sys\nprint(random.random(), sys.stdin.read())"

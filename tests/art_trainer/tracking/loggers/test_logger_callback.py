@@ -100,10 +100,7 @@ def test_a_training_is_the_same_with_loggers_that_fail(tmp_path: Path) -> None:
     assert all(torch.equal(alone[name], weights[name]) for name in alone)
     assert logged_metrics(tmp_path / "run") == logged_metrics(tmp_path / "alone")
     shown = [call for call in good.calls if call[0] == "step"]
-    assert [(step, episodes) for _, step, episodes in shown] == [
-        (0, 0),
-        *((step, 8) for step in (1, 2, 3)),
-    ]
+    assert [(step, episodes) for _, step, episodes in shown] == [(0, 0), *((step, 8) for step in (1, 2, 3))]
     assert good.calls[-2:] == [("checkpoint", 3, "step-000003", good.calls[-2][3]), ("end", "finished")]
     assert "final" in good.calls[-2][3]
 
