@@ -12,6 +12,7 @@ import dataclasses
 import logging
 import math
 import sys
+import textwrap
 import threading
 import time
 import traceback
@@ -354,16 +355,17 @@ class _EpisodeRunner:
         try:
             options = None if spec.options is None else dict(spec.options)
             with self._calls.during("reset", live):
-                observation, info = env.reset(seed=spec.seed, options=options)
+                returned: Any = env.reset(seed=spec.seed, options=options)
+            observation, info = _of_form(returned, "reset", "observation, info")
             live.observation = _text(observation)
             live.task_id = str(info.get("task_id", live.task_id))
+            live.tools = _schemas(info)
         except _FAULTS:
             live.fail(Ending.ENV_ERROR, last_line())
             self._end(live)
             return
         rng = np.random.default_rng(spec.rng_seed)
         messages = first_messages(observation, info.get("system") or "")
-        live.tools = tuple(info.get("tools") or ())
         conversation = Conversation(env, messages, list(live.tools), rng, spec.group)
         live.conversation = conversation
         self._live[conversation] = live
@@ -398,16 +400,19 @@ class _EpisodeRunner:
         try:
             state = state_digest(live.env) if self._options.get("record_states") else None
             with self._calls.during("step", live):
-                observation, reward, terminated, truncated, info = live.env.step(reply.text)
+                returned: Any = live.env.step(reply.text)
+            observation, reward, terminated, truncated, info = _of_form(
+                returned, "step", "observation, reward, terminated, truncated, info"
+            )
             turn = turn_of(
                 reply.text, _text(observation), reward, info, cut=reply.stop == "length", state=state
             )
+            if terminated or truncated:
+                live.end(Ending.TERMINATED if terminated else Ending.TRUNCATED, info)
         except _FAULTS:
             live.fail(Ending.ENV_ERROR, last_line())
             return
         live.turns.append(turn)
-        if terminated or truncated:
-            live.end(Ending.TERMINATED if terminated else Ending.TRUNCATED, info)
 
     def _end(self, live: _EnvEpisode) -> None:
         histories: tuple[TokenHistory, ...] = ()
@@ -450,12 +455,13 @@ def paid_more(turn: Turn, reward: float, terms: Mapping[str, float]) -> Turn:
 
 def turn_of(reply: str, observation: str, reward: Any, info: Mapping[str, Any], **more: Any) -> Turn:
     """Return the turn of a reply, with what a step's ``info`` says of it."""
-    paid = float(reward)
-    if not math.isfinite(paid):
-        raise ValueError(f"the reward of a step must be finite, the environment gave {paid}")
-    terms = dict(info.get("score_terms", {}))
+    terms = {
+        name: _finite(value, f"score term {name!r}") for name, value in info.get("score_terms", {}).items()
+    }
     call, error = info.get("call"), info.get("error")
-    return Turn(reply, observation, paid, terms, call=call, error=error, **more)
+    return Turn(
+        reply, observation, _finite(reward, "the reward of a step"), terms, call=call, error=error, **more
+    )
 
 
 def first_messages(observation: str, system: str) -> list[dict[str, Any]]:
@@ -472,6 +478,34 @@ def first_messages(observation: str, system: str) -> list[dict[str, Any]]:
             {"role": "user", "content": observation.removeprefix(head)},
         ]
     return [{"role": "user", "content": observation}]
+
+
+def _finite(value: Any, what: str) -> float:
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        found = math.nan
+    if not math.isfinite(found):
+        raise ValueError(f"{what} must be a finite number, the environment gave {value!r}")
+    return found
+
+
+def _of_form(returned: Any, call: str, names: str) -> Any:
+    """What a call of an environment returned, if it has the form that Gymnasium asks for."""
+    if not isinstance(returned, tuple) or len(returned) != len(names.split(", ")):
+        raise TypeError(
+            f"{call} must return ({names}), the environment gave {textwrap.shorten(repr(returned), 80)}"
+        )
+    if not isinstance(returned[-1], Mapping):
+        raise TypeError(f"the info that {call} returns must be a dict, the environment gave {returned[-1]!r}")
+    return returned
+
+
+def _schemas(info: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    tools = tuple(info.get("tools") or ())
+    if not all(isinstance(tool, Mapping) for tool in tools):
+        raise TypeError(f"info['tools'] must be a list of tool schemas, got {info['tools']!r}")
+    return tools
 
 
 def _text(observation: object) -> str:

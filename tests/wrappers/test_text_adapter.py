@@ -6,6 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 
 from art_gym import ResetNeededError, Task, TextEnv, UnicodeText, check_text_env
 from art_gym.wrappers.adapters.common import import_optional
@@ -344,10 +345,9 @@ def test_the_trainer_takes_texts_out_of_dictionaries(monkeypatch: pytest.MonkeyP
         ("toy/Bare-v0", "toy/Bare-v0 cannot be made with no arguments: .* must specify an action space"),
     ],
 )
-def test_the_trainer_says_what_an_environment_without_text_needs(env_id: str, words: str) -> None:
-    gym.register("toy/Bare-v0", entry_point=gym.Env)
-    try:
-        with pytest.raises(ConfigError, match=words):
-            env_maker(env_id, {})
-    finally:
-        gym.registry.pop("toy/Bare-v0")
+def test_the_trainer_says_what_an_environment_without_text_needs(
+    env_id: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(gym.registry, "toy/Bare-v0", EnvSpec("toy/Bare-v0", gym.Env))
+    with pytest.raises(ConfigError, match=words):
+        env_maker(env_id, {})

@@ -427,7 +427,7 @@ def test_a_server_that_refuses_the_worker_ends_it(answer, words):
 def test_an_episode_that_does_not_fit_the_protocol_is_returned(scene, monkeypatch, what, words):
     class Odd(GuessEnv):
         def step(self, action):
-            return "x", float("nan"), True, False, {"success": True}
+            return "x", 1e40, True, False, {"success": True}
 
     if what == "odd":
         scene.make_env = Odd

@@ -46,8 +46,13 @@ class CountEnv(gym.Env[str, str]):
             time.sleep(0.3)
         if reply == "number":
             return 7, 0.0, False, False, {}
-        if reply == "nan":
-            return "", np.nan, False, False, {}
+        odd = {
+            "nan": ("", np.nan, False, False, {}),
+            "term": ("", 1.0, True, False, {"score_terms": {"a": ""}}),
+        }
+        odd |= {"form": ("x", 1.0, True, {}), "info": ("x", 1.0, True, False, None)}
+        if reply in odd:
+            return odd[reply]
         done, late = self.turn >= self.limit and reply != "wait", self.turn >= 8
         info = {}
         if self.with_info:
@@ -170,7 +175,8 @@ def test_a_call_that_does_not_return_is_named(threads, monkeypatch, caplog):
     ("reply", "words"),
     [
         *(("crash", "by zero"), ("exit", "SystemExit: gone")),
-        *(("number", "TypeError: the observation"), ("nan", "must be finite")),
+        *(("number", "TypeError: the observation"), ("nan", "must be a finite number")),
+        *(("term", "score term 'a' must be"), ("form", "must return (obs"), ("info", "must be a dict")),
     ],
 )
 def test_an_environment_that_raises_ends_its_own_episode_and_is_not_used_again(reply, words, threads):

@@ -95,7 +95,7 @@ def test_a_tool_call_stays_as_it_was_sampled_whatever_the_client_makes_of_its_js
     (history,) = talk.recording.histories()
     assert odd + "<|im_end|>" in talk.text(history.token_ids)
     assert "<tool_response>\nno\n</tool_response>" in talk.text(history.token_ids)
-    first, second = talk.recording.turns(2.5)[0]
+    first, second = talk.recording.turns(2.5)
     assert (first.call, first.observation) == (
         {"name": "weather", "arguments": '{"town": "Köln"}'},
         "no\n\nand snow?",
@@ -210,5 +210,5 @@ def test_a_reply_that_was_not_delivered_is_not_trained_on() -> None:
     talk.recording.end()
     talk.recording._replies[0].delivered = True  # too late
     assert sampled_text(talk) == ["got<|im_end|>"]
-    assert [turn.reply for turn in talk.recording.turns(1.0)[0]] == ["got"]
+    assert [turn.reply for turn in talk.recording.turns(1.0)] == ["got"]
     assert set(talk.recording.histories()[0].turns) == {0}

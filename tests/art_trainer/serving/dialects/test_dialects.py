@@ -76,7 +76,7 @@ def test_responses_with_tools_are_one_history(ask: Callable[..., Any]) -> None:
         third = ask(client, input="Often?", previous_response_id=second.id, **options)
         assert third.output_text == "Always."
         assert third.previous_response_id == second.id
-        turns, _ = session.recording.turns(1.0)
+        turns = session.recording.turns(1.0)
     (history,) = session.recording.histories()
     written = server.policy.format.decode(history.token_ids)
     assert written.count(SAID) == written.count("It rains.") == 1
