@@ -110,12 +110,14 @@ def _add_to_path(folder: Path) -> None:
 
 
 def _origin(module: str) -> Path | None:
-    """The file of a module that could be imported."""
+    """The file of a module that could be imported; Python's own for one that is built in."""
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):  # no parent package, or a module without a spec, such as __main__
         return None
-    return None if spec is None or spec.origin is None else Path(spec.origin).resolve()
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin if spec.has_location else sys.executable).resolve()
 
 
 def _ids_of(path: Path) -> list[str]:
@@ -169,7 +171,11 @@ def _register_class(path: Path, module: ModuleType, others: list[str]) -> list[s
         return others
     if len(classes) != 1:
         names = ", ".join(found.__name__ for found in classes)
-        what = f"several environment classes ({names})" if names else "no class derived from TextEnv"
+        what = (
+            f"several environment classes ({names})"
+            if names
+            else "no class derived from TextEnv that has a @tool"
+        )
         raise EnvLookupError(
             f'{path} registers no environment and has {what}: add gym.register("mine/Name-v0", entry_point=…)'
             ', or for a game of several seats pettingzoo.register("aec", "mine/Name-v0", entry_point=…)'

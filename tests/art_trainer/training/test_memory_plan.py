@@ -31,10 +31,8 @@ from tests.art_trainer.updates import saved_bytes
 
 SHAPE = EpisodeShape(prompt=40, observation=20, turns=3)
 ENV = "tests.art_trainer.toy_envs:toy/Echo-v0"
-pytestmark = [
-    # PEFT's patterns for fused experts, which all-linear leaves alone.
-    pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern keys:RuntimeWarning")
-]
+# PEFT's patterns for fused experts, which all-linear leaves alone.
+pytestmark = [pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern keys:RuntimeWarning")]
 
 
 def real_model(family: str, lora: bool = False) -> torch.nn.Module:
