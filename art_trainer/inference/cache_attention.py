@@ -28,7 +28,7 @@ from torch.nn import functional
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from art_trainer.inference.generation import SamplingModel, sampling_mode
+from art_trainer.inference.generation import SamplingModel
 from art_trainer.inference.kv_cache import SlotCache, Table, Window
 from art_trainer.models.cache_name import CACHE_NAME
 from art_trainer.models.flash_attention import Runs, attend_runs, has_kernels
@@ -339,11 +339,14 @@ def sharing_attention(
     cache.window = Window(zero[0], slice(0, 1), zero, 1)
     mask = torch.zeros(1, 1, 1, 1, dtype=model.dtype, device=model.device)
     probe = _AttentionProbe(cache, mask)
-    with sampling_mode(model.model), shared_attention(model.base):
+    training = model.model.training
+    model.model.eval()
+    with torch.no_grad(), shared_attention(model.base):
         model.model(
             input_ids=zero, attention_mask=mask, position_ids=zero, use_cache=True,
             shared_prefixes=probe.attend, **{CACHE_NAME: cache},
         )  # fmt: skip
+    model.model.train(training)
     if not probe.plain or probe.layers != set(range(layer_count)):
         return None
     if probe.kernels:
