@@ -309,9 +309,9 @@ def claimed_folder(settings: Settings) -> Iterator[Settings]:
         yield dataclasses.replace(settings, config=dataclasses.replace(settings.config, output_dir=str(path)))
     finally:
         lock.release()
-        if not existed and [file.name for file in path.iterdir()] in ([], [".lock"]):
-            Path(lock.lock_file).unlink(missing_ok=True)
-            with suppress(OSError):
+        with suppress(OSError):
+            if not existed and all(file.name == ".lock" for file in path.iterdir()):
+                Path(lock.lock_file).unlink(missing_ok=True)
                 os.removedirs(path)
 
 
