@@ -59,9 +59,9 @@ _MESSAGES = {
         "median of the last steps). It is clipped to max_grad_norm; if it continues, lower learning_rate"
     ),
     "completions/clipped_ratio": (
-        "{value:.0%} of replies were cut off at max_completion_length. If most hold a valid call all the "
-        "same, the model need not learn to end a reply, and goes on wherever the limit is larger; if not, "
-        "raise max_completion_length"
+        "{value:.0%} of replies were cut off at max_completion_length. If they hold valid calls all the "
+        "same, the model need not learn to end a reply, and goes on wherever the limit is larger: set "
+        "mask_truncated_completions. If not, raise max_completion_length"
     ),
 }
 
