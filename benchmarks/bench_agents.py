@@ -149,7 +149,7 @@ def measure(attempts: int) -> Load:
             began, memory = time.process_time(), memory_of().rss
             waits = np.array(playing.result())
             used, grown = time.process_time() - began, memory_of().rss - memory
-        recorded = sum(len(session.recording.turns(0.0)[0]) for session in sessions)
+        recorded = sum(len(session.recording.turns(0.0)) for session in sessions)
         whole = sum(len(session.recording.histories()) == 1 for session in sessions)
     lost = abs(waits.size - recorded) + attempts - whole
     overhead = float(np.median(waits) * 1e3), float(np.percentile(waits, 99) * 1e3)
