@@ -9,12 +9,9 @@ seeds still give the same batches.
 from __future__ import annotations
 
 import dataclasses
-import logging
 import math
 import sys
 import textwrap
-import threading
-import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -29,14 +26,12 @@ from art_gym.env import truncate
 from art_gym.errors import did_you_mean, user_line
 from art_trainer.inference.policy import Conversation, Policy, Reply
 from art_trainer.rollout.envs import EnvPool, EnvSource, TextEnvironment, state_digest
+from art_trainer.rollout.slow_calls import SlowCalls
 from art_trainer.types import Ending, Episode, EpisodeSpec, Group, GroupSpec, TokenHistory, Turn
 
 DEFAULT_MAX_CONCURRENT = 256
-SLOW_CALL = 60.0
-"""Seconds in one call of an environment after which the log names it."""
 _FAULTS = (Exception, SystemExit)
 """What an environment may raise, which is its author's code: it is the episode's outcome."""
-_log = logging.getLogger(__name__)
 
 
 class RolloutOptions(TypedDict, total=False):
@@ -260,42 +255,6 @@ def _stepping(threads: int) -> Iterator[Callable[..., Future[None]]]:
     yield call
 
 
-class _SlowCalls:
-    """Names environments that take long in the log: one that waits for ever looks like a run that does."""
-
-    def __init__(self) -> None:
-        self._running: dict[_EnvEpisode, tuple[str, float]] = {}
-        self._over = threading.Event()
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Watch the calls from another thread."""
-        threading.Thread(target=self._watch, name="slow calls", daemon=True).start()
-        try:
-            yield
-        finally:
-            self._over.set()
-
-    @contextmanager
-    def during(self, call: str, live: _EnvEpisode) -> Iterator[None]:
-        """Mark a call of an episode's environment."""
-        self._running[live] = call, time.monotonic()
-        try:
-            yield
-        finally:
-            del self._running[live]
-
-    def _watch(self) -> None:
-        named = set()
-        while not self._over.wait(SLOW_CALL / 6):
-            for live, (call, began) in list(self._running.items()):
-                seconds = time.monotonic() - began
-                if seconds > SLOW_CALL and (live, began) not in named:
-                    named.add((live, began))
-                    place = f"{call} of {live.env_id} (seed {live.seed}, turn {len(live.turns) + 1})"
-                    _log.warning("%s has not returned for %.0f s; the run waits for it", place, seconds)
-
-
 class _EpisodeRunner:
     """Plays episodes concurrently until all are done."""
 
@@ -312,7 +271,7 @@ class _EpisodeRunner:
         self._options = options
         self._live: dict[Conversation, _EnvEpisode] = {}
         self._done: dict[int, Episode] = {}
-        self._calls = _SlowCalls()
+        self._calls = SlowCalls()
 
     def run(self, specs: Sequence[EpisodeSpec], limit: int) -> list[Episode]:
         threads = self._options.get("env_threads", 0)
@@ -354,7 +313,7 @@ class _EpisodeRunner:
         live = _EnvEpisode(env_id=env_name(env), task_id=task_id, seed=spec.seed, index=index, env=env)
         try:
             options = None if spec.options is None else dict(spec.options)
-            with self._calls.during("reset", live):
+            with self._calls.during(f"reset of {_place(live)}"):
                 returned: Any = env.reset(seed=spec.seed, options=options)
             observation, info = _of_form(returned, "reset", "observation, info")
             live.observation = _text(observation)
@@ -399,7 +358,7 @@ class _EpisodeRunner:
     def _step(self, live: _EnvEpisode, reply: Reply) -> None:
         try:
             state = state_digest(live.env) if self._options.get("record_states") else None
-            with self._calls.during("step", live):
+            with self._calls.during(f"step of {_place(live)}"):
                 returned: Any = live.env.step(reply.text)
             observation, reward, terminated, truncated, info = _of_form(
                 returned, "step", "observation, reward, terminated, truncated, info"
@@ -430,6 +389,10 @@ class _EpisodeRunner:
             on_episode(episode)
         if self._on_end is not None:
             self._on_end(live.index, episode)
+
+
+def _place(live: _EnvEpisode) -> str:
+    return f"{live.env_id} (seed {live.seed}, turn {len(live.turns) + 1})"
 
 
 def _truncate(live: _EnvEpisode) -> None:

@@ -13,7 +13,7 @@ from art_trainer.inference.policy import Conversation, Reply
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.inference.scripted_policy import ScriptedPolicy
 from art_trainer.inference.transformers_policy import TransformersPolicy
-from art_trainer.rollout import episodes as episodes_module
+from art_trainer.rollout import slow_calls
 from art_trainer.rollout.envs import EnvPool
 from art_trainer.rollout.episodes import group_specs, rollout_episodes, rollout_groups
 from art_trainer.rollout.evaluate import evaluate
@@ -44,13 +44,9 @@ class CountEnv(gym.Env[str, str]):
             raise SystemExit("gone")
         if reply == "slow":
             time.sleep(0.3)
-        if reply == "number":
-            return 7, 0.0, False, False, {}
-        odd = {
-            "nan": ("", np.nan, False, False, {}),
-            "term": ("", 1.0, True, False, {"score_terms": {"a": ""}}),
-        }
-        odd |= {"form": ("x", 1.0, True, {}), "info": ("x", 1.0, True, False, None)}
+        end = ("", 1.0, True, False)
+        odd = {"number": (7, *end[1:], {}), "nan": ("", np.nan, *end[2:], {}), "form": end}
+        odd |= {"info": (*end, None), "term": (*end, {"score_terms": {"a": ""}})}
         if reply in odd:
             return odd[reply]
         done, late = self.turn >= self.limit and reply != "wait", self.turn >= 8
@@ -165,7 +161,7 @@ def test_standing_instructions_become_the_system_message(info):
 
 @pytest.mark.parametrize("threads", [0, 2])
 def test_a_call_that_does_not_return_is_named(threads, monkeypatch, caplog):
-    monkeypatch.setattr(episodes_module, "SLOW_CALL", 0.06)
+    monkeypatch.setattr(slow_calls, "SLOW", 0.06)
     rollout_episodes(Script(lambda c: "slow"), CountEnv, [EpisodeSpec(3)], env_threads=threads)
     assert caplog.messages[0].startswith("step of CountEnv (seed 3, turn 1) has not returned for 0 s")
 
