@@ -266,7 +266,7 @@ def _check_resumed(saved: Mapping[str, Any], settings: Settings) -> None:
 
 
 def _means_same(was: Any, now: Any) -> bool:
-    """Whether two values of a setting are equal, or name the same file in another place."""
+    """Whether two values of a setting are equal, or name a file of one name that has moved."""
     if isinstance(was, Mapping) and isinstance(now, Mapping):
         return was.keys() == now.keys() and all(_means_same(was[name], now[name]) for name in now)
     if not (isinstance(was, str) and isinstance(now, str)):
@@ -274,7 +274,8 @@ def _means_same(was: Any, now: Any) -> bool:
     (old, _, old_id), (new, _, new_id) = was.rpartition(":"), now.rpartition(":")
     if new.endswith(".py") and old_id == new_id:
         was, now = old, new
-    return was == now or (Path(now).is_file() and not Path(was).is_file())
+    moved = Path(was).is_absolute() and not Path(was).is_file() and Path(now).is_file()
+    return was == now or (moved and Path(was).name == Path(now).name)
 
 
 @contextmanager

@@ -31,14 +31,11 @@ def test_episodes_are_exported_with_the_environments_instructions_apart(invoke, 
 def test_each_seat_of_a_game_has_its_tools_and_instructions(invoke, tmp_path):
     env = "art/2048Duel-v0"
     made = game_maker(env, target=64)
-    games = play_games(
-        dict.fromkeys(made().possible_agents, ScriptedPolicy("random")), made, [EpisodeSpec(0)]
-    )
+    players = dict.fromkeys(made().possible_agents, ScriptedPolicy("random"))
+    (game,) = play_games(players, made, [EpisodeSpec(0)])
     RunFolder(tmp_path / "run").write_settings({"env": env, "env_args": {"target": 64}})
-    append_episodes(tmp_path / "run", 1, [Group((episode,)) for episode in games[0].values()])
+    append_episodes(tmp_path / "run", 1, [Group((episode,)) for episode in game.values()])
     invoke("export-data", "run", "sft.jsonl")
     rows = [json.loads(line) for line in (tmp_path / "sft.jsonl").read_text().splitlines()]
-    assert {(row["prompt"][0]["role"], json.loads(row["tools"])[0]["function"]["name"]) for row in rows} == {
-        ("system", "move"),
-        ("system", "place"),
-    }
+    found = [(row["prompt"][0]["role"], json.loads(row["tools"])[0]["function"]["name"]) for row in rows]
+    assert set(found) == {("system", "move"), ("system", "place")}

@@ -14,6 +14,7 @@ import torch
 from openai import OpenAI
 from safetensors import SafetensorError
 
+from art_trainer.cli import run_config
 from art_trainer.cli.eval import stop_at_faults
 from art_trainer.cli.main import main, user_error
 from art_trainer.cli.run_config import claimed_folder, env_of_policies, gather_settings
@@ -57,6 +58,13 @@ def test_runs_that_start_together_have_folders_of_their_own_and_a_refused_one_no
         with pytest.raises(ConfigError, match="-1: another process trains this run"), claimed_folder(again):
             pass
     assert os.listdir("runs") == [one.folder.path.name]
+
+
+def test_a_file_that_has_moved_is_the_same_setting(tmp_path):
+    (tmp_path / "box.py").touch()
+    for was, same in (("/gone/box.py", True), ("/gone/old.py", False), ("box", False)):
+        assert run_config._means_same({"file": was}, {"file": f"{tmp_path}/box.py"}) == same
+        assert run_config._means_same(f"{was}:mine/Box-v0", f"{tmp_path}/box.py:mine/Box-v0") == same
 
 
 def test_a_folder_is_no_place_for_a_file(tmp_path):

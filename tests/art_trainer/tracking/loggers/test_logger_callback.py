@@ -106,13 +106,11 @@ def test_a_training_is_the_same_with_loggers_that_fail(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", LOGGER_NAMES)
-def test_a_missing_package_names_the_extra(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_names_the_extra(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, f"art_trainer.tracking.loggers.{name}", raising=False)
     with pytest.raises(ConfigError, match=rf'{name}: pip install "art-gym\[{name}\]"'):
-        make_logger(name, RunInfo(tmp_path))
+        make_logger(name, RunInfo(Path()))
 
 
 def test_names_are_parsed_and_a_wrong_one_gets_a_proposal() -> None:
