@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import reprlib
 import sys
-import textwrap
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -30,6 +30,7 @@ from art_trainer.rollout.slow_calls import SlowCalls
 from art_trainer.types import Ending, Episode, EpisodeSpec, Group, GroupSpec, TokenHistory, Turn
 
 DEFAULT_MAX_CONCURRENT = 256
+_RESET, _STEP = ("observation", "info"), ("observation", "reward", "terminated", "truncated", "info")
 _FAULTS = (Exception, SystemExit)
 """What an environment may raise, which is its author's code: it is the episode's outcome."""
 
@@ -315,7 +316,7 @@ class _EpisodeRunner:
             options = None if spec.options is None else dict(spec.options)
             with self._calls.during(f"reset of {_place(live)}"):
                 returned: Any = env.reset(seed=spec.seed, options=options)
-            observation, info = _of_form(returned, "reset", "observation, info")
+            observation, info = _of_form(returned, "reset", _RESET)
             live.observation = _text(observation)
             live.task_id = str(info.get("task_id", live.task_id))
             live.tools = _schemas(info)
@@ -360,9 +361,7 @@ class _EpisodeRunner:
             state = state_digest(live.env) if self._options.get("record_states") else None
             with self._calls.during(f"step of {_place(live)}"):
                 returned: Any = live.env.step(reply.text)
-            observation, reward, terminated, truncated, info = _of_form(
-                returned, "step", "observation, reward, terminated, truncated, info"
-            )
+            observation, reward, terminated, truncated, info = _of_form(returned, "step", _STEP)
             turn = turn_of(
                 reply.text, _text(observation), reward, info, cut=reply.stop == "length", state=state
             )
@@ -453,12 +452,11 @@ def _finite(value: Any, what: str) -> float:
     return found
 
 
-def _of_form(returned: Any, call: str, names: str) -> Any:
+def _of_form(returned: Any, call: str, names: Sequence[str]) -> Any:
     """What a call of an environment returned, if it has the form that Gymnasium asks for."""
-    if not isinstance(returned, tuple) or len(returned) != len(names.split(", ")):
-        raise TypeError(
-            f"{call} must return ({names}), the environment gave {textwrap.shorten(repr(returned), 80)}"
-        )
+    if not isinstance(returned, tuple) or len(returned) != len(names):
+        wanted, given = ", ".join(names), reprlib.repr(returned)
+        raise TypeError(f"{call} must return ({wanted}), the environment gave {given}")
     if not isinstance(returned[-1], Mapping):
         raise TypeError(f"the info that {call} returns must be a dict, the environment gave {returned[-1]!r}")
     return returned
