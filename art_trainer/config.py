@@ -225,8 +225,8 @@ class GRPOConfig:
     """Largest number of groups that a step resamples; ``None``: ``groups_per_step``, so that a step costs at
     most twice its rollout."""
     mask_truncated_completions: bool = False
-    """Leave episodes out of the loss (not out of the baseline) that were cut off by a turn limit or a full
-    context, or had a reply cut off by ``max_completion_length``."""
+    """Leave episodes out of the loss (not out of the baseline) in which tokens were cut off: a reply by
+    ``max_completion_length``, or the rest of the episode by a full context. A turn limit cuts off none."""
 
     logging_steps: Count = 1
     """Write metrics every N steps."""

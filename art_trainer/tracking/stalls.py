@@ -115,7 +115,7 @@ _CAUSES: Mapping[str, _Cause] = {
     ),
     "episodes_cut_off": _Cause(
         "no episode comes to its end",
-        _nearly_all("cut_off"),
+        lambda steps: _nearly_all("cut_off")(steps) and _no_differences(steps),
         "{cut_off:.0%} of episodes hit the turn limit or filled the context, after {turns:.1f} turns",
         "What is paid at the end is never reached: allow more turns (--env-args max_turns=N), take easier "
         "tasks, or pay for progress in the environment (the rewards of the `Outcome` that a tool returns)",
@@ -146,8 +146,8 @@ _CAUSES: Mapping[str, _Cause] = {
         "no gradient",
         lambda steps: True,
         "rewards differ, but trained_tokens is {trained_tokens:.0f} and grad_norm {grad_norm:.3g}",
-        "If mask_truncated_completions leaves out all episodes, raise --set max_completion_length or the "
-        "turn limit, or set mask_truncated_completions=false",
+        "If mask_truncated_completions leaves out all episodes, raise --set max_completion_length or set "
+        "mask_truncated_completions=false",
     ),
     "no_success": _Cause(
         "no success",

@@ -14,12 +14,12 @@ import numpy as np
 
 from art_trainer.algorithms.advantages import Array, estimate
 from art_trainer.config import GRPOConfig
-from art_trainer.types import CUT_OFF, Episode, Group
+from art_trainer.types import Ending, Episode, Group
 
 
 def is_trained_on(episode: Episode, config: GRPOConfig) -> bool:
     """Whether an episode of a whole group enters the loss; it counts in the baseline in any case."""
-    cut_off = episode.ending in CUT_OFF or any(turn.cut for turn in episode.turns)
+    cut_off = episode.ending is Ending.CONTEXT_FULL or any(turn.cut for turn in episode.turns)
     return not (config.mask_truncated_completions and cut_off)
 
 

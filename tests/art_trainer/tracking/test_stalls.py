@@ -27,6 +27,7 @@ FLAT = LEARNING | {
     "trained_tokens": 0.0, "grad_norm": 0.0,
 }  # fmt: skip
 FAILED = {"failed_groups": 8.0, "reward_std": 0.0, "frac_reward_zero_std": 0.0, "trained_tokens": 0.0}
+MASKED = {"frac_reward_zero_std": 0.0, "cut_off": 1.0}
 
 
 def found(steps: list[dict[str, float]], replies: tuple[str, ...] = (), **settings: Any) -> Stall | None:
@@ -44,7 +45,7 @@ def found(steps: list[dict[str, float]], replies: tuple[str, ...] = (), **settin
         ("episodes_cut_off", {"cut_off": 1.0}, ("100%", "3.0 turns", "max_turns", "`Outcome`")),
         ("already_solved", {"success": 1.0, "reward": 1.0}, ("100%", "--env-args")),
         ("reward_never_moves", {}, ("mean is 0 ", "`Outcome`")),
-        ("no_gradient", {"frac_reward_zero_std": 0.0}, ("trained_tokens is 0", "mask_truncated_completions")),
+        ("no_gradient", MASKED, ("trained_tokens is 0", "mask_truncated_completions")),
         ("all_groups_failed", FAILED, ("failed_groups 8", "art-trainer analyze")),
     ],
 )

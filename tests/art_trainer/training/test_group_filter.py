@@ -26,7 +26,7 @@ def config(**settings: Any) -> GRPOConfig:
 
 FLAT, GOOD, BETTER = group(1.0, 1.0), group(0.0, 1.0), group(0.0, 3.0)
 BROKEN = Group((episode(0.0), episode(1.0, ending=Ending.ENV_ERROR, error="gone")))
-CUT, SILENT = group(0.0, 1.0, ending=Ending.TRUNCATED), group(0.0, 1.0, histories=())
+CUT, SILENT = group(0.0, 1.0, ending=Ending.CONTEXT_FULL), group(0.0, 1.0, histories=())
 
 
 def test_groups_without_signal_need_replacement() -> None:
@@ -40,6 +40,7 @@ def test_a_reply_that_ran_into_its_limit_is_masked_too() -> None:
     first, other = GOOD.episodes
     cut = replace(first, turns=tuple(replace(turn, cut=True) for turn in first.turns))
     assert is_trained_on(cut, config())
+    assert is_trained_on(replace(first, ending=Ending.TRUNCATED), config(**MASKED))
     assert [is_trained_on(one, config(**MASKED)) for one in (cut, other)] == [False, True]
 
 

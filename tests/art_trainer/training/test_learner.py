@@ -51,7 +51,7 @@ def test_a_batch_of_failures_changes_no_weight(settings: dict[str, Any]) -> None
 def test_truncated_episodes_can_be_left_out_of_the_loss_but_not_of_the_baseline() -> None:
     (group,) = made_groups(tiny_model(), groups=1, size=3)
     first, second, third = with_rewards(group, [0.0, 0.0, 3.0]).episodes
-    cut = Group((replace(first, ending=Ending.TRUNCATED), second, third))
+    cut = Group((replace(first, ending=Ending.CONTEXT_FULL), second, third))
     (members,) = build_training_samples([cut], config(mask_truncated_completions=True))
     assert [sample[0].advantages[0] for sample in members] == [-1.0, 2.0]
 
