@@ -34,7 +34,7 @@ from transformers import PreTrainedTokenizerBase
 from art_trainer.distributed.protocol import FileEntry, ModelManifest, WeightManifest
 from art_trainer.errors import TrainerError
 from art_trainer.formatting import fsync
-from art_trainer.inference.policy import TrainablePolicy
+from art_trainer.inference.trainable_policy import TrainablePolicy
 
 CONFIG, TOKENS, ADAPTER, WEIGHTS = "config.json", "tokens.json", "adapter.json", "model.safetensors"
 ADAPTER_SHAPE = (

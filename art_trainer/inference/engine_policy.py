@@ -27,8 +27,9 @@ from art_trainer.errors import EngineError, EngineRequestError
 from art_trainer.inference.engines.clients import Completion, CompletionRequest, ServedModel, VLLMEngine
 from art_trainer.inference.engines.comparison import EngineComparison
 from art_trainer.inference.engines.http import BackgroundLoop
-from art_trainer.inference.policy import Conversation, Reply, TrainablePolicy
+from art_trainer.inference.policy import Conversation, Reply
 from art_trainer.inference.sampling import SamplingParams
+from art_trainer.inference.trainable_policy import TrainablePolicy
 from art_trainer.models.chat_template import TokenHistoryBuilder, context_limit
 from art_trainer.models.loading import load_tokenizer
 from art_trainer.models.rotary import frequency_limit

@@ -22,9 +22,10 @@ from art_trainer.inference.generation import (
     TokenSequence,
     sampling_mode,
 )
-from art_trainer.inference.policy import Conversation, Reply, TrainablePolicy
+from art_trainer.inference.policy import Conversation, Reply
 from art_trainer.inference.sampling import SamplingParams
 from art_trainer.inference.slot_decoder import SlotDecoder
+from art_trainer.inference.trainable_policy import TrainablePolicy
 from art_trainer.models.chat_template import TokenHistoryBuilder, context_limit
 from art_trainer.models.fused_layers import use_fused_layers
 from art_trainer.models.known_models import known_model_path

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from art_gym.baselines import Act
-from art_trainer.inference.policy import Conversation, Policy, Reply, TrainablePolicy
+from art_trainer.inference.policy import Conversation, Policy, Reply
 from art_trainer.inference.scripted_policy import RANDOM, full_observation, make_player
+from art_trainer.inference.trainable_policy import TrainablePolicy
 from art_trainer.models.chat_template import ChatFormat, TokenHistoryBuilder
 from art_trainer.rollout.envs import EnvPool, EnvSource
 from art_trainer.rollout.episodes import rollout_episodes

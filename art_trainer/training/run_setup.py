@@ -35,8 +35,8 @@ from art_gym.wrappers.judging.http_client import parse_openai
 from art_trainer.errors import ConfigError, EngineError
 from art_trainer.inference.engine_policy import EnginePolicy
 from art_trainer.inference.engines.clients import VLLMEngine
-from art_trainer.inference.policy import TrainablePolicy
 from art_trainer.inference.sampling import SamplingParams
+from art_trainer.inference.trainable_policy import TrainablePolicy
 from art_trainer.inference.transformers_policy import TransformersPolicy
 from art_trainer.models.chat_template import ChatFormat, context_limit
 from art_trainer.models.known_models import KNOWN_MODELS, known_model_path

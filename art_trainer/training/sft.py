@@ -14,7 +14,7 @@ import numpy as np
 from art_gym.errors import did_you_mean
 from art_gym.games.seats import players_of
 from art_trainer.errors import ConfigError
-from art_trainer.inference.policy import TrainablePolicy
+from art_trainer.inference.trainable_policy import TrainablePolicy
 from art_trainer.models.logprobs import Scorer
 from art_trainer.models.memory import MicroBatchLimit, release_memory, trim_memory
 from art_trainer.models.optim import UpdateGuard, make_optimizer, schedule_factor

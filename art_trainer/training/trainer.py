@@ -34,8 +34,8 @@ import numpy as np
 from art_gym.wrappers.judging import JudgeFailedError
 from art_trainer.config import GRPOConfig
 from art_trainer.errors import ConfigError, DivergedError, EngineError, StalledError
-from art_trainer.inference.policy import TrainablePolicy
 from art_trainer.inference.sampling import SamplingParams
+from art_trainer.inference.trainable_policy import TrainablePolicy
 from art_trainer.models.rotary import check_context
 from art_trainer.models.weights_io import load_model_weights
 from art_trainer.rollout.backend import LocalBackend, RolloutBackend, SelfContainedBackend

@@ -57,8 +57,9 @@ def test_every_setting_has_a_text(name):
     assert " see " not in sentence
 
 
-def test_importing_the_command_loads_no_pytorch():
-    code = "import sys, art_trainer.cli.main; print({'torch', 'transformers'} & sys.modules.keys())"
+@pytest.mark.parametrize("modules", ["cli.main", "cli.console, art_trainer.analysis.report"])
+def test_the_command_and_what_reads_runs_load_no_pytorch(modules):
+    code = f"import sys, art_trainer.{modules}; print({{'torch', 'transformers'}} & sys.modules.keys())"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.stdout == "set()\n", done.stderr
