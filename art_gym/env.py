@@ -235,7 +235,8 @@ class TextEnv(TurnLimitSpec, TaskEnv, gym.Env[str, str]):
 
     def _call_tool(self, call: Call, info: dict[str, Any]) -> Outcome:
         try:
-            result = self._returned(call.name, getattr(self, call.name)(**call.arguments), str, Outcome)
+            method = getattr(type(self), call.name)  # `begin` may set `self.answer` beside a tool `answer`
+            result = self._returned(call.name, method(self, **call.arguments), str, Outcome)
         except ToolError as refusal:
             return self._reject(ParseError("refused", str(refusal)), info)
         info["call"] = {"name": call.name, "arguments": jsonable(call.arguments)}

@@ -311,7 +311,7 @@ class TextAECEnv(TaskEnv, pettingzoo.AECEnv):  # type: ignore[misc]  # PettingZo
         return result, {"call": {"name": read.name, "arguments": jsonable(read.arguments)}}
 
     def _call_tool(self, call: Call) -> MoveResult:
-        result = getattr(self, call.name)(**call.arguments)
+        result = getattr(type(self), call.name)(self, **call.arguments)
         return cast(MoveResult, self._returned(call.name, result, MoveResult))
 
     def _reject(self, name: str, error: ParseError) -> MoveResult:

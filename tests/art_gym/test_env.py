@@ -106,6 +106,7 @@ class DiceEnv(TextEnv):
     """Has no tasks, and every hook that ``CounterEnv`` has not."""
 
     def begin(self, task: Task) -> str:
+        vars(self)["book"] = "a value of its own beside the tool"
         return f"You see {self.np_random.integers(6)}."
 
     def observation_after_error(self) -> str:
