@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 from collections.abc import Callable
@@ -67,7 +68,8 @@ class Parameter:
         Raises:
             ValueError: If the value is not of this type.
         """
-        if value is None or (self.optional and isinstance(value, str) and value.strip() in _NOTHING):
+        nothing = self.optional and isinstance(value, str) and value.strip() in _NOTHING - {*self.choices}
+        if value is None or nothing:
             if self.optional:
                 return None
             raise ValueError(f"`{self.name}` must be {self._wanted()}, not None")
@@ -117,6 +119,9 @@ class Parameter:
 
     def _choose(self, value: Any) -> Any:
         text = str(value).strip()
+        if type(self.choices[0]) is int:
+            with contextlib.suppress(ValueError, TypeError):
+                text = str(_to_int(value))
         for same in (str, lambda choice: str(choice).lower()):
             for choice in self.choices:
                 if same(choice) == same(text):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -60,7 +61,7 @@ class ToolIndex:
     code: dict[str, str] = field(default_factory=dict)
     """Tools that take code, with the name of that argument."""
     bare_words: dict[str, tuple[str, str, Any]] = field(default_factory=dict)
-    """Whole replies that are a call, lower case: the tool, its argument ("" for none), the value."""
+    """Whole replies that are a call, also in lower case: the tool, its argument ("" for none), the value."""
     numbers: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Tools whose one required argument is a number, by their name; under "" the only such tool."""
     word_tool: tuple[str, str] | None = None
@@ -121,9 +122,9 @@ def _add_bare_words(index: ToolIndex, name: str, parameter: Parameter, *, alone:
         index.numbers |= {prefix.rstrip(" :"): (name, parameter.name) for prefix in prefixes}
         return
     index.choice_tool = name if alone else ""
-    for choice in parameter.choices:
-        for prefix in prefixes:
-            index.bare_words.setdefault(f"{prefix}{choice}".lower(), (name, parameter.name, choice))
+    for spelled in (str, str.lower):  # as it is first: choices may differ in case alone
+        for choice, prefix in itertools.product(parameter.choices, prefixes):
+            index.bare_words.setdefault(spelled(f"{prefix}{choice}"), (name, parameter.name, choice))
 
 
 # --- checking the arguments -----------------------------------------------------------------------------

@@ -125,8 +125,9 @@ _NUMBER = re.compile(r"(?:([^\W\d]\w*)[ :]+)?([-+]?\d{1,20})")
 
 def _bare_word(text: str, index: ToolIndex) -> Call | None:
     """A call made of nothing but a word or two."""
-    word = text.strip(_AROUND_WORD).lower()
-    meant = index.bare_words.get(word)
+    said = text.strip(_AROUND_WORD)
+    word = said.lower()
+    meant = index.bare_words.get(said) or index.bare_words.get(word)
     if meant is not None:
         return _call(meant)
     if index.numbers:
@@ -135,7 +136,7 @@ def _bare_word(text: str, index: ToolIndex) -> Call | None:
         if number and tool:
             return Call(tool[0], {tool[1]: int(number.group(2))})
     if index.word_tool:
-        (name, parameter), said = index.word_tool, text.strip(_AROUND_WORD)
+        name, parameter = index.word_tool
         # The tool's name alone is a call without its argument.
         if word != name.lower() and _WORD.fullmatch(said):
             return Call(name, {parameter: said})

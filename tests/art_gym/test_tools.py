@@ -75,6 +75,8 @@ class Atlas:
 
 TOOLS = collect_tools(Desk)
 BOOK = {parameter.name: parameter for parameter in TOOLS["book"].parameters}
+BOOK["beds"] = Parameter("beds", Literal, "Beds.", choices=(1, 2))
+BOOK["meal"] = Parameter("meal", Literal, "Meals.", optional=True, choices=("none", "half"))
 
 
 def test_marked_methods_become_tools_in_order() -> None:
@@ -146,6 +148,9 @@ def test_required_arguments_come_first_where_keyword_only_ones_are_mixed() -> No
         ("guests", "Ann, Bo", ["Ann", "Bo"]),
         ("guests", 12, ["12"]),
         ("room", 12, "12"),
+        *(("beds", given, 1) for given in (1, 1.0, "01")),
+        ("meal", "none", "none"),
+        ("meal", "null", None),
     ],
 )
 def test_values_are_converted_to_the_declared_type(name: str, given: Any, expected: Any) -> None:

@@ -47,6 +47,7 @@ SLIDE = tools_of(
     Tool("move", "Slide all tiles.", (Parameter("direction", Literal, "Which way.", choices=DIRECTIONS),))
 )
 GUESS = tools_of(Tool("guess", "Guess the number.", (Parameter("number", int, "It."),)))
+PIECES = tools_of(Tool("put", "Put.", (Parameter("piece", Literal, "It.", choices=("N", "n")),)))
 PROGRAM = tools_of(Tool("run", "Run a program.", (CODE,)), Tool("submit", "Hand in.", (), True))
 FILES = tools_of(
     Tool("write", "Write a file.", (PATH, CODE)),
@@ -122,6 +123,7 @@ def test_json_with_a_null_for_a_default_or_a_key_twice() -> None:
         *((reply, SLIDE, Call("move", {"direction": "left"})) for reply in CASES["bare_words"]["left"]),
         *((reply, GUESS, Call("guess", {"number": 7})) for reply in CASES["bare_words"]["7"]),
         *((reply, MAIL, Call("give_up", {})) for reply in CASES["bare_words"]["give_up"]),
+        *((reply, PIECES, Call("put", {"piece": reply[-2]})) for reply in ("put n.", "put N.", "`n`", "`N`")),
     ],
 )
 def test_a_bare_word_is_a_call_if_only_one_tool_could_be_meant(
