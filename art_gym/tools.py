@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import textwrap
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -124,7 +125,7 @@ class Tool:
             if name not in known:
                 raise ToolDeclarationError(f"{where} has examples of `{name}`{did_you_mean(name, known)}")
         parameters.sort(key=lambda parameter: not parameter.required)  # of keyword-only ones any may be
-        summary = " ".join(re.split(r"\n\s*\n\w+:\n|\n\s*\n", doc.strip())[0].split())
+        summary = " ".join(re.split(r"\n\s*\n|\n(?:Args|Returns|Raises):\n", doc.strip())[0].split())
         return cls(method.__name__, summary, tuple(parameters), ends)
 
     def schema(self) -> dict[str, Any]:
@@ -190,7 +191,7 @@ def tool(
     def mark(marked: _Method) -> _Method:
         if not callable(marked):
             raise ToolDeclarationError(f"@tool takes ends=… and examples=…, not {marked!r}")
-        setattr(marked, _MARK, {"ends": ends, "examples": examples})
+        setattr(getattr(marked, "__func__", marked), _MARK, {"ends": ends, "examples": examples})
         return marked
 
     return mark if method is None else mark(method)
@@ -204,7 +205,7 @@ def collect_tools(cls: type) -> dict[str, Tool]:
             # The mark of a function below @staticmethod is not the static method's own.
             declared = getattr(getattr(member, "__func__", member), _MARK, None)
             if declared is not None:
-                found[name] = Tool.from_method(member, **declared)
+                found[name] = replace(Tool.from_method(member, **declared), name=name)
             elif name in found:  # overridden without the mark: no longer a tool
                 del found[name]
     return found
@@ -231,8 +232,9 @@ def _parameter(where: str, name: str, hint: Any, description: str, default: Any)
         if len({type(choice) for choice in choices}) != 1 or type(choices[0]) not in (str, int):
             raise ToolDeclarationError(f"{where}: the choices of `{name}` must be all text or all int")
         return Parameter(name, Literal, description, default, optional, choices)
-    if typing.get_origin(hint) is list and typing.get_args(hint)[0] in SUPPORTED:
-        return Parameter(name, list, description, default, optional, item=typing.get_args(hint)[0])
+    items = typing.get_args(hint)  # of a bare `List` none
+    if typing.get_origin(hint) is list and items and items[0] in SUPPORTED:
+        return Parameter(name, list, description, default, optional, item=items[0])
     if hint not in SUPPORTED:
         supported = "str, int, float, bool, date, Code, list[…] of one of these, Literal[…], each | None"
         raise ToolDeclarationError(f"{where}: `{name}` has the type {hint}; supported are {supported}")
@@ -262,7 +264,7 @@ def _described_arguments(doc: str) -> dict[str, str]:
     if section is None:
         return described
     name = ""
-    for line in inspect.cleandoc(section.group(1)).split("\n"):
+    for line in textwrap.dedent(section.group(1)).split("\n"):
         start = re.match(r"(\w+)(?:\s*\([^)]*\))?:\s*(.*)", line)
         if start:
             name = start.group(1)

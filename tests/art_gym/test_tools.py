@@ -1,3 +1,4 @@
+import typing
 from datetime import date, datetime
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -51,7 +52,8 @@ class Desk:
         """Run code.
 
         Args:
-            code: The program.
+            code: The program:
+                one: in Python.
         """
         return code
 
@@ -84,7 +86,8 @@ def test_marked_methods_become_tools_in_order() -> None:
     assert [item.ends for item in TOOLS.values()] == [False, True]
     assert TOOLS["book"].description == "Book a room."
     assert BOOK["seats"].description == "How many seats."
-    assert TOOLS["run"].parameters[0].kind is Code
+    code = TOOLS["run"].parameters[0]
+    assert (code.kind, code.description) == (Code, "The program: one: in Python.")
 
 
 def test_the_schema_is_openais_and_a_fresh_object() -> None:
@@ -120,7 +123,6 @@ def test_required_arguments_come_first_where_keyword_only_ones_are_mixed() -> No
         @tool
         def go(self, *, speed: int = 1, to: str) -> str:
             """Go.
-
             Args:
                 speed: How fast.
                 to: Where.
@@ -128,7 +130,7 @@ def test_required_arguments_come_first_where_keyword_only_ones_are_mixed() -> No
             return to
 
     tools = collect_tools(Keyed)
-    assert tools["go"].usage() == "go(to: str, speed: int = 1)"
+    assert (tools["go"].usage(), tools["go"].description) == ("go(to: str, speed: int = 1)", "Go.")
     assert parse(tools["go"].example(), tools) == parse("go(to='text')", tools)
     assert isinstance(parse(tools["go"].example(), tools), Call)
 
@@ -221,6 +223,7 @@ def without_self() -> str:
         (with_default("five", int), "default 'five'.*whole number"),
         (with_default("c", Literal["a", "b"]), "default 'c'.*known: `a`, `b`"),
         *((declared(hint), "`x`") for hint in (dict, int | str, Literal["a", 1], list[dict], bytes)),
+        (declared(vars(typing)["List"]), "`x` has the type typing.List; supported are"),
     ],
 )
 def test_wrong_declarations_are_refused(method: Any, named: str) -> None:
@@ -228,9 +231,10 @@ def test_wrong_declarations_are_refused(method: Any, named: str) -> None:
         Tool.from_method(method, ends=False)
 
 
-def test_a_mark_below_staticmethod_or_on_no_method_is_refused() -> None:
-    with pytest.raises(ToolDeclarationError, match="ordinary method with `self`"):
-        collect_tools(type("Desk", (), {"look": staticmethod(tool(declared()))}))
+def test_a_mark_on_a_static_method_or_on_no_method_is_refused() -> None:
+    for method in (staticmethod(tool(declared())), tool(staticmethod(declared()))):
+        with pytest.raises(ToolDeclarationError, match="ordinary method with `self`"):
+            collect_tools(type("Desk", (), {"look": method}))
     with pytest.raises(ToolDeclarationError, match="not 'look'"):
         tool("look")  # type: ignore[call-overload]
 
@@ -242,6 +246,11 @@ def test_a_mark_below_staticmethod_or_on_no_method_is_refused() -> None:
 def test_a_default_is_json_in_the_schema(default: Any, hint: Any, shown: Any) -> None:
     schema = Tool.from_method(with_default(default, hint), ends=False).schema()
     assert schema["function"]["parameters"]["properties"]["x"].get("default") == shown
+
+
+def test_a_tool_has_the_name_of_its_attribute() -> None:
+    tools = collect_tools(type("Desk", (), {"up": tool(declared()), "down": tool(declared())}))
+    assert [item.usage() for item in tools.values()] == ["up(x: int)", "down(x: int)"]
 
 
 def test_declared_examples_are_in_the_schema_the_usage_and_the_random_calls() -> None:
