@@ -147,6 +147,10 @@ class TextAdapter(TextEnv):
         self._observe = observe or self._reader()
         self._write = None if actions is not None else writer_of(env.action_space)
         self._actions = {} if self._write is not None else _named_actions(env, actions)
+        # Where an action stands in a mask: at its number, whatever the order of the names.
+        self._places: Sequence[int] = range(len(self._actions))
+        if isinstance(env.action_space, gym.spaces.Discrete):
+            self._places = [int(action - env.action_space.start) for action in self._actions.values()]
         self._masks, self._judge, self._refusals = masks, success, refusals
         self._random = IsolatedRandom() if isolated_random else None
         self._seed: int | None = None
@@ -286,7 +290,10 @@ class TextAdapter(TextEnv):
         mask = info.get("action_mask")
         if mask is None and isinstance(observation, Mapping):
             mask = observation.get("action_mask")
-        self._mask = None if mask is None or self._masks == "ignore" else [bool(allowed) for allowed in mask]
+        if mask is None or self._masks == "ignore" or self.takes_free_text:
+            self._mask = None
+        else:
+            self._mask = [bool(mask[place]) for place in self._places]
 
     def _shown(self, observation: Any) -> str:
         text = self.describe(observation)
@@ -366,6 +373,8 @@ def _named_actions(env: Any, actions: Sequence[str] | Mapping[str, Any] | None) 
             # Other spaces are stricter than most environments, as about the type of an array's numbers.
             if isinstance(space, gym.spaces.Discrete) and action not in space:
                 raise ValueError(f"actions= has {action!r} for `{name}`, which is not in {space}")
+    elif isinstance(actions, set | frozenset):
+        raise TypeError(f"actions= must be a list, whose order says which action is which, not {actions!r}")
     elif not isinstance(space, gym.spaces.Discrete):
         raise TypeError(
             f"the actions of {env_name(env)} are {space}, neither text nor discrete: pass actions=, a dict "

@@ -177,8 +177,10 @@ def test_a_mask_shows_what_is_possible_and_refuses_the_rest() -> None:
         assert ("possible" in env.reset(seed=0)[0]) == (masks == "show")
         assert env.step("back")[0] == shown
     seen = spaces.Dict({"text": UnicodeText(), "action_mask": spaces.MultiBinary(2)})
-    in_observation = TextAdapter(Echo(seen, spaces.Discrete(2)), actions=("back", "on"))
-    assert in_observation.reset(seed=0)[0].endswith("hello\npossible: on")
+    for actions in (("back", "on"), {"on": 1, "back": 0}, {"on": 1}):  # by its number, in any order
+        in_observation = TextAdapter(Echo(seen, spaces.Discrete(2)), actions=actions)
+        assert in_observation.reset(seed=0)[0].endswith("hello\npossible: on")
+    assert TextAdapter(Echo(seen, UnicodeText())).reset(seed=0)[0] == "hello", "free text has no mask"
 
 
 @pytest.mark.parametrize("observations", [UnicodeText(), IN_DICT])
@@ -289,6 +291,7 @@ def test_environments_that_draw_globally_disturb_neither_each_other_nor_the_call
         ({"actions": ("up", "down")}, ValueError, "has 4 actions, but actions= names 2"),
         ({"actions": ("up", "up", "down", "left")}, ValueError, "one action twice"),
         ({"actions": ("up", "UP", "down", "left")}, ValueError, "more than case"),
+        ({"actions": {*MOVES}}, TypeError, "must be a list, whose order"),
         ({"actions": {}}, ValueError, "needs names"),
         ({"actions": range(4)}, ValueError, r"needs names, as str.*not \[0, 1, 2, 3\]"),
         ({"actions": {"up": 7}}, ValueError, r"has 7 for `up`, which is not in Discrete\(4\)"),
