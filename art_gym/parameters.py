@@ -52,7 +52,7 @@ class Parameter:
     def type_name(self) -> str:
         """The type as it is written in the usage line."""
         if self.kind is Literal:
-            name = " | ".join(json.dumps(choice) for choice in self.choices)
+            name = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in self.choices)
         elif self.kind is list:
             name = f"list[{_name(self.item)}]"
         else:

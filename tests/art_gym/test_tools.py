@@ -78,7 +78,7 @@ class Atlas:
 TOOLS = collect_tools(Desk)
 BOOK = {parameter.name: parameter for parameter in TOOLS["book"].parameters}
 BOOK["beds"] = Parameter("beds", Literal, "Beds.", choices=(1, 2))
-BOOK["meal"] = Parameter("meal", Literal, "Meals.", optional=True, choices=("none", "half"))
+BOOK["meal"] = Parameter("meal", Literal, "Meals.", optional=True, choices=("none", "süß"))
 
 
 def test_marked_methods_become_tools_in_order() -> None:
@@ -113,6 +113,7 @@ def test_usage_and_example_are_what_a_model_may_write() -> None:
         'size: "small" | "large" = "small", guests: list[str] | None = None)'
     )
     assert TOOLS["book"].example() == 'book("text", 1)'
+    assert BOOK["meal"].type_name == '"none" | "süß" | None'
     for parameter in BOOK.values():
         assert parameter.convert(parameter.example()) == parameter.example()
         assert parameter.convert(_example(parameter.schema())) is not None  # of hostile replies
