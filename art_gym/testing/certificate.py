@@ -178,7 +178,8 @@ def mean_reward(played: Iterable[Played]) -> float:
 
 
 def _extra(info: Mapping[str, Any]) -> str:
-    return json.dumps({key: value for key, value in info.items() if key not in _STANDARD}, default=str)
+    more = {key: value for key, value in info.items() if key not in _STANDARD}
+    return json.dumps(more, ensure_ascii=False, default=str)
 
 
 def _leak(expected: Any, shown: list[tuple[str, str]], extra: str) -> str:

@@ -20,7 +20,7 @@ from art_gym.errors import ToolError
 from art_gym.lookup import make_env
 from art_gym.spaces import UnicodeText
 from art_gym.tasks import Task
-from art_gym.testing.certificate import Finding, Level, Survey, _leak, certify
+from art_gym.testing.certificate import Finding, Level, Survey, _extra, _leak, certify
 from art_gym.testing.shuffled_reward import CONTROL, ShuffledReward
 from art_gym.tools import Outcome, tool
 from art_gym.wrappers.text_adapter import TextAdapter
@@ -379,7 +379,7 @@ def test_where_nobody_could_play_nothing_is_known_of_leaks():
 def test_answers_that_stand_where_they_must_not():
     shown = [("Who has it?", ""), ("not amber-1, try again", "look()")]
     assert _leak("amber-1", shown, "{}") == "an error message has 'amber-1', which is expected"
-    assert _leak({"code": ["amber-1"]}, shown[:1], '{"row": "amber-1"}').startswith("info has")
+    assert _leak({"code": ["åmber-1"]}, shown[:1], _extra({"row": "åmber-1"})).startswith("info has")
     assert _leak(7, [("The expected value is 7.", "")], "") == "the observation has 'expected value is 7'"
     for innocent in (None, "", True, "Who", "amb", 1):
         assert not _leak(innocent, shown, "{}")
