@@ -85,7 +85,9 @@ def make_env(name: str, arguments: Mapping[str, Any]) -> gym.Env[Any, Any]:
     env_id = find_env(name).id
     check_arguments(env_id, env_spec(env_id).entry_point, arguments)
     try:
-        return gym.make(env_id, **arguments)
+        env = gym.make(env_id, **arguments)
+        _ = env.observation_space, env.action_space  # Gymnasium's checker may be switched off
+        return env
     except (AttributeError, AssertionError) as error:  # of Gymnasium, if there are no spaces
         if user_line(error) is not None:
             raise

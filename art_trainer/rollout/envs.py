@@ -181,6 +181,7 @@ def env_maker(name: str, env_args: Mapping[str, Any]) -> MakeEnv:
     make: MakeEnv = functools.partial(gym.make, env_id, **env_args)
     try:
         env = make()
+        _ = env.observation_space, env.action_space  # Gymnasium's checker may be switched off
         env.close()
     except gym.error.Error as error:
         if env_id in catalog.games():

@@ -96,9 +96,12 @@ def test_a_file_that_imports_others_environments_has_its_own(write: Write) -> No
 
 
 def test_a_class_without_spaces_is_named(write: Write) -> None:
-    write("bare.py", "import gymnasium as gym\ngym.register('mine/Bare-v0', entry_point=gym.Env)\n")
-    with pytest.raises(ValueError, match="mine/Bare-v0: The environment must specify an action space"):
-        make_env("bare.py", {})
+    register = "gym.register('mine/{}-v0', gym.Env, order_enforce=False, disable_env_checker={})\n"
+    unchecked = register.format("Barer", True)
+    write("bare.py", f"import gymnasium as gym\n{register.format('Bare', False)}{unchecked}")
+    for name, words in (("Bare", "must specify an action space"), ("Barer", "has no attribute")):
+        with pytest.raises(ValueError, match=f"mine/{name}-v0: .*{words}"):
+            make_env(f"bare.py:mine/{name}-v0", {})
 
 
 def test_a_file_registers_a_game(write: Write) -> None:

@@ -346,11 +346,14 @@ def test_the_trainer_takes_texts_out_of_dictionaries(monkeypatch: pytest.MonkeyP
         ("CliffWalking-v1", r"observations are Discrete\(48\).*TextAdapter"),
         ("toy/NoLake-v0", "no environment"),
         ("toy/Bare-v0", "toy/Bare-v0 cannot be made with no arguments: .* must specify an action space"),
+        ("toy/Barer-v0", "toy/Barer-v0 cannot be made with no arguments: .*no attribute 'observation_space'"),
     ],
 )
 def test_the_trainer_says_what_an_environment_without_text_needs(
     env_id: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(gym.registry, "toy/Bare-v0", EnvSpec("toy/Bare-v0", gym.Env))
+    for name, unchecked in (("toy/Bare-v0", False), ("toy/Barer-v0", True)):
+        spec = EnvSpec(name, gym.Env, disable_env_checker=unchecked, order_enforce=False)
+        monkeypatch.setitem(gym.registry, name, spec)
     with pytest.raises(ConfigError, match=words):
         env_maker(env_id, {})
