@@ -266,9 +266,12 @@ def judge_group(judge: Judge, group: Sequence[Attempt], rubric: Rubric | None = 
     Raises:
         JudgingError: For a group or rubric that cannot be judged.
         JudgeFailedError: If the judge gave no usable answer, or scored other attempts.
+        TypeError: If it returned something else than scores.
     """
     check_group(group)
-    scores = dict(judge(group, rubric))
+    scores = judge(group, rubric)
+    if not isinstance(scores, Mapping) or not all(isinstance(one, Score) for one in scores.values()):
+        raise TypeError(f"a judge returns a dict with a Score for each attempt's id, not {scores!r:.80}")
     wanted = {attempt.id for attempt in group}
     if scores.keys() != wanted:
         missing, unknown = sorted(wanted - scores.keys()), sorted(map(str, scores.keys() - wanted))

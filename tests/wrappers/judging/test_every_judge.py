@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from art_gym.wrappers.judging import Attempt, Judge, JudgingError
+from art_gym.wrappers.judging import Attempt, Judge, JudgingError, judge_group
 from art_gym.wrappers.judging.budget import JudgeBudget
 from art_gym.wrappers.judging.llm_judge import LLMJudge
 from art_gym.wrappers.judging.rubric_judge import RubricJudge
@@ -57,6 +57,12 @@ def test_order_names_and_twins_change_no_score(
 def test_what_is_no_group_is_refused(model: LLMJudge, name: str, group: list[Attempt]) -> None:
     with pytest.raises(JudgingError):
         JUDGES[name](model)(group)
+
+
+@pytest.mark.parametrize("scores", [dict.fromkeys("abc", 0.5), [0.5], None])
+def test_what_is_no_score_is_named(scores: Any) -> None:
+    with pytest.raises(TypeError, match="returns a dict with a Score for each attempt's id, not "):
+        judge_group(lambda group, rubric: scores, GROUP)
 
 
 def llm(**options: Any) -> LLMJudge:
