@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from functools import lru_cache
 from typing import Any
 
 import gymnasium as gym
@@ -13,7 +14,7 @@ import numpy as np
 from art_gym import catalog
 from art_gym.base import without_tool_list
 from art_trainer.errors import ConfigError
-from art_trainer.rollout.envs import find_env
+from art_trainer.rollout.envs import MakeEnv, env_maker, find_env
 from art_trainer.rollout.episodes import first_messages
 from art_trainer.rollout.evaluate import evaluation_split
 
@@ -49,7 +50,8 @@ def task_dataset(
         ModuleNotFoundError: If the package ``datasets`` (extra ``art-gym[trl]``) is missing.
         UnknownTaskError: If the environment has tasks but no such split.
         ValueError: If ``size`` is below 1.
-        ConfigError: If ``env_args`` cannot be written as JSON, or ``env`` is a game with several seats.
+        ConfigError: If there is no such environment, or it is not text, a game with several seats, or does
+            not take ``env_args``; or they cannot be written as JSON.
     """
     try:
         from datasets import Dataset  # type: ignore[import-untyped]
@@ -92,9 +94,14 @@ def env_json(env: str, env_args: Mapping[str, Any] | None) -> str:
 
 
 def make_env(env_spec: str) -> gym.Env[Any, Any]:
-    """Create the environment of :func:`env_json`."""
+    """Create the environment of :func:`env_json`; a ConfigError if it cannot be made or is not text."""
+    return _maker(env_spec)()
+
+
+@lru_cache(maxsize=64)
+def _maker(env_spec: str) -> MakeEnv:
     wanted = json.loads(env_spec)
-    return gym.make(find_env(wanted["id"]).id, **wanted["args"])
+    return env_maker(wanted["id"], wanted["args"])
 
 
 def reset_options(task: str | None) -> dict[str, Any] | None:

@@ -53,6 +53,8 @@ def test_the_seed_decides_the_rows() -> None:
         ({"split": "trian"}, UnknownTaskError, "did you mean `train`"),
         ({"env_args": {"fault": object()}}, ConfigError, "as JSON, but cannot be"),
         ({"env": "art/2048Duel-v0"}, ConfigError, "a game with several seats"),
+        ({"env": "CartPole-v1"}, ConfigError, "is not a text environment: its observations are Box"),
+        ({"env": "art/2048-v0", "env_args": {"max_turn": 3}}, ConfigError, "did you mean `max_turns`"),
     ],
 )
 def test_wrong_use_gets_an_error_message(wrong: dict[str, Any], error: type[Exception], words: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium as gym
 import pytest
 
-from art_gym import Outcome, TextEnv, tool
+from art_gym import Outcome, TextEnv, UnicodeText, tool
 from art_trainer.errors import ConfigError
 from art_trainer.trl import EPISODE_OVER, task_dataset
 from tests.art_trainer.trl.trl_runs import QUIET, SAY_ID, make_factory
@@ -62,6 +62,8 @@ class OddTools(TextEnv):
 
 class Toolless(gym.Env[str, str]):
     """Text in, text out, and no tools."""
+
+    observation_space = action_space = UnicodeText()
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
