@@ -36,9 +36,9 @@ class MoveResult:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.messages, Mapping):
-            raise TypeError(f"the messages of a MoveResult must be texts by seat, not {self.messages!r}")
-        terms = self.score_terms
+        said, terms = self.messages, self.score_terms
+        if not (isinstance(said, Mapping) and all(isinstance(text, str) for text in said.values())):
+            raise TypeError(f"the messages of a MoveResult must be texts by seat, not {said!r}")
         if not (isinstance(terms, Mapping) and all(isinstance(own, Mapping) for own in terms.values())):
             raise TypeError(f"the score_terms of a MoveResult are {{seat: {{name: number}}}}, not {terms!r}")
         if isinstance(self.success, str | bool):

@@ -328,7 +328,7 @@ def play_act(returned: object = "text") -> None:
         (partial(play_act, MoveResult({"first": ""})), ValueError, "did you mean `first_0`"),
         (partial(play_act, MoveResult(next="secnd_1")), ValueError, "did you mean `second_1`"),
         *((lambda won=won: MoveResult(success=won), TypeError, "a set of seats") for won in (FIRST, True)),
-        (lambda: MoveResult("Won."), TypeError, "texts by seat, not 'Won.'"),  # type: ignore[arg-type]
+        *((partial(MoveResult, said), TypeError, "texts by seat, not") for said in ("Won.", {FIRST: 3})),
         (lambda: MoveResult({}, {FIRST: 1.0}), TypeError, "{seat: {name"),  # type: ignore[dict-item]
         (lambda: race(begin=lambda self, task: "Go.")().reset(), ValueError, "no seat `Go.`"),
         (lambda: race(instructions="Run."), TypeError, "texts by seat .*, not 'Run.'"),
