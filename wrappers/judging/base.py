@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Any, Protocol, SupportsFloat
 
 from art_gym.errors import ArtGymError, ResetNeededError
@@ -237,8 +238,10 @@ class Score:
 
     def __post_init__(self) -> None:
         for name, value in [("value", self.value), *self.parts.items()]:
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+            if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value <= 1:
                 raise JudgingError(f"a score's {name} is a number from 0 to 1, not {value!r}")
+        object.__setattr__(self, "value", float(self.value))  # NumPy's too, which JSON cannot hold
+        object.__setattr__(self, "parts", {name: float(value) for name, value in self.parts.items()})
 
 
 class Judge(Protocol):

@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from art_gym.wrappers.judging import Attempt, Judge, JudgingError, judge_group
+from art_gym.wrappers.judging import Attempt, Judge, JudgingError, Score, judge_group
 from art_gym.wrappers.judging.budget import JudgeBudget
 from art_gym.wrappers.judging.llm_judge import LLMJudge
 from art_gym.wrappers.judging.rubric_judge import RubricJudge
@@ -61,6 +62,7 @@ def test_what_is_no_group_is_refused(model: LLMJudge, name: str, group: list[Att
 
 @pytest.mark.parametrize("scores", [dict.fromkeys("abc", 0.5), [0.5], None])
 def test_what_is_no_score_is_named(scores: Any) -> None:
+    assert repr(Score(np.float32(0.5), parts={"tone": np.int64(1)})) == repr(Score(0.5, parts={"tone": 1.0}))
     with pytest.raises(TypeError, match="returns a dict with a Score for each attempt's id, not "):
         judge_group(lambda group, rubric: scores, GROUP)
 
