@@ -207,14 +207,16 @@ def maker(env: EnvSource) -> MakeEnv:
     """
     if isinstance(env, gym.Env):
         spec = env.spec
-        if spec is None:
+        if spec is None or any(wrapper.kwargs is None for wrapper in spec.additional_wrappers):
             raise TypeError(
-                f"this {type(env).__name__} was not made by gym.make, so no second one can be made like it: "
-                "pass a callable that makes one, or the id"
+                f"this {type(env).__name__} was not made by gym.make, or is in a wrapper that is no "
+                "RecordConstructorArgs, so no second one can be made like it: pass a callable that makes one"
             )
         # A text environment's own limit is in its spec too: another TimeLimit would end nothing earlier.
         own = getattr(env.unwrapped, "max_turns", None) == spec.max_episode_steps
         return text_maker(lambda: gym.make(spec, max_episode_steps=-1 if own else None), env, spec.id)
+    if not isinstance(env, str) and not callable(env):
+        raise TypeError(f"env is an id, an environment, or a callable that makes one, not {env!r:.80}")
     return env_maker(env, {}) if isinstance(env, str) else env
 
 

@@ -176,8 +176,9 @@ def test_an_environment_may_be_an_id_or_made_by_gym(make_trainer: Make) -> None:
     for env in ("toy/Guess-v0", gym.make("toy/Guess-v0")):
         assert evaluate(guess_policy(), env, episodes=1).env_id == "toy/Guess-v0"
         assert make_trainer("run", env=env).collect_episodes()[0].episodes[0].env_id == "toy/Guess-v0"
-    with pytest.raises(TypeError, match="pass a callable that makes one, or the id"):
-        make_trainer("run", env=GuessEnv())
+    for other in (GuessEnv(), gym.Wrapper(gym.make("toy/Guess-v0")), 3):
+        with pytest.raises(TypeError, match="callable that makes one"):
+            make_trainer("run", env=other)
     with pytest.raises(ConfigError, match="no split 'train'"):
         make_trainer("run", train_split="train")
     for cart in ("CartPole-v1", gym.make("CartPole-v1")):
