@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from art_gym.baselines import Act, players
+from typing import Any
+
+from art_gym.baselines import Act, Baseline, players
 from art_gym.errors import did_you_mean
 from art_trainer.inference.policy import Conversation, Reply
 from art_trainer.types import TokenHistory
@@ -54,16 +56,21 @@ class ScriptedPolicy:
 
 
 def make_player(conversation: Conversation, name: str) -> Act:
-    """Return a scripted player for the conversation's episode.
+    """Return a scripted player for the conversation's episode; raises as :func:`named_player`."""
+    env = conversation.env.unwrapped
+    return named_player(env, name)(env, conversation.rng)
+
+
+def named_player(env: Any, name: str) -> Baseline:
+    """Return an unwrapped environment's baseline or teacher.
 
     Raises:
-        KeyError: If the environment has neither a baseline nor a teacher of that name.
+        KeyError: If the environment has neither of that name.
     """
-    env = conversation.env.unwrapped
     known = players(env)
     if name not in known:
         raise KeyError(f"{type(env).__name__} has no baseline `{name}`{did_you_mean(name, known)}")
-    return known[name](env, conversation.rng)
+    return known[name]
 
 
 def full_observation(conversation: Conversation) -> str:

@@ -23,6 +23,7 @@ from art_gym.base import env_name
 from art_gym.errors import UnknownTaskError, did_you_mean
 from art_gym.tasks import TaskSet
 from art_trainer.inference.policy import Policy
+from art_trainer.inference.scripted_policy import ScriptedPolicy, named_player
 from art_trainer.rollout.envs import EnvSource, maker
 from art_trainer.rollout.episodes import require_known, rollout_episodes
 from art_trainer.rollout.statistics import (
@@ -385,6 +386,7 @@ def evaluate(
         options: See :class:`PlayOptions`.
 
     Raises:
+        KeyError: If the environment has no baseline of a ``ScriptedPolicy``'s name.
         TypeError: For an option that there is not, or the name of a policy in place of one.
         UnknownTaskError: If the environment has tasks but no such split.
         ValueError: If ``episodes`` or ``samples`` is below 1.
@@ -394,6 +396,8 @@ def evaluate(
         raise TypeError(f"policy is the text {policy!r}: give {model}, or for a baseline {baseline}")
     make_env = maker(make_env)
     with closing(make_env()) as env:
+        if type(policy) is ScriptedPolicy:  # a subclass may say something of its own
+            named_player(env.unwrapped, policy.baseline)
         starts = evaluation_starts(env, split=split, episodes=episodes, seed=seed, samples=samples)
         used_split = evaluation_split(env, split)
     return evaluate_starts(policy, make_env, starts, split=used_split, seed=seed, samples=samples, **options)

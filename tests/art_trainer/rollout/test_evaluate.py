@@ -182,6 +182,8 @@ def test_attempts_at_one_start_share_its_state_and_not_the_randomness() -> None:
     assert len({str(start.rng_seed) for start in starts}) == 6
     with pytest.raises(TypeError, match=r"policy is the text 'red': give .* ScriptedPolicy\('red'\)"):
         evaluate("red", make_echo)  # type: ignore[arg-type]
+    with pytest.raises(KeyError, match="has no baseline `randon`; did you mean `random`"):
+        evaluate(ScriptedPolicy("randon"), make_echo)
     for name in ("samples", "episodes"):
         with pytest.raises(ValueError, match="at least one"):
             evaluation_starts(make_echo(), **{name: 0})
