@@ -96,9 +96,8 @@ def test_a_file_that_imports_others_environments_has_its_own(write: Write) -> No
 
 
 def test_a_class_without_spaces_is_named(write: Write) -> None:
-    register = "gym.register('mine/{}-v0', gym.Env, order_enforce=False, disable_env_checker={})\n"
-    unchecked = register.format("Barer", True)
-    write("bare.py", f"import gymnasium as gym\n{register.format('Bare', False)}{unchecked}")
+    row = "gym.register('mine/{}-v0', gym.Env, order_enforce=False, disable_env_checker={})\n"
+    write("bare.py", "import gymnasium as gym\n" + row.format("Bare", False) + row.format("Barer", True))
     for name, words in (("Bare", "must specify an action space"), ("Barer", "has no attribute")):
         with pytest.raises(ValueError, match=f"mine/{name}-v0: .*{words}"):
             make_env(f"bare.py:mine/{name}-v0", {})

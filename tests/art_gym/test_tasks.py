@@ -11,27 +11,21 @@ from art_gym.tasks import Task, TaskSet
 TASKS = TaskSet(Task(f"t{n}", f"Do {n}.", "test" if n % 3 == 0 else "train", {"n": n}) for n in range(9))
 
 
-def test_ids_must_be_unique_and_there_must_be_a_task() -> None:
-    with pytest.raises(ValueError, match="`b` occurs twice"):
-        TaskSet([Task("a", ""), Task("b", ""), Task("b", "again")])
-    with pytest.raises(ValueError, match="at least one"):
-        TaskSet([])
-    with pytest.raises(TypeError, match=r"Task\(id, prompt, split, data\), not \{'id': 'a'\}"):
-        TaskSet([{"id": "a"}])  # type: ignore[list-item]  # as read from JSON lines
-
-
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("make", "given", "error", "words"),
     [
-        ((7, "p"), "the id of a task must be a str, not 7"),
-        (("a", None), "the prompt of a task must be a str, not None .task 'a'."),
-        (("a", "p", {"n": 1}), "the split of a task"),
-        (("a", "p", "test", [1]), r"the data of task `a` must be a dict, not \[1\]"),
+        (TaskSet, ([Task("a", ""), Task("b", ""), Task("b", "again")],), ValueError, "`b` occurs twice"),
+        (TaskSet, ([],), ValueError, "at least one"),
+        (TaskSet, ([{"id": "a"}],), TypeError, r"Task\(id, prompt, split, data\), not \{'id': 'a'\}"),
+        (Task, (7, "p"), TypeError, "the id of a task must be a str, not 7"),
+        (Task, ("a", None), TypeError, "the prompt of a task must be a str, not None .task 'a'."),
+        (Task, ("a", "p", {"n": 1}), TypeError, "the split of a task"),
+        (Task, ("a", "p", "test", [1]), TypeError, r"the data of task `a` must be a dict, not \[1\]"),
     ],
 )
-def test_a_task_of_wrong_types_is_refused(given: Any, words: str) -> None:
-    with pytest.raises(TypeError, match=words):
-        Task(*given)
+def test_wrong_tasks_are_refused(make: Any, given: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        make(*given)
 
 
 def test_splits_keep_order_and_sampling_reaches_every_task() -> None:

@@ -86,8 +86,7 @@ def test_marked_methods_become_tools_in_order() -> None:
     assert [item.ends for item in TOOLS.values()] == [False, True]
     assert TOOLS["book"].description == "Book a room."
     assert BOOK["seats"].description == "How many seats."
-    code = TOOLS["run"].parameters[0]
-    assert (code.kind, code.description) == (Code, "The program: one: in Python.")
+    assert TOOLS["run"].parameters == (Parameter("code", Code, "The program: one: in Python."),)
 
 
 def test_the_schema_is_openais_and_a_fresh_object() -> None:
@@ -130,8 +129,11 @@ def test_required_arguments_come_first_where_keyword_only_ones_are_mixed() -> No
             """
             return to
 
+        back = go  # a tool of its own, by the attribute's name
+
     tools = collect_tools(Keyed)
-    assert (tools["go"].usage(), tools["go"].description) == ("go(to: str, speed: int = 1)", "Go.")
+    assert [one.usage() for one in tools.values()] == [f"{name}(to: str, speed: int = 1)" for name in tools]
+    assert (list(tools), tools["go"].description) == (["go", "back"], "Go.")
     assert parse(tools["go"].example(), tools) == parse("go(to='text')", tools)
     assert isinstance(parse(tools["go"].example(), tools), Call)
 
@@ -247,11 +249,6 @@ def test_a_mark_on_a_static_method_or_on_no_method_is_refused() -> None:
 def test_a_default_is_json_in_the_schema(default: Any, hint: Any, shown: Any) -> None:
     schema = Tool.from_method(with_default(default, hint), ends=False).schema()
     assert schema["function"]["parameters"]["properties"]["x"].get("default") == shown
-
-
-def test_a_tool_has_the_name_of_its_attribute() -> None:
-    tools = collect_tools(type("Desk", (), {"up": tool(declared()), "down": tool(declared())}))
-    assert [item.usage() for item in tools.values()] == ["up(x: int)", "down(x: int)"]
 
 
 def test_declared_examples_are_in_the_schema_the_usage_and_the_random_calls() -> None:

@@ -125,17 +125,6 @@ def test_an_adapter_keeps_the_contract_of_text_environments_but_for_its_docstrin
     check_text_env(DocumentedAdapter(Reporting(), observe=str, actions=("back", "on"), max_turns=5))
 
 
-@pytest.mark.parametrize(
-    "reply", [" Up.", '<tool_call>{"name": "act", "arguments": {"action": "up"}}</tool_call>']
-)
-def test_an_action_is_read_by_its_name_in_any_format(reply: str) -> None:
-    env = cliff()
-    env.reset(seed=0)
-    observation, *_, info = env.step(reply)
-    assert observation == "field 24"
-    assert info["call"] == {"name": "act", "arguments": {"action": "up"}}
-
-
 @pytest.mark.parametrize(("name", "sign"), [("push", "+"), ("pull", "-")])
 def test_actions_of_other_kinds_are_named_by_a_dictionary(name: str, sign: str) -> None:
     push = {"pull": np.array([-1.0], np.float32), "push": np.array([1.0], np.float32)}
@@ -148,7 +137,7 @@ def test_actions_of_other_kinds_are_named_by_a_dictionary(name: str, sign: str) 
 @pytest.mark.parametrize(
     ("reply", "named"), [("rihgt", "did you mean `right`"), ("jump over it", 'act("up")'), ("", "empty")]
 )
-def test_a_reply_that_is_no_action_is_answered_and_does_not_reach_the_environment(
+def test_an_action_is_read_in_any_format_and_no_other_reply_reaches_the_environment(
     reply: str, named: str
 ) -> None:
     env = cliff(invalid_reward=-0.25)
@@ -158,7 +147,9 @@ def test_a_reply_that_is_no_action_is_answered_and_does_not_reach_the_environmen
     assert observation.endswith("field 36\nactions: up, right, down, left")
     assert (reward, terminated, truncated) == (-0.25, False, False)
     assert info["score_terms"] == {"invalid_action": -0.25}
-    assert env.step("up")[0] == "field 24"
+    observation, *_, info = env.step('<tool_call>{"name": "act", "arguments": {"action": "up"}}</tool_call>')
+    assert (observation, info["call"]) == ("field 24", {"name": "act", "arguments": {"action": "up"}})
+    assert env.step(" Up.")[0] == "field 12"
 
 
 def test_a_mask_shows_what_is_possible_and_refuses_the_rest() -> None:

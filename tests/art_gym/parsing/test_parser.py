@@ -47,7 +47,9 @@ SLIDE = tools_of(
     Tool("move", "Slide all tiles.", (Parameter("direction", Literal, "Which way.", choices=DIRECTIONS),))
 )
 GUESS = tools_of(Tool("guess", "Guess the number.", (Parameter("number", int, "It."),)))
-PIECES = tools_of(Tool("put", "Put.", (Parameter("piece", Literal, "It.", choices=("N", "n")),)))
+CHESS = tools_of(Tool("put", "Put.", (Parameter("piece", Literal, "It.", choices=("N", "n")),)))
+LETTER = Parameter("letter", str, "It.")
+SAY = tools_of(Tool("say", "Say a letter.", (LETTER,)))
 PROGRAM = tools_of(Tool("run", "Run a program.", (CODE,)), Tool("submit", "Hand in.", (), True))
 FILES = tools_of(
     Tool("write", "Write a file.", (PATH, CODE)),
@@ -106,11 +108,8 @@ def test_values_get_their_types(written: str) -> None:
     )
 
 
-def test_none_is_a_value_of_an_optional_argument() -> None:
+def test_a_null_for_an_optional_argument_or_for_a_default_and_a_key_twice() -> None:
     assert parse('search("x", after=None)', MAIL) == Call("search", {"query": "x", "after": None})
-
-
-def test_json_with_a_null_for_a_default_or_a_key_twice() -> None:
     call = parse('{"name": "search", "parameters": {"query": "x", "limit": null}}', MAIL)
     assert call == Call("search", {"query": "x"}, notes=("`limit` was left at its default",))
     twice = parse('{"name": "read", "arguments": {"email_id": "a", "email_id": "b"}}', MAIL)
@@ -123,7 +122,10 @@ def test_json_with_a_null_for_a_default_or_a_key_twice() -> None:
         *((reply, SLIDE, Call("move", {"direction": "left"})) for reply in CASES["bare_words"]["left"]),
         *((reply, GUESS, Call("guess", {"number": 7})) for reply in CASES["bare_words"]["7"]),
         *((reply, MAIL, Call("give_up", {})) for reply in CASES["bare_words"]["give_up"]),
-        *((reply, PIECES, Call("put", {"piece": reply[-2]})) for reply in ("put n.", "put N.", "`n`", "`N`")),
+        *((reply, SAY, Call("say", {"letter": "Paris"})) for reply in CASES["bare_words"]["Paris"]),
+        ("co-op's", SAY, Call("say", {"letter": "co-op's"})),
+        ('say("two words")', SAY, Call("say", {"letter": "two words"})),
+        *((reply, CHESS, Call("put", {"piece": reply[-2]})) for reply in ("put n.", "put N.", "`n`", "`N`")),
     ],
 )
 def test_a_bare_word_is_a_call_if_only_one_tool_could_be_meant(
@@ -132,35 +134,23 @@ def test_a_bare_word_is_a_call_if_only_one_tool_could_be_meant(
     assert parse(reply, tools) == call
 
 
-LETTER = Parameter("letter", str, "It.")
-SAY = tools_of(Tool("say", "Say a letter.", (LETTER,)))
-
-
-@pytest.mark.parametrize("reply", ["Paris", " Paris.\n", "**Paris**", '"Paris"', "<think>Rome?</think>Paris"])
-def test_a_bare_word_is_the_text_of_the_only_tool(reply: str) -> None:
-    assert parse(reply, SAY) == Call("say", {"letter": "Paris"})
-    assert parse("co-op's", SAY) == Call("say", {"letter": "co-op's"})
-    assert parse('say("two words")', SAY) == Call("say", {"letter": "two words"})
+NO_WORDS = ("say", "Say.", "two words", "say(", "a" * 65, "?", "[a]", "a,b", "\ud800", "{a}")
 
 
 @pytest.mark.parametrize(
-    "tools",
+    ("reply", "tools"),
     [
-        tools_of(Tool("say", "Say.", (LETTER,)), Tool("stop", "Stop.", ())),
-        tools_of(Tool("say", "Say.", (LETTER, Parameter("loud", bool, "How.", False)))),
-        tools_of(Tool("say", "Say.", (Parameter("letter", str, "It.", "a"),))),
-        tools_of(Tool("run", "Run.", (CODE,))),
+        ("Paris", tools_of(Tool("say", "Say.", (LETTER,)), Tool("stop", "Stop.", ()))),
+        ("Paris", tools_of(Tool("say", "Say.", (LETTER, Parameter("loud", bool, "How.", False))))),
+        ("Paris", tools_of(Tool("say", "Say.", (Parameter("letter", str, "It.", "a"),)))),
+        ("Paris", tools_of(Tool("run", "Run.", (CODE,)))),
+        *((reply, SAY) for reply in NO_WORDS),
     ],
 )
-def test_a_bare_word_is_no_call_if_it_is_not_all_that_a_tool_takes(tools: dict[str, Tool]) -> None:
-    assert isinstance(parse("Paris", tools), ParseError)
-
-
-@pytest.mark.parametrize(
-    "reply", ["say", "Say.", "two words", "say(", "a" * 65, "?", "[a]", "a,b", "\ud800", "{a}"]
-)
-def test_what_is_no_single_word_is_no_text(reply: str) -> None:
-    assert isinstance(parse(reply, SAY), ParseError)
+def test_what_is_no_single_word_or_not_all_that_the_tools_take_is_no_call(
+    reply: str, tools: dict[str, Tool]
+) -> None:
+    assert isinstance(parse(reply, tools), ParseError)
 
 
 def test_a_bare_word_is_no_call_if_two_tools_could_be_meant() -> None:

@@ -60,11 +60,11 @@ def test_what_is_no_group_is_refused(model: LLMJudge, name: str, group: list[Att
         JUDGES[name](model)(group)
 
 
-@pytest.mark.parametrize("scores", [dict.fromkeys("abc", 0.5), [0.5], None])
-def test_what_is_no_score_is_named(scores: Any) -> None:
+def test_what_is_no_score_is_named_and_numpys_numbers_are_floats() -> None:
     assert repr(Score(np.float32(0.5), parts={"tone": np.int64(1)})) == repr(Score(0.5, parts={"tone": 1.0}))
-    with pytest.raises(TypeError, match="returns a dict with a Score for each attempt's id, not "):
-        judge_group(lambda group, rubric: scores, GROUP)
+    for scores in ({"a": 0.5}, [0.5], None):
+        with pytest.raises(TypeError, match="returns a dict with a Score for each attempt's id, not "):
+            judge_group(lambda group, rubric, scores=scores: scores, GROUP)
 
 
 def llm(**options: Any) -> LLMJudge:
