@@ -158,9 +158,10 @@ class Game2048Env(TextEnv):
             [Task(name, prompt, name) for name in SPLITS],
             split=split,
             max_turns=max_turns,
-            invalid_action_penalty=max(invalid_action_penalty, options.illegal_move_penalty),
+            invalid_action_penalty=invalid_action_penalty,
             render_mode=render_mode,
         )
+        self.invalid_action_penalty = max(self.invalid_action_penalty, options.illegal_move_penalty)
 
     def begin(self, task: Task) -> str:
         """Deal the first two tiles and play the opening moves."""
