@@ -118,16 +118,16 @@ class Parameter:
         return _KINDS[self.kind].example
 
     def _choose(self, value: Any) -> Any:
-        text = str(value).strip()
+        text = str(value)
         if type(self.choices[0]) is int:
             with contextlib.suppress(ValueError, TypeError):
                 text = str(_to_int(value))
-        for same in (str, lambda choice: str(choice).lower()):
+        for same in (str, str.strip, lambda written: written.strip().lower()):
             for choice in self.choices:
-                if same(choice) == same(text):
+                if same(str(choice)) == same(text):
                     return choice
         known = [str(choice) for choice in self.choices]
-        raise ValueError(f"`{self.name}` cannot be {_shown(value)}{did_you_mean(text, known)}")
+        raise ValueError(f"`{self.name}` cannot be {_shown(value)}{did_you_mean(text.strip(), known)}")
 
     def _convert_one(self, kind: Any, value: Any) -> Any:
         try:
@@ -223,7 +223,7 @@ _KINDS: dict[Any, _Kind] = {
         "a date such as 2024-03-01", {"type": "string", "format": "date"}, date(2024, 3, 1), _to_date
     ),
 }
-SUPPORTED = frozenset(_KINDS)
+SUPPORTED = tuple(_KINDS)  # in which a hint is looked for that has no hash, such as `[int]`
 """The types an argument, or the items of a list, can have; beside ``Literal``."""
 
 
