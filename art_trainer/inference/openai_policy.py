@@ -6,14 +6,17 @@ in a format that the environments' parser reads.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, Literal
 
 import openai
 
 from art_gym.closing import CloseOnExit
 from art_gym.parsing.formats import write_call
+from art_gym.wrappers.judging.http_client import first_choice
+from art_gym.wrappers.judging.prompt import printable
 from art_trainer.inference.policy import Conversation, Reply
 from art_trainer.models.chat_template import apply_history_window
 from art_trainer.signals import first_completed
@@ -120,30 +123,35 @@ class OpenAIPolicy(CloseOnExit):
         self._client.close()
 
     def _request(self, request: dict[str, Any]) -> Reply:
+        server = self._client.base_url
         try:
-            answer = self._client.chat.completions.create(**request)
+            answer = self._client.chat.completions.with_raw_response.create(**request)
+            return _reply_of(answer.content)
         except openai.APITimeoutError:
-            return Reply("", error=f"no answer within {self._client.timeout} s from {self._client.base_url}")
+            return Reply("", error=f"no answer within {self._client.timeout} s from {server}")
         except openai.APIStatusError as fault:
-            return Reply("", error=f"the server answered {fault.status_code}: {fault.message}")
+            return Reply("", error=f"{server} answered {fault.status_code}: {fault.message}")
         except openai.OpenAIError as fault:
             cause = f" ({fault.__cause__})" if fault.__cause__ else ""
-            return Reply("", error=f"{type(fault).__name__}: {fault}{cause}")
-        except ValueError as fault:  # of JSON, or of UTF-8
-            return Reply("", error=f"the server answered with invalid JSON: {fault}")
-        return _reply_of(answer)
+            return Reply("", error=f"{server}: {type(fault).__name__}: {fault}{cause}")
+        except ValueError as fault:  # of the answer, or of a message that UTF-8 cannot hold
+            return Reply("", error=f"{server}: {fault}")
 
 
-def _reply_of(answer: Any) -> Reply:
-    """Return a chat completion's reply; servers differ, so any part may be missing."""
-    choices = getattr(answer, "choices", None)
-    message = getattr(choices[0], "message", None) if choices else None
-    if not choices or message is None:
-        shown = str(answer)[:200]
-        return Reply("", error=f"the server's answer has no choices[0].message; it begins {shown!r}")
-    parts = [message.content] if isinstance(message.content, str) and message.content else []
-    for call in message.tool_calls or ():
-        function = getattr(call, "function", None)
-        if function is not None:
-            parts.append(write_call(function.name, function.arguments or "{}"))
-    return Reply("\n".join(parts), "length" if choices[0].finish_reason == "length" else "stop")
+def _reply_of(body: bytes) -> Reply:
+    """Return a chat completion's reply; a ValueError for anything else."""
+    _, choice = first_choice(body)
+    message = choice["message"]
+    parts = [message["content"]] if message.get("content") else []
+    calls = message.get("tool_calls") or []
+    for call in calls if isinstance(calls, list) else [calls]:
+        match call:
+            case {"function": {"name": str(name), **rest}} if isinstance(
+                arguments := rest.get("arguments"), str | dict | None
+            ):
+                parts.append(write_call(name, arguments or "{}"))
+            case _:
+                form = "{'function': {'name': TEXT, 'arguments': TEXT}}"
+                raise ValueError(f"a tool call has the form {form}, not {reprlib.repr(call)}")
+    stop: Literal["stop", "length"] = "length" if choice.get("finish_reason") == "length" else "stop"
+    return Reply(printable("\n".join(parts)), stop)

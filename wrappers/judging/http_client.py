@@ -33,6 +33,7 @@ _LONGEST_WAIT_S = 120.0  # that a server may ask for (Retry-After)
 _OPENAI = re.compile(r"openai:(?P<model>.+?)(?:@(?P<url>https?://.+))?")
 _BUSY = (408, 409, 425, 429)  # and every 5xx
 _JITTER = random.Random()
+_NO_COUNT = 2**63  # tokens
 _TOO_LONG = re.compile(
     r"context[ _]?(length|window|size)|too (long|many tokens)|maximum.{0,20}tokens|exceed_context",
     re.IGNORECASE,
@@ -87,36 +88,51 @@ class Answer:
     completion_tokens: int | None = None
 
 
-def read_completion(body: bytes) -> Answer:
-    """Read a chat completion, taking nothing for granted.
+def first_choice(body: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a chat completion and its first choice, whose message has a text or ``None`` as ``content``.
 
     Raises:
-        JudgeFailedError: ``"garbled"`` for anything else, ``"refused"`` if the model or a filter declines.
+        ValueError: For anything else.
     """
+    start = printable(body[:200].decode(errors="replace"))
     try:
         completion = json.loads(body.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise RetryableError("garbled", f"the server's answer is not JSON: {error}") from error
+        raise ValueError(f"the answer is not JSON ({error}); it begins {start!r}") from error
     choices = completion.get("choices") if isinstance(completion, dict) else None
     choice = choices[0] if isinstance(choices, list) and choices else None
     message = choice.get("message") if isinstance(choice, dict) else None
     content = message.get("content") if isinstance(message, dict) else 0
-    if not isinstance(choice, dict) or not isinstance(message, dict) or not isinstance(content, str | None):
-        start = printable(body[:200].decode(errors="replace"))
-        raise RetryableError("garbled", f"the server's answer has no message text; it begins {start!r}")
-    ending = choice.get("finish_reason")
+    if not isinstance(choice, dict) or not isinstance(content, str | None):
+        raise ValueError(f"the answer has no text in choices[0].message; it begins {start!r}")
+    return completion, choice
+
+
+def read_completion(body: bytes, server: str) -> Answer:
+    """Read what a model answered; messages name the server.
+
+    Raises:
+        JudgeFailedError: ``"garbled"`` for what is no chat completion, ``"refused"`` if the model or a filter
+            declines.
+    """
+    try:
+        completion, choice = first_choice(body)
+    except ValueError as error:
+        raise RetryableError("garbled", f"{server}: {error}") from error
+    message, ending = choice["message"], choice.get("finish_reason")
     if message.get("refusal"):
-        raise JudgeFailedError("refused", f"the model declines: {printable(str(message['refusal']))[:300]}")
+        refusal = printable(str(message["refusal"]))[:300]
+        raise JudgeFailedError("refused", f"{server}: the model declines: {refusal}")
     if ending == "content_filter":
-        raise JudgeFailedError("refused", "the server's content filter stopped the answer")
+        raise JudgeFailedError("refused", f"{server}: a content filter stopped the answer")
     usage = completion.get("usage")
     counts = [_count(usage, name) for name in ("prompt_tokens", "completion_tokens")]
-    return Answer(printable(content or ""), ending == "length", *counts)
+    return Answer(printable(message.get("content") or ""), ending == "length", *counts)
 
 
 def _count(usage: Any, name: str) -> int | None:
     value = usage.get(name) if isinstance(usage, dict) else None
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if type(value) is int and 0 <= value < _NO_COUNT else None
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
@@ -239,7 +255,7 @@ class ChatClient:
         self._counters.add(requests=1)
         cost = reserved  # a request that was lost may have been served, and billed
         try:
-            answer = read_completion(self._send(body))
+            answer = read_completion(self._send(body), self.where)
             cost = self._settle(reserved, estimate, answer)
             return answer
         except self._openai.APITimeoutError as error:

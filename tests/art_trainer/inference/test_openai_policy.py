@@ -39,11 +39,17 @@ def ask(server, tools=(), **options):
     return live, reply
 
 
+def calls(found):
+    body = completion("I look.", finish="tool_calls")
+    body["choices"][0]["message"]["tool_calls"] = found
+    return Reply(body)
+
+
 def test_an_answer_becomes_the_reply(serve):
-    server = serve(lambda n, r: says("héllo"))
+    server = serve(lambda n, r: says("héllo\ud800"))
     live, reply = ask(server, TOOLS, temperature=0.3, max_new_tokens=77, extra_body={"min_p": 0.1})
-    assert (reply.text, reply.stop, reply.error) == ("héllo", "stop", None)
-    assert live.messages[-1] == {"role": "assistant", "content": "héllo"}
+    assert (reply.text, reply.stop, reply.error) == ("héllo\\ud800", "stop", None)
+    assert live.messages[-1] == {"role": "assistant", "content": reply.text}
     (request,) = server.requests
     assert (request["messages"], request["tools"]) == (live.messages[:-1], TOOLS)
     assert (request["model"], request["temperature"], request["min_p"]) == ("m", 0.3, 0.1)
@@ -63,13 +69,9 @@ def test_seeds_come_from_the_conversation_and_what_is_optional_can_be_left_out(s
 
 def test_native_tool_calls_are_written_in_hermes_form(serve):
     long = '{"a": ' + 5000 * "1" + "}"  # Python reads no number of that many digits
-    calls = [("search", '{"query": "bücher"}'), ("read", None), ("broken", '{"a": '), ("long", long)]
-    body = completion("I look.", finish="tool_calls")
-    body["choices"][0]["message"]["tool_calls"] = [
-        {"id": "call", "type": "function", "function": {"name": name, "arguments": arguments}}
-        for name, arguments in calls
-    ]
-    first, *written = ask(serve(lambda n, r: Reply(body)))[1].text.split("\n<tool_call>\n")
+    wanted = [("search", '{"query": "bücher"}'), ("read", None), ("broken", '{"a": '), ("long", long)]
+    found = [{"function": {"name": name, "arguments": arguments}} for name, arguments in wanted]
+    first, *written = ask(serve(lambda n, r: calls(found)))[1].text.split("\n<tool_call>\n")
     assert first == "I look."
     assert [call.removesuffix("\n</tool_call>") for call in written] == [
         '{"name": "search", "arguments": {"query": "bücher"}}',
@@ -94,16 +96,19 @@ def test_a_busy_server_is_asked_again_and_a_refusal_ends_the_episode(serve):
     ("fault", "words"),
     [
         (Reply(hang=True), "no answer within 0.3 s"),
-        *((Reply(body), "invalid JSON") for body in (b"{broken", b"\xff")),
-        (Reply({"choices": []}), "answer"),
-        (Reply({"choices": [{"index": 0}]}), "answer"),
-        (Reply(None), "answer"),
+        *((Reply(body), "is not JSON") for body in (b"<html>", b"\xff", b"[" * 100_000)),
+        *((Reply(body), "has no text") for body in (None, {"choices": 5}, {"choices": [{"index": 0}]})),
+        *((says(content), "has no text") for content in (5, [{"type": "text", "text": "hi"}])),
+        *((calls(found), "a tool call has the form") for found in (5, [None], [{"function": "search"}])),
+        (calls([{"function": {"name": "search", "arguments": [1]}}]), "a tool call has the form"),
     ],
 )
-def test_no_answer_or_a_malformed_one_is_a_policy_error(serve, fault, words):
-    _, reply = ask(serve(lambda n, r: fault), timeout=0.3, max_retries=0)
+def test_no_answer_or_a_malformed_one_is_a_policy_error_that_names_the_server(serve, fault, words):
+    server = serve(lambda n, r: fault)
+    _, reply = ask(server, timeout=0.3, max_retries=0)
     assert reply.text == ""
     assert words in reply.error
+    assert server.url in reply.error
 
 
 def test_a_server_that_is_gone_is_a_policy_error(serve):

@@ -109,12 +109,12 @@ def test_a_repair_shows_the_last_answer_alone(bench: Bench) -> None:
 def test_a_completion_is_read() -> None:
     body = json.dumps(completion("héllo", usage=(7, 3))).encode()
     for written in (body, b"\xef\xbb\xbf" + body):
-        assert read_completion(written) == ReadAnswer("héllo", False, 7, 3)
+        assert read_completion(written, "m") == ReadAnswer("héllo", False, 7, 3)
     cut = completion(None, usage=None, finish="length")
-    assert read_completion(json.dumps(cut).encode()) == ReadAnswer("", True)
-    assert read_completion(json.dumps(completion("\ud800")).encode()).text == "\\ud800"
-    for usage in (3, {}, {"prompt_tokens": "many", "completion_tokens": -1}):
-        answer = read_completion(json.dumps(completion("x") | {"usage": usage}).encode())
+    assert read_completion(json.dumps(cut).encode(), "m") == ReadAnswer("", True)
+    assert read_completion(json.dumps(completion("\ud800")).encode(), "m").text == "\\ud800"
+    for usage in (3, {}, {"prompt_tokens": "many", "completion_tokens": -1}, {"prompt_tokens": 10**400}):
+        answer = read_completion(json.dumps(completion("x") | {"usage": usage}).encode(), "m")
         assert (answer.prompt_tokens, answer.completion_tokens) == (None, None)
 
 
@@ -140,8 +140,8 @@ DECLINED["choices"][0]["message"]["refusal"] = "I cannot judge."
     ],
 )
 def test_anything_else_is_a_failure_with_a_reason(body: bytes, reason: str) -> None:
-    with pytest.raises(JudgeFailedError) as caught:
-        read_completion(body)
+    with pytest.raises(JudgeFailedError, match="`m` at http") as caught:
+        read_completion(body, "`m` at http://a")
     assert caught.value.reason == reason
 
 
