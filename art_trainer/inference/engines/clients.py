@@ -16,7 +16,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
+import reprlib
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -28,6 +29,8 @@ from art_trainer.inference.sampling import SamplingParams
 from art_trainer.models.weights_io import SavedWeights
 
 _log = logging.getLogger(__name__)
+
+_NO_TOKEN = 2**31  # a vocabulary has fewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +98,12 @@ def check_completion(
         raise EngineError(f"{url} sent {len(token_ids)} token ids with {len(logprobs)} log-probs")
     if not 0 < len(token_ids) <= limit:
         raise EngineError(f"{url} sent {len(token_ids)} tokens, but 1 to {limit} were asked for")
-    if not all(type(token) is int and token >= 0 for token in token_ids):
+    if not all(type(token) is int and 0 <= token < _NO_TOKEN for token in token_ids):
         raise EngineError(f"{url} sent invalid token ids: {list(token_ids)[:8]}")
     for place, value in enumerate(logprobs):
-        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-            raise EngineError(f"{url} sent {value!r} as the log-prob of token {place}, not a number")
+        if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:
+            found = reprlib.repr(value)
+            raise EngineError(f"{url} sent {found} as the log-prob of token {place}, not a number")
     if finish not in ("stop", "length"):
         raise EngineError(f"{url} stopped a completion because of {finish!r}, not 'stop' or 'length'")
 

@@ -125,7 +125,7 @@ async def _request_once(
 ) -> httpx2.Response:
     try:
         response = await client.request(method, url, json=body)
-    except httpx2.TransportError as fault:
+    except httpx2.RequestError as fault:
         raise EngineRequestError(f"no answer from {url}: {str(fault) or type(fault).__name__}") from fault
     if response.is_success:
         return response
@@ -140,8 +140,10 @@ def _is_retryable(status: int | None) -> bool:
 def _json_object(response: httpx2.Response) -> Json:
     try:
         found = response.json()
-    except ValueError as fault:  # of JSON, or of UTF-8
-        raise EngineRequestError(f"{response.url} answered with invalid JSON: {fault}") from fault
+    except (ValueError, RecursionError) as fault:  # of JSON, or of UTF-8
+        shown = response.text[:_SHOWN]
+        message = f"{response.url} answered with invalid JSON ({fault}); it begins {shown!r}"
+        raise EngineRequestError(message) from fault
     if not isinstance(found, dict):
         shown = response.text[:_SHOWN]
         raise EngineRequestError(f"{response.url} answered with no JSON object; it begins {shown!r}")
@@ -152,7 +154,7 @@ def _error_message(response: httpx2.Response) -> str:
     """Return the message in an error's body; servers put it in different places."""
     try:
         found = response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         return response.text[:_SHOWN] or response.reason_phrase
     if isinstance(found, dict) and isinstance(found.get("error"), dict):
         found = found["error"]

@@ -90,14 +90,16 @@ def test_what_may_pass_is_retried_within_the_limit_and_a_refusal_is_not(serve, s
     assert ask(VLLMEngine(server.url, backoff=0.001, max_retries=2)).token_ids
 
 
-BODIES = [b"{broken", b"[]", b"null", b'"text"', b"\xff{}"]
+BODIES = [b"{broken", b"[]", b"null", b'"text"', b"\xff{}", b"[" * 100_000]
+GARBLED = Reply({}, headers={"Content-Encoding": "gzip"})
+NO_JSON = [(HANG, "Timeout"), (GARBLED, "no answer"), *((Reply(body), "answered with") for body in BODIES)]
 
 
-@pytest.mark.parametrize("fault", [HANG, *map(Reply, BODIES)])
-def test_no_answer_or_one_that_is_no_json_object_is_said_in_words(serve, fault):
+@pytest.mark.parametrize(("fault", "words"), NO_JSON)
+def test_no_answer_or_one_that_is_no_json_object_is_said_in_words(serve, fault, words):
     server = serve()
     server.failures[PATH] = [fault]
-    with pytest.raises(EngineRequestError, match="Timeout" if fault is HANG else "answered with"):
+    with pytest.raises(EngineRequestError, match=words):
         ask(VLLMEngine(server.url, timeout=0.1 if fault is HANG else 60, max_retries=0))
 
 
@@ -113,9 +115,9 @@ FAULTS = [
     (put(token_ids=None), "return_token_ids needs vLLM 0.10.2"),
     (put(logprobs=None), "answered without log-probs"),
     (lambda c: c["logprobs"]["token_logprobs"].pop(), "6 token ids with 5 log-probs"),
-    (lambda c: c["logprobs"].update(token_logprobs=[None] * 6), "None as the log-prob"),
+    *((put(logprobs={"token_logprobs": [v] * 6}), "the log-prob of token 0") for v in (None, 10**400)),
     (put(token_ids=[], logprobs={"token_logprobs": []}), "sent 0 tokens"),
-    (put(token_ids=["a"] * 6), "invalid token ids"),
+    *((put(token_ids=[token] * 6), "invalid token ids") for token in ("a", 10**30)),
     (put(prompt_token_ids=[1, 5, 6, 7, 8]), "read another prompt"),
     (put(finish_reason="abort"), "because of 'abort'"),
 ]
