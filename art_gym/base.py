@@ -283,7 +283,8 @@ class _Int(int):
     """A whole number that a vector environment keeps as an object.
 
     Gymnasium makes an array of ``int`` or ``float`` for the first number of a name, and another reply's
-    ``None``, text or number of more than 64 bits, which does not fit into it, would raise in ``step``.
+    ``None``, text or number of more than 64 bits, which does not fit into it, would raise in ``step``. There
+    is no such class for ``bool``: beside one that came first, ``None`` reads ``False`` in the array.
     """
 
 
