@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import torch
+from huggingface_hub import is_offline_mode, try_to_load_from_cache
+from huggingface_hub.constants import ENDPOINT
 from peft import LoraConfig, PeftConfig, get_peft_model
 from torch import nn
 from transformers import (
@@ -32,6 +35,8 @@ from art_trainer.models.lora import use_fast_layers
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 """Dtypes by the names of settings; ``auto``: see :meth:`ModelOptions.dtype_of`."""
 AUTO = "auto"
+
+_CONFIGS = ("config.json", "adapter_config.json", "tokenizer_config.json")
 
 _WITHOUT_OUT_PROJ = {"falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h"}  # as of PEFT 0.21
 
@@ -89,10 +94,27 @@ def load_model(path: str, options: ModelOptions) -> nn.Module:
         ConfigError: If 4-bit weights are requested and not supported here.
         OSError: If there is no such model.
     """
+    _require_hub(path)
     if options.load_in_4bit:
         return _with_options(_load_4bit(path, options), options)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=DTYPES.get(options.dtype, AUTO))
     return apply_model_options(model, options)
+
+
+def _require_hub(path: str | Path) -> None:
+    """Raise an OSError if a model has to come from the Hub, and no connection to it can be made.
+
+    Transformers would try for 23 s, for each of several files. All else is left to it.
+    """
+    if Path(path).exists() or is_offline_mode():
+        return
+    try:
+        if not any(try_to_load_from_cache(str(path), file) for file in _CONFIGS):
+            httpx2.head(ENDPOINT, verify=False)  # nothing is read of what comes back
+    except httpx2.ConnectError as error:
+        raise OSError(f"no connection to {ENDPOINT}: {error}") from error
+    except (ValueError, httpx2.HTTPError):  # no name on the Hub, or a slow Hub
+        pass
 
 
 def apply_model_options(model: nn.Module, options: ModelOptions) -> nn.Module:
@@ -142,6 +164,7 @@ def add_adapter(model: nn.Module, config: PeftConfig) -> nn.Module:
 def refuse_untrainable(path: str, options: ModelOptions) -> None:
     """Raise a ConfigError if a model is quantised or would be trained in float16; reads its configuration."""
     try:
+        _require_hub(path)
         saved = AutoConfig.from_pretrained(path)
     except (OSError, ValueError):  # no model of that name: whoever loads it says so
         return
@@ -221,6 +244,7 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
         OSError: If there is no tokenizer of that name.
         ValueError: If its files are not a tokenizer's.
     """
+    _require_hub(name_or_path)
     found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name_or_path)
     declared = get_tokenizer_config(name_or_path).get("tokenizer_class")
     if declared in _GENERIC and type(found).__name__ not in _GENERIC:

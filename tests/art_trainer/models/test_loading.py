@@ -31,9 +31,14 @@ def test_a_saved_tokenizer_makes_the_same_tokens(tmp_path: Path, config: type) -
     assert load_tokenizer(tmp_path)(TEXT)["input_ids"] == saved(TEXT)["input_ids"]
 
 
-def test_what_is_not_there_is_an_error(tmp_path: Path) -> None:
+def test_what_is_not_there_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises((OSError, ValueError)):
         load_tokenizer(tmp_path / "nothing")
+    monkeypatch.setattr(loading, "is_offline_mode", lambda: False)
+    monkeypatch.setattr(loading, "ENDPOINT", "http://127.0.0.1:1")  # where nobody listens
+    for load in (load_tokenizer, lambda name: load_model(name, ModelOptions(device="cpu"))):
+        with pytest.raises(OSError, match=r"no connection to http://127\.0\.0\.1:1"):
+            load("no-one/no-model")
 
 
 @pytest.mark.parametrize("native", [True, False])
