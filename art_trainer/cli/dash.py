@@ -51,10 +51,8 @@ def dash(
         port: Port; 0 takes a free one.
         open_: Open the page in a browser.
     """
-    try:
-        from art_trainer.cli.access import read_certificate, warn_if_unencrypted
-    except ModuleNotFoundError as error:
-        raise ConfigError(f'the dashboard needs {error.name}: pip install "art-gym[serve]"') from error
+    from art_trainer.cli.access import read_certificate, warn_if_unencrypted
+
     folders = tuple(runs or [Path("runs")])
     certificate = read_certificate(tls_cert, tls_key)
     with serving(folders, host, port, token_file, allowed_host, certificate) as url:

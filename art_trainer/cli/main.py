@@ -25,6 +25,7 @@ from art_gym.terminal import visible
 from art_trainer.cli.options import app
 from art_trainer.errors import TrainerError
 
+_SERVING = ("fastapi", "starlette", "uvicorn", "websockets")
 _DISK = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO))
 
 for _name in (
@@ -69,6 +70,8 @@ def user_error(error: Exception) -> tuple[str, int] | None:
     if isinstance(error, OSError) and (error.filename is not None or error.errno in _DISK):
         place = "" if error.filename is None else f": {error.filename}"
         return f"{error.strerror}{place}", 1
+    if isinstance(error, ModuleNotFoundError) and str(error.name).partition(".")[0] in _SERVING:
+        return f'this needs {error.name}; run: pip install "art-gym[serve]"', 2
     safetensors = sys.modules.get("safetensors")
     if safetensors is not None and isinstance(error, safetensors.SafetensorError):
         return message, 1

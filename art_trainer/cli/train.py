@@ -76,12 +76,13 @@ def train(settings: Settings, *, dry_run: bool = False, gpu: str | None = None) 
 
 def ray_setup(settings: Settings) -> RolloutSetupFactory:
     """Return what makes actors of a Ray cluster play the groups of training."""
-    from art_trainer.distributed.ray.backend import RayBackend
     from art_trainer.distributed.ray.cluster import ActorResources, require_ray
+
+    require_ray()
+    from art_trainer.distributed.ray.backend import RayBackend
     from art_trainer.rollout.backend import RolloutSetup
     from art_trainer.training.distributed import current_process_group
 
-    require_ray()
     run = settings.run
     resources = ActorResources(run.ray_actor_cpus, run.ray_actor_gpus)
     if run.engine is not None:
