@@ -33,7 +33,7 @@ from art_gym.envs.coding.sandbox import (
     SandboxFailedError,
     SandboxUnavailableError,
 )
-from art_gym.envs.coding.values import Tree, read_tree, same, shorten, show, tree_of
+from art_gym.envs.coding.values import Tree, near, read_tree, same, shorten, show, tree_of
 
 Which = Literal["public", "hidden"]
 
@@ -352,8 +352,7 @@ def _near(expected: str, got: str, tolerance: float) -> bool:
         wanted, found = float(expected), float(got)
     except ValueError:
         return False
-    near = abs(wanted - found) <= tolerance * max(1.0, abs(wanted))
-    return near and math.isfinite(wanted) and math.isfinite(found)
+    return math.isfinite(wanted) and math.isfinite(found) and near(wanted, found, tolerance)
 
 
 def _last_lines(stderr: bytes, count: int = 3) -> str:

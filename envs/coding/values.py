@@ -155,13 +155,14 @@ def _same_leaf(left: Leaf, right: Leaf, tolerance: float | None, equality: Equal
     if "?" in (left.kind, right.kind):
         return False
     if left.kind == "float" and tolerance is not None and right.kind in ("float", "int"):
-        return _near(left.value, right.value, tolerance)
+        return near(left.value, right.value, tolerance)
     if equality != "exact" and left.kind in _NUMBERS and right.kind in _NUMBERS:
         return bool(left.value == right.value) or (left.value != left.value and right.value != right.value)
     return left.kind == right.kind and _exact(left) == _exact(right)
 
 
-def _near(expected: float, got: float, tolerance: float) -> bool:
+def near(expected: float, got: float, tolerance: float) -> bool:
+    """Whether a float is within the tolerance, see :func:`same`; infinities and NaN are near themselves."""
     try:
         value = float(got)
     except OverflowError:
