@@ -88,10 +88,7 @@ def test_a_folder_is_no_place_for_a_file(tmp_path):
         (StalledError("no gradient"), ("no gradient", 3)),
         (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), None),
         (ValueError("a bug"), None),
-        (
-            ModuleNotFoundError(name="uvicorn.a"),
-            ('this needs uvicorn.a; run: pip install "art-gym[serve]"', 2),
-        ),
+        (ModuleNotFoundError(name="fastapi"), ('this needs fastapi; run: pip install "art-gym[serve]"', 2)),
         (ModuleNotFoundError(name="a_bug"), None),
     ],
 )

@@ -90,17 +90,22 @@ def test_what_may_pass_is_retried_within_the_limit_and_a_refusal_is_not(serve, s
     assert ask(VLLMEngine(server.url, backoff=0.001, max_retries=2)).token_ids
 
 
-BODIES = [b"{broken", b"[]", b"null", b'"text"', b"\xff{}", b"[" * 100_000]
-GARBLED = Reply({}, headers={"Content-Encoding": "gzip"})
-NO_JSON = [(HANG, "Timeout"), (GARBLED, "no answer"), *((Reply(body), "answered with") for body in BODIES)]
+NO_JSON = [b"{broken", b"[]", b"null", b'"text"', b"\xff{}", b"[" * 100_000]
+NO_COMPLETION = [{}, {"choices": []}, {"choices": [{}]}]
+ANSWERS = [
+    (HANG, EngineRequestError, "Timeout"),
+    (Reply({}, headers={"Content-Encoding": "gzip"}), EngineRequestError, "no answer"),
+    *((Reply(body), EngineRequestError, "answered with") for body in NO_JSON),
+    *((Reply(body), EngineError, "is this server vLLM") for body in NO_COMPLETION),
+]
 
 
-@pytest.mark.parametrize(("fault", "words"), NO_JSON)
-def test_no_answer_or_one_that_is_no_json_object_is_said_in_words(serve, fault, words):
+@pytest.mark.parametrize(("answer", "error", "words"), ANSWERS)
+def test_no_answer_or_one_that_is_no_completion_is_said_in_words(serve, answer, error, words):
     server = serve()
-    server.failures[PATH] = [fault]
-    with pytest.raises(EngineRequestError, match=words):
-        ask(VLLMEngine(server.url, timeout=0.1 if fault is HANG else 60, max_retries=0))
+    server.failures[PATH] = [answer]
+    with pytest.raises(error, match=words):
+        ask(VLLMEngine(server.url, timeout=0.1 if answer is HANG else 60, max_retries=0))
 
 
 # Answers without what training needs.
@@ -134,14 +139,6 @@ def test_an_answer_without_what_training_needs_is_an_error_with_what_to_set(serv
     server.edit = edit
     with pytest.raises(EngineError, match=words):
         ask(VLLMEngine(server.url), LONG)
-
-
-@pytest.mark.parametrize("body", [{}, {"choices": []}, {"choices": [{}]}])
-def test_another_kind_of_server_is_found_out(serve, body):
-    server = serve()
-    server.failures[PATH] = [Reply(body)]
-    with pytest.raises(EngineError, match="is this server"):
-        ask(VLLMEngine(server.url))
 
 
 # Weights.
