@@ -358,8 +358,8 @@ def _read_reward(returned: object) -> Reward | None:
         return returned
     try:
         reward = float(returned)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         reward = math.nan
     if not math.isfinite(reward):
-        raise ValueError(f"the agent returned {returned!r}: return its reward, a finite number, or None")
+        raise ValueError(f"the agent returned {returned!r:.80}: return its reward, a finite number, or None")
     return Reward(reward=reward)

@@ -268,6 +268,7 @@ def test_a_failing_agent_is_recorded_without_its_group(
         "hangs": (None, "timed_out", "time limit"),
         "nothing": (None, "no_reward", "None"),
         "nan": (math.nan, "crashed", "nan"),
+        "huge": (10**400, "crashed", "a finite number"),
         "words": ("good", "crashed", "'good'"),
         "silent": (1, "no_replies", "no reply"),
     }
