@@ -91,12 +91,11 @@ def test_what_may_pass_is_retried_within_the_limit_and_a_refusal_is_not(serve, s
 
 
 NO_JSON = [b"{broken", b"[]", b"null", b'"text"', b"\xff{}", b"[" * 100_000]
-NO_COMPLETION = [{}, {"choices": []}, {"choices": [{}]}]
 ANSWERS = [
     (HANG, EngineRequestError, "Timeout"),
     (Reply({}, headers={"Content-Encoding": "gzip"}), EngineRequestError, "no answer"),
     *((Reply(body), EngineRequestError, "answered with") for body in NO_JSON),
-    *((Reply(body), EngineError, "is this server vLLM") for body in NO_COMPLETION),
+    *((Reply(body), EngineError, "is this server vLLM") for body in ({}, {"choices": []}, {"choices": [{}]})),
 ]
 
 

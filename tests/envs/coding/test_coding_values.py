@@ -108,21 +108,15 @@ class _Kind(enum.IntEnum):
 
 
 ALIKE: dict[str, list[Any]] = {
-    "exact": [
-        *((0.0, -0.0), ([math.nan], [math.nan]), ({0.0}, {-0.0}), ({"a": 1, "b": 2}, {"b": 2, "a": 1}))
-    ],
+    "exact": [(0.0, -0.0), ([math.nan], [math.nan]), ({0.0}, {-0.0}), ({"a": 1, "b": 2}, {"b": 2, "a": 1})],
     "near": [
         *((1.0, 1.0000001), (1e9, 1e9 + 100), ([1.0, {"a": 2.0}], [1.0000001, {"a": 2}]), (2.0, 2)),
         *((math.inf, math.inf), (math.nan, math.nan)),
     ],
     "python": [
         *((1, 1.0), (1, True), ([1.0, (2,)], [1, (2.0,)]), ({1: 2}, {True: 2.0}), ({1}, frozenset({1.0}))),
-        *(
-            (1, 1 + 0j),
-            ({1, 2j}, {1 + 0j, 2j}),
-            (math.nan, math.nan),
-            ([{"a": 1}], [collections.Counter("a")]),
-        ),
+        *((1, 1 + 0j), ({1, 2j}, {1 + 0j, 2j}), (math.nan, math.nan)),
+        ([{"a": 1}], [collections.Counter("a")]),
         (collections.OrderedDict(a=1), collections.defaultdict(None, a=1.0)),
     ],
     "json": [([[1.0], 2], ([True], 2))],

@@ -135,7 +135,6 @@ DECLINED["choices"][0]["message"]["refusal"] = "I cannot judge."
         (b'{"choices": [{"message": "x"}]}', "garbled"),
         (b'{"choices": [{"message": {"content": [{"type": "text"}]}}]}', "garbled"),
         (b'{"error": {"message": "overloaded"}}', "garbled"),
-        (json.dumps(DECLINED).encode(), "refused"),
         (json.dumps(completion("", finish="content_filter")).encode(), "refused"),
     ],
 )
