@@ -531,8 +531,8 @@ def empty_run_model(
         raise ConfigError(f"{path} is an adapter: give --model the model below it, and --lora its rank")
     refuse_untrainable(path, options)
     try:
-        tokenizer = load_tokenizer(path)
-        return empty_model(AutoConfig.from_pretrained(path), options), tokenizer
+        loaded = load_tokenizer(path)
+        return empty_model(AutoConfig.from_pretrained(path), options), loaded
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"no configuration of {run.model!r} here or on Hugging Face ({str(error).splitlines()[0]})"
