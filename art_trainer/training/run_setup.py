@@ -51,6 +51,7 @@ from art_trainer.models.loading import (
 from art_trainer.models.memory import WorkSizes, usable_memory
 from art_trainer.rollout.envs import MakeEnv, baseline_names, env_maker, find_env, player_names, train_split
 from art_trainer.rollout.judge_rewards import ENV, JudgeRewards, RewardMix
+from art_trainer.signals import Interruptible
 from art_trainer.tracking.callbacks import TrainerCallback
 from art_trainer.tracking.env_vars import env_var, load_env_vars
 from art_trainer.tracking.loggers.base import LoggerCallback, RunInfo, make_logger
@@ -301,7 +302,8 @@ def warm_up(
         _log.info("Resuming the warm start after round %d.", done)
 
     def keep_weights(rounds: int) -> None:
-        write_warm_start(kept, policy.model, policy.tokenizer, rounds)
+        with Interruptible() as interruptible, interruptible.defer_sigint():
+            write_warm_start(kept, policy.model, policy.tokenizer, rounds)
 
     if run.warm_start == AUTO:
         if done:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from importlib import metadata
@@ -225,12 +226,12 @@ def test_a_warm_start_that_was_stopped_continues_after_its_last_round(invoke, tm
     small += ["--warm-start", "scripted", "--set", "warm_start_episodes=6", "--set", "warm_start_rounds=3"]
     invoke(*TRAIN, *QUICK, *small, "--output-dir", "whole")
 
-    def write_and_stop(*arguments):
+    def stop_and_write(*arguments):
+        signal.raise_signal(signal.SIGINT)
         write_warm_start(*arguments)
-        raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_setup, "write_warm_start", write_and_stop)
+        patch.setattr(run_setup, "write_warm_start", stop_and_write)
         assert invoke(*TRAIN, *QUICK, *small, "--output-dir", "stopped").exit_code == 130
     with pytest.raises(ConfigError, match="the run stopped has no checkpoint yet: resume it with --resume"):
         invoke(*EVAL, "stopped")
