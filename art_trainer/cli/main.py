@@ -36,7 +36,7 @@ for _name in (
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run ``art-trainer``; what a user can mend is one line, Ctrl-C is exit code 130.
+    """Run ``art-trainer``; what a user can mend is one line.
 
     The exit code of an error is 2 if it would happen again, 1 if it might not, such as a full disk.
     """
@@ -50,9 +50,6 @@ def main(arguments: list[str] | None = None) -> None:
     os.environ["no_proxy"] = os.environ["NO_PROXY"] = direct
     try:
         app(args=arguments, prog_name="art-trainer")
-    except KeyboardInterrupt:
-        Console(stderr=True).print("Stopped.")
-        sys.exit(130)
     except Exception as error:
         found = user_error(error)
         if found is None:

@@ -125,6 +125,8 @@ SHARED_FLAGS: Mapping[str, tuple[Any, str]] = {
 # ----------------------------------------------------------------------
 
 T = TypeVar("T", bound=Callable[..., None])
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as in shells: 128 plus the signal's number."""
 
 
 def command(
@@ -160,11 +162,15 @@ def command(
 
         def run(**values: Any) -> None:
             given = {name: _given(name, values.pop(name), hints[name]) for name in own}
-            if not settings:
-                return function(**given)
-            found = settings_of(values, defaults=defaults, default_recipe=default_recipe)
-            with nullcontext(found) if given.get("dry_run") else claimed_folder(found) as claimed:
-                function(**given, settings=claimed)
+            try:
+                if not settings:
+                    return function(**given)
+                found = settings_of(values, defaults=defaults, default_recipe=default_recipe)
+                with nullcontext(found) if given.get("dry_run") else claimed_folder(found) as claimed:
+                    function(**given, settings=claimed)
+            except KeyboardInterrupt:  # typer would end without a word
+                Console(stderr=True).print("Stopped.")
+                raise typer.Exit(INTERRUPTED) from None
 
         parameters = [
             *map(_setting_flag, settings),

@@ -8,7 +8,7 @@ import shlex
 import typer
 from rich.console import Console
 
-from art_trainer.cli.options import command
+from art_trainer.cli.options import INTERRUPTED, command
 from art_trainer.recipes import DEFAULT_GAME_RECIPE
 from art_trainer.training.run_settings import Settings
 
@@ -30,7 +30,7 @@ def self_play(settings: Settings) -> None:
     """
     from art_trainer.cli.console import print_settings, unless_quiet
     from art_trainer.cli.self_play_run import SelfPlayRun
-    from art_trainer.cli.training_run import INTERRUPTED, write_settings
+    from art_trainer.cli.training_run import write_settings
     from art_trainer.tracking.run_dir import AFTER, BEFORE
 
     console, folder = Console(), settings.folder

@@ -75,7 +75,7 @@ def serve(
 
     env_maker(settings.run.env, settings.run.all_env_args)  # a wrong argument is named before PyTorch loads
     from art_trainer.cli.access import read_certificate, read_token, warn_if_unencrypted
-    from art_trainer.cli.training_run import INTERRUPTED, run_training
+    from art_trainer.cli.training_run import run_training
     from art_trainer.distributed import result_log
     from art_trainer.distributed.server import ServerOptions
     from art_trainer.serving.http.middleware import check_access
@@ -125,7 +125,7 @@ def serve(
             run_training(settings, Console(), make_setup)
         except typer.Exit as end:
             # With several processes the main one decides the exit code: it alone knows of a request.
-            if end.exit_code == INTERRUPTED and (stop.requested or not is_rank_zero_env()):
+            if end.exit_code == flags.INTERRUPTED and (stop.requested or not is_rank_zero_env()):
                 raise typer.Exit(0) from None
             raise
 

@@ -18,7 +18,7 @@ from art_trainer.analysis.report import headline, write_report
 from art_trainer.cli.console import episode_bar, print_settings, results_table, unless_quiet
 from art_trainer.cli.eval import print_faults, stop_at_faults
 from art_trainer.cli.live_view import TrainingProgress
-from art_trainer.cli.options import show_logs
+from art_trainer.cli.options import INTERRUPTED, show_logs
 from art_trainer.cli.run_config import recipes_for
 from art_trainer.errors import ConfigError, StalledError
 from art_trainer.formatting import number, percent
@@ -47,8 +47,6 @@ from art_trainer.training.run_setup import (
 from art_trainer.training.trainer import GRPOTrainer
 from art_trainer.types import Episode
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as in shells: 128 plus the signal's number."""
 _log = logging.getLogger(__name__)
 
 

@@ -15,6 +15,7 @@ import yaml
 from typer.testing import CliRunner
 
 from art_gym.cli.app import app as gym_app
+from art_trainer.cli import training_run
 from art_trainer.cli.main import app, main
 from art_trainer.cli.options import first_sentence
 from art_trainer.cli.run_config import parse_pairs, setting_doc
@@ -233,6 +234,9 @@ def test_a_warm_start_that_was_stopped_continues_after_its_last_round(invoke, tm
     with monkeypatch.context() as patch:
         patch.setattr(run_setup, "write_warm_start", stop_and_write)
         assert invoke(*TRAIN, *QUICK, *small, "--output-dir", "stopped").exit_code == 130
+        patch.setattr(training_run, "prepare_policy", Mock(side_effect=KeyboardInterrupt))
+        loading = invoke("train", "--resume", "stopped")
+        assert (loading.exit_code, loading.output.splitlines()[-1]) == (130, "Stopped.")
     with pytest.raises(ConfigError, match="the run stopped has no checkpoint yet: resume it with --resume"):
         invoke(*EVAL, "stopped")
     resumed = invoke("train", "--resume", "stopped").output
