@@ -210,12 +210,13 @@ def gather_settings(
     settings = merge_settings(layers)
     # Whole paths of files, for a resume from another folder.
     run = dataclasses.replace(settings.run, env=env, env_args=_with_whole_paths(settings.run.env_args))
-    run = dataclasses.replace(run, train_env_args=_with_whole_paths(run.train_env_args))
+    files = _with_whole_paths({"tasks": run.tasks, "eval_tasks": run.eval_tasks, "reward": run.reward})
+    run = dataclasses.replace(run, train_env_args=_with_whole_paths(run.train_env_args), **files)
     settings = dataclasses.replace(
         settings, run=run, resume=resume, resume_step=resume_step, verbose=bool(verbose), quiet=bool(quiet)
     )
     if resume is not None:
-        _check_resumed(saved.values, settings)
+        _check_resumed(_with_whole_paths(saved.values), settings)
     if has_env:
         find_env(env, run.all_env_args)
     folder = settings.folder
@@ -229,10 +230,10 @@ def gather_settings(
 
 
 def _with_whole_paths(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of an environment; a text with a suffix that names a file here becomes its whole path."""
+    """Values by name; a text with a suffix that names a file here becomes its whole path."""
     texts = {name: text for name, text in arguments.items() if isinstance(text, str)}
     files = {name: text for name, text in texts.items() if Path(text).suffix and Path(text).is_file()}
-    return {**arguments, **{name: str(Path(text).absolute()) for name, text in files.items()}}
+    return {**arguments, **{name: os.path.abspath(text) for name, text in files.items()}}
 
 
 def _values(layers: Iterable[Layer]) -> dict[str, Any]:
@@ -256,8 +257,12 @@ def _check_resumed(saved: Mapping[str, Any], settings: Settings) -> None:
     moved = model.is_dir() and not before.is_dir()  # a folder in place of what is no folder here
     if settings.run.lora is not None and not moved and model.resolve() != before.resolve():
         raise ConfigError(f"--resume: the run's adapter is of the model {before}, not of {model}")
-    now = settings.to_mapping()
-    for name in KEPT:
+    now, kept = settings.to_mapping(), KEPT
+    if settings.run.tasks is not None and settings.run.eval_tasks is None:
+        kept += ("tasks",)  # their last fifth is evaluated on
+    if str(saved.get("reward")).endswith(".py"):
+        kept += ("reward",)  # the function scores evaluations too
+    for name in kept:
         if not _means_same(was := saved.get(name, now[name]), now[name]):
             raise ConfigError(
                 f"--resume: {name} was {was}, not {now[name]}: the evaluations before and after could "

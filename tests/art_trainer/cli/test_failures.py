@@ -21,7 +21,7 @@ from art_trainer.cli.run_config import claimed_folder, env_of_policies, gather_s
 from art_trainer.cli.training_run import hint_at_success
 from art_trainer.errors import ConfigError, EvaluationFailedError, StalledError
 from art_trainer.tracking import run_dir
-from art_trainer.tracking.run_dir import require_writable
+from art_trainer.tracking.run_dir import RunFolder, require_writable
 
 ENV = ("--env", "tests.art_trainer.toy_envs:toy/Echo-v0")
 WRITING = {
@@ -65,6 +65,22 @@ def test_a_file_that_has_moved_is_the_same_setting(tmp_path):
     for was, same in (("/gone/box.py", True), ("/gone/old.py", False), ("box", False)):
         assert run_config._means_same({"file": was}, {"file": f"{tmp_path}/box.py"}) == same
         assert run_config._means_same(f"{was}:mine/Box-v0", f"{tmp_path}/box.py:mine/Box-v0") == same
+
+
+def test_a_resume_keeps_the_tasks_and_the_reward_function_of_its_evaluations(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.jsonl", "b.jsonl", "a.py", "b.py"):
+        Path(name).touch()
+    given = {"agent": "true", "tasks": "a.jsonl", "reward": "a.py", "model": "m"}
+    for run, more in (("run", {}), ("own", {"eval_tasks": "a.jsonl"})):
+        RunFolder(run).write_settings(gather_settings({**given, **more}, overrides={}).to_mapping())
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    for run, name, ending in (("run", "tasks", "jsonl"), ("run", "reward", "py"), ("own", "reward", "py")):
+        with pytest.raises(ConfigError, match=f"{name} was {tmp_path}/a.*, not {tmp_path}/b.{ending}: the"):
+            gather_settings({name: f"../b.{ending}"}, overrides={}, resume=Path("..", run))
+    changed = gather_settings({"tasks": "../b.jsonl"}, overrides={}, resume=Path("../own"))
+    assert (changed.run.tasks, changed.run.reward) == (f"{tmp_path}/b.jsonl", f"{tmp_path}/a.py")
 
 
 def test_a_folder_is_no_place_for_a_file(tmp_path):
