@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from art_trainer.errors import ConfigError, RecordError
-from art_trainer.formatting import append_bytes, fsync
+from art_trainer.formatting import append_bytes, finite, fsync
 from art_trainer.tracking.episode_schema import episode_from_json, episode_to_json, without_observations
 from art_trainer.tracking.episode_store import FILE, append_episodes, begin_episodes
 from art_trainer.types import Episode, Group
@@ -189,14 +189,15 @@ class RunFolder:
     def cost(self) -> dict[str, float]:
         """What the run took: ``seconds``, ``cpu_seconds``, ``gpu_seconds``, ``price`` if it is known.
 
-        Processes that were killed are missing. Empty if none has ended.
+        Processes that were killed are missing, and what is no number. Empty if none has ended.
         """
-        lines = read_lines(self.costs_file).records
+        lines = finite(read_lines(self.costs_file).records)
         names = ("seconds", "cpu_seconds", "gpu_seconds") if lines else ()
-        found = {name: sum(float(line.get(name, 0.0)) for line in lines) for name in names}
+        known = {name: [line.get(name) for line in lines] for name in names}
+        found = {name: sum(one for one in known[name] if isinstance(one, int | float)) for name in names}
         price = self.settings().get("price_per_hour")
-        if found and price is not None:
-            found["price"] = float(price) * found["seconds"] / 3600
+        if found and isinstance(price, int | float):
+            found["price"] = price * found["seconds"] / 3600
         return found
 
     def write_episodes(

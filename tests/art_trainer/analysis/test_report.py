@@ -132,11 +132,13 @@ def test_what_a_killed_run_left_and_missing_values_are_no_obstacle(run):
     with run.metrics_file.open("a") as stream:
         stream.write('{"step": 21, "reward": NaN}\n{"step": 22, "reward": 1.0, "success": null}\n')
         stream.write('{"step": 23, "rew')
+    run.costs_file.write_text('{"seconds": "x", "cpu_seconds": NaN}\n{"seconds": 7}\n{"sec')
     file = run.evaluations / "after.episodes.jsonl"
     file.write_bytes(file.read_bytes()[:-50])
     text = page_of(run)
     assert len(run.transcripts("after")) == 39
     assert "Unreadable lines of metrics.jsonl: 1." in text
+    assert "Cost: 7 s, 0 CPU-seconds" in text
     assert "22 of 20 steps" in text
     assert not re.search(r"\bnan\b", text, re.I)
 
