@@ -134,21 +134,32 @@ def reported(folder: RunFolder, command: str) -> Iterator[None]:
     Raises:
         typer.Exit: With code 130 after Ctrl-C.
     """
-    try:
-        with folder.recording_cost(_gpus):
-            yield
-    except KeyboardInterrupt:
-        _log.info(
-            "\nStopped. Report so far: %s\nResume with: art-trainer %s --resume %s",
-            *(folder.report_file, command, shlex.quote(str(folder.path))),
-        )
-        raise typer.Exit(INTERRUPTED) from None
-    except StalledError:
-        _log.info("\nReport: %s", folder.report_file)
-        raise
-    finally:
-        # Whatever ended the run, its numbers up to there are worth reading.
+    write_cost = folder.start_cost(_gpus)
+
+    def write() -> None:
+        write_cost()
         write_report(folder.path)
+
+    try:
+        try:
+            yield
+        except KeyboardInterrupt:
+            _log.info(
+                "\nStopped. Report so far: %s\nResume with: art-trainer %s --resume %s",
+                *(folder.report_file, command, shlex.quote(str(folder.path))),
+            )
+            raise typer.Exit(INTERRUPTED) from None
+        except StalledError:
+            _log.info("\nReport: %s", folder.report_file)
+            raise
+    except BaseException:
+        # Whatever ended the run, its numbers up to there are worth reading.
+        try:
+            write()
+        except (OSError, ValueError) as error:
+            _log.warning("No report: %s", error)  # and the first error, which is the one to mend, is raised
+        raise
+    write()
 
 
 def _gpus() -> int:

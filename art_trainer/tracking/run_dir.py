@@ -24,8 +24,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -174,17 +173,17 @@ class RunFolder:
         """Append a health warning."""
         _append(self.warnings_file, warning.to_json())
 
-    @contextmanager
-    def recording_cost(self, gpus: Callable[[], int]) -> Iterator[None]:
-        """Append the seconds that the context took, of the clock, CPUs, and as many GPUs as are used then."""
+    def start_cost(self, gpus: Callable[[], int]) -> Callable[[], None]:
+        """Return what appends the time since now: of the clock, CPUs, and as many GPUs as are used then."""
         began, used = time.monotonic(), sum(os.times()[:4])
-        try:
-            yield
-        finally:
+
+        def write() -> None:
             seconds, cpu = time.monotonic() - began, sum(os.times()[:4]) - used
             private_folder(self.path)
             taken = {"seconds": seconds, "cpu_seconds": cpu, "gpu_seconds": seconds * gpus()}
             _append(self.costs_file, taken)
+
+        return write
 
     def cost(self) -> dict[str, float]:
         """What the run took: ``seconds``, ``cpu_seconds``, ``gpu_seconds``, ``price`` if it is known.

@@ -18,10 +18,11 @@ from art_trainer.cli import run_config
 from art_trainer.cli.eval import stop_at_faults
 from art_trainer.cli.main import main, user_error
 from art_trainer.cli.run_config import claimed_folder, env_of_policies, gather_settings
-from art_trainer.cli.training_run import hint_at_success
+from art_trainer.cli.training_run import hint_at_success, reported
 from art_trainer.errors import ConfigError, EvaluationFailedError, StalledError
 from art_trainer.tracking import run_dir
 from art_trainer.tracking.run_dir import RunFolder, require_writable
+from tests.art_trainer.tracking.full_disk import full_disk
 
 ENV = ("--env", "tests.art_trainer.toy_envs:toy/Echo-v0")
 WRITING = {
@@ -189,6 +190,15 @@ def test_training_on_an_environment_that_only_fails_stops_with_its_fault(invoke)
         EvaluationFailedError, match=r"^baseline-random: .*KeyError: 'desk' \(broken_desk.py, line 10\)"
     ):
         invoke("train", "--env", "broken_desk.py", "--model", "scratch", "--max-steps", 1)
+
+
+def test_a_report_that_fails_hides_no_error_of_its_run(tmp_path, caplog):
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(StalledError, match="no gradient"), full_disk(10), reported(folder, "train"):
+        raise StalledError("no gradient")
+    assert f"No report: [Errno 27] File too large: '{folder.costs_file}'" in caplog.text
+    with pytest.raises(OSError, match="too large"), full_disk(10), reported(folder, "train"):
+        pass
 
 
 @pytest.mark.parametrize(("success", "told"), [(False, True), (None, False), (True, False)])
