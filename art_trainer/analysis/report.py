@@ -165,8 +165,8 @@ def _facts(settings: Mapping[str, Any], metrics: Lines) -> list[str]:
     """Facts about the training, as short phrases."""
     steps = max((record.get("step", 0) for record in metrics.records), default=0)
     of = f" of {settings['max_steps']}" if "max_steps" in settings else ""
-    times = [record.get(name) for record in metrics.records for name in ("time/rollout", "time/update")]
-    seconds = sum(time for time in times if isinstance(time, int | float))
+    times = ("time/rollout", "time/update")
+    seconds = sum(record.get(name, 0.0) for record in metrics.records for name in times)
     facts = {f"{steps:g}{of} steps": steps, f"{duration(seconds)} of training": seconds}
     return [fact for fact, known in facts.items() if known]
 

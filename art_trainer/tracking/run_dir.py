@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import re
 import time
@@ -33,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from art_trainer.errors import ConfigError, RecordError
-from art_trainer.formatting import append_bytes, finite, fsync
+from art_trainer.formatting import append_bytes, fsync
 from art_trainer.tracking.episode_schema import episode_from_json, episode_to_json, without_observations
 from art_trainer.tracking.episode_store import FILE, append_episodes, begin_episodes
 from art_trainer.types import Episode, Group
@@ -100,7 +101,7 @@ class RunFolder:
 
     def metrics(self) -> Lines:
         """The metrics of each step so far."""
-        return read_lines(self.metrics_file)
+        return _read_numbers(self.metrics_file)
 
     def evaluation(self, name: str) -> Evaluation | None:
         """One evaluation; ``None`` if it was not made.
@@ -188,12 +189,11 @@ class RunFolder:
     def cost(self) -> dict[str, float]:
         """What the run took: ``seconds``, ``cpu_seconds``, ``gpu_seconds``, ``price`` if it is known.
 
-        Processes that were killed are missing, and what is no number. Empty if none has ended.
+        Processes that were killed are missing. Empty if none has ended.
         """
-        lines = finite(read_lines(self.costs_file).records)
+        lines = _read_numbers(self.costs_file).records
         names = ("seconds", "cpu_seconds", "gpu_seconds") if lines else ()
-        known = {name: [line.get(name) for line in lines] for name in names}
-        found = {name: sum(one for one in known[name] if isinstance(one, int | float)) for name in names}
+        found = {name: sum(line.get(name, 0.0) for line in lines) for name in names}
         price = self.settings().get("price_per_hour")
         if found and isinstance(price, int | float):
             found["price"] = price * found["seconds"] / 3600
@@ -290,6 +290,16 @@ def read_lines(file: Path) -> Lines:
         found = [parse_line(line) for line in stream]
     records = tuple(record for record in found if record is not None)
     return Lines(records, len(found) - len(records))
+
+
+def _read_numbers(file: Path) -> Lines:
+    """Read a JSONL file as :func:`read_lines` does; what is no finite number is left out."""
+    found = read_lines(file)
+    numbers = (
+        {name: one for name, one in line.items() if isinstance(one, int | float) and math.isfinite(one)}
+        for line in found.records
+    )
+    return Lines(tuple(numbers), found.broken)
 
 
 def parse_line(line: str | bytes) -> dict[str, Any] | None:

@@ -168,7 +168,7 @@ def _curve(records: Sequence[Mapping[str, Any]], last_step: int) -> tuple[tuple[
     names = tuple(name for name in _CURVE if any(name in record for record in records))
     count = min(_CURVE_ROWS, len(records))
     chosen = [records[round(i * (len(records) - 1) / max(count - 1, 1))] for i in range(count)]
-    rows = [["–" if record.get(key) is None else f"{record[key]:.4g}" for key in names] for record in chosen]
+    rows = [[f"{record[key]:.4g}" if key in record else "–" for key in names] for record in chosen]
     return names, rows
 
 

@@ -131,7 +131,7 @@ def test_an_unfinished_run_says_so_and_shows_what_there_is(run):
 def test_what_a_killed_run_left_and_missing_values_are_no_obstacle(run):
     with run.metrics_file.open("a") as stream:
         stream.write('{"step": 21, "reward": NaN}\n{"step": 22, "reward": 1.0, "success": null}\n')
-        stream.write('{"step": 23, "rew')
+        stream.write('{"step": "x", "num_tokens": "y"}\n{"step": 23, "rew')
     run.costs_file.write_text('{"seconds": "x", "cpu_seconds": NaN}\n{"seconds": 7}\n{"sec')
     file = run.evaluations / "after.episodes.jsonl"
     file.write_bytes(file.read_bytes()[:-50])
