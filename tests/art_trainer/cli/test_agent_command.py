@@ -41,14 +41,8 @@ def test_a_program_is_evaluated_trained_and_resumed(tmp_path: Path) -> None:
     (tmp_path / "my_reward.py").write_text(REWARD)
     tasks = [json.dumps({"question": f"Where is number {number}?"}) for number in range(5)]
     (tmp_path / "tasks.jsonl").write_text("\n".join(tasks))
-    common = [
-        "--agent",
-        f"{sys.executable} agent.py {{question}}",
-        "--tasks",
-        "tasks.jsonl",
-        "--model",
-        "art-tiny",
-    ]
+    common = ["--agent", f"{sys.executable} agent.py {{question}}"]
+    common += ["--tasks", "tasks.jsonl", "--model", "art-tiny"]
     sizes = ["--max-steps", "1", "--groups-per-step", "1", "--num-generations", "2", "--eval-episodes", "2"]
     given = [*common, "--reward", "my_reward.py", *sizes, "--log", "tensorboard", "--output-dir", "run"]
     planned = art_trainer(tmp_path, *given, "--dry-run")

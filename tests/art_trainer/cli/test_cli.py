@@ -273,8 +273,6 @@ def test_resume_step_goes_back_to_an_older_checkpoint(invoke, model, tmp_path, m
     newest.write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
     with pytest.raises(CheckpointError, match=r"model.safetensors is damaged.*whole one is .*step-000001"):
         invoke("train", "--resume", "run")
-    with pytest.raises(CheckpointError, match="no checkpoint of step 7: there are those of 1, 2"):
-        invoke("train", "--resume", "run", "--resume-step", 7)
     assert "Resuming after step 1." in invoke("train", "--resume", "run", "--resume-step", 1).output
     # The same step came out again, and is there once.
     assert newest.read_bytes() == weights

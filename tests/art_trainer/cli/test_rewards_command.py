@@ -67,6 +67,7 @@ def test_a_spent_budget_stops_the_run_with_a_checkpoint(
 def test_the_rubric_rewards_without_a_model(invoke: Any, metrics: Any) -> None:
     invoke(*TRAIN, "--reward", "rubric")
     assert all(0 < line["score/rubric"] <= 1 for line in metrics())
+    assert reward_model(RunSettings(), Path()) is None, "nor does the environment's own"
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,3 @@ def test_the_rubric_rewards_without_a_model(invoke: Any, metrics: Any) -> None:
 def test_wrong_settings_are_refused(settings: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=words):
         reward_model(RunSettings(**settings), tmp_path)
-
-
-def test_the_environments_own_reward_needs_no_model(tmp_path: Path) -> None:
-    assert reward_model(RunSettings(), tmp_path) is None

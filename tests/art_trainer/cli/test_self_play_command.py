@@ -19,10 +19,8 @@ from tests.art_trainer.training.test_self_play import race_policy
 
 QUICK = ["--env", "tests.art_gym.toy_games:toy/Race-v0", "--max-steps", "2", "--eval-episodes", "4"]
 QUICK += ["--set", "scratch={layers: 1, hidden_size: 16, heads: 2, vocabulary_size: 320}"]
-for (
-    setting
-) in "groups_per_step=2 num_generations=3 max_completion_length=2 history_window=1 threads=1".split():
-    QUICK += ["--set", setting]
+SIZES = "groups_per_step=2 num_generations=3 max_completion_length=2 history_window=1 threads=1"
+QUICK += [word for size in SIZES.split() for word in ("--set", size)]
 
 
 @pytest.fixture
@@ -60,8 +58,6 @@ def test_a_run_is_resumed_from_any_step(self_play: Any) -> None:
     self_play(*QUICK, "--output-dir", "run", "--set", "save_steps=1")
     whole = steps("run")
     before = Path(f"run/evaluations/before-{FIRST}-vs-any.json").read_text()
-    with pytest.raises(CheckpointError, match="no checkpoint of step 7"):
-        self_play("--resume", "run", "--resume-step", "7")
     result = self_play("--resume", "run", "--resume-step", "1", "--set", "save_steps=5")
     assert "Resuming after step 1." in result.output
     again = steps("run")

@@ -95,13 +95,8 @@ def test_durations():
     assert shown == ["0 s", "59 s", "1 min 00 s", "3 min 05 s", "2 h 07 min"]
 
 
-@pytest.fixture
-def console():
-    return Console(file=io.StringIO(), width=100)
-
-
-def test_a_fault_is_shown(console):
-    spec = EpisodeSpec(0, {"task": "test-1"})
+def test_a_fault_is_shown():
+    console, spec = Console(file=io.StringIO(), width=100), EpisodeSpec(0, {"task": "test-1"})
     with pytest.raises(typer.Exit) as ended:
         watch(ScriptedPolicy("scripted"), lambda: Echo(fragile=True), spec, console)
     assert ended.value.exit_code == 1

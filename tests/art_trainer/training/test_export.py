@@ -89,10 +89,8 @@ def test_the_card_has_environment_settings_curve_and_evaluations(adapter: Path, 
     assert "output\\_dir" not in card
     # Every table has as many cells in each row as its heading has.
     for table in card.split("\n\n"):
-        assert (
-            len({line.replace("\\|", "").count("|") for line in table.splitlines() if line.startswith("|")})
-            <= 1
-        )
+        rows = [line.replace("\\|", "") for line in table.splitlines() if line.startswith("|")]
+        assert len({row.count("|") for row in rows}) <= 1
 
 
 def test_the_example_of_the_card_runs(
