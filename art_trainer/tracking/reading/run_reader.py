@@ -82,8 +82,9 @@ class RunReader:
             state = "running" if step else "starting"
             if left == 0 and not self._is_evaluating():
                 state = "finished"
-            elif self._is_stopped():
-                state = "stopped"
+            elif self._is_stopped():  # early stopping is an end: it is evaluated after
+                evaluated = (self._folder.evaluations / f"{AFTER}.json").exists()
+                state = "finished" if evaluated else "stopped"
             elif quiet is not None and quiet > max(_QUIET_SECONDS, 5 * (pace or 0.0)):
                 state = "quiet"
             return {

@@ -26,16 +26,19 @@ def test_each_run_has_a_line(
     done.evaluate(BEFORE, 5)
     assert "running" in invoke("runs").output, "the last evaluation is still to come"
     done.evaluate(AFTER, 15)
-    DashRun(tmp_path / "runs" / "begun").evaluate(BEFORE, 10)
-    (tmp_path / "runs/begun/report.html").touch()
-    os.utime(tmp_path / "runs/begun/report.html", (2**31, 2**31))
-    (tmp_path / "runs/begun/evaluations/after.json").write_text("{")
+    for name, evaluation in (("early", AFTER), ("begun", BEFORE)):
+        run = DashRun(tmp_path / "runs" / name)
+        run.evaluate(evaluation, 10)
+        run.log.report_file.touch()
+        os.utime(run.log.report_file, (2**31, 2**31))
+    (tmp_path / "runs/begun/evaluations/before.json").write_text("{")
     asked = refused("eval", "--env", "art/2048-v0", "--policy", "runs/begun")
     assert "the run runs/begun has no checkpoint yet" in asked
     found = invoke("runs")
     rows = [re.split(r" *│ *", row)[1:8] for row in found.output.splitlines() if row.startswith("│")]
     assert rows[0] == ["done", "art-tiny", "finished", "▁█", "2/2", "25%", "75%"]
-    assert rows[1] == ["begun", rows[1][1], "stopped", "", "0/10", "50%", "damaged"]
+    assert rows[1] == ["early", "art-tiny", "finished", "", "0/10", "–", "50%"]
+    assert rows[2] == ["begun", "art-tiny", "stopped", "", "0/10", "damaged", "–"]
     done.log.begin({"max_steps": 3}, 2)
     assert done.log.evaluation(AFTER) is None
 
