@@ -134,7 +134,7 @@ def env_of_policies(policies: Iterable[str]) -> tuple[str, dict[str, Any]]:
     """
     for path in map(Path, policies):
         folder = RunFolder(path.resolve().parents[1] if (path / "manifest.json").exists() else path)
-        if folder.settings_file.is_file():
+        if folder.holds_run:
             saved = folder.settings()
             if not saved.get("env"):
                 raise ConfigError(f"{folder.settings_file} names no environment: give --env")

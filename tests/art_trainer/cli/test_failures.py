@@ -218,8 +218,9 @@ def test_the_environment_of_a_policy_is_that_of_its_run_or_of_its_checkpoints_ru
     monkeypatch.chdir(checkpoint)
     for policy in (str(tmp_path / "run"), str(checkpoint), "."):
         assert env_of_policies(["random", policy]) == ("toy/Echo-v0", {"words": 2})
-    for text in ("max_steps: 3", "env: ''\ntasks: tasks.jsonl"):
-        settings.write_text(text)
+    (tmp_path / "run/metrics.jsonl").touch()
+    for text in ("max_steps: 3", "env: ''\ntasks: tasks.jsonl", None):
+        settings.unlink() if text is None else settings.write_text(text)
         with pytest.raises(ConfigError, match="names no environment: give --env"):
             env_of_policies([str(tmp_path / "run")])
 
