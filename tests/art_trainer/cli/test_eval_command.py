@@ -71,9 +71,8 @@ def test_arguments_keep_their_type_in_the_command():
 def test_results_by_a_field_are_rewards_where_no_success_is_reported(capsys):
     results = [EpisodeResult(f"t{k}", k, Ending.TERMINATED, None, k, {}, {}, 1, 0, 0) for k in range(4)]
     tasks = {f"t{k}": {"level": k // 2} for k in range(4)}
-    Console().print(
-        strata_table([("p", Evaluation("p", "e", None, 0, tuple(results), 1.0, tasks=tasks))], "level")
-    )
+    evaluation = Evaluation("p", "e", None, 0, tuple(results), 1.0, tasks=tasks)
+    Console().print(strata_table([("p", evaluation)], "level"))
     output = capsys.readouterr().out
     assert "reward by level" in output
     assert " 0.500 " in output

@@ -59,9 +59,8 @@ def test_recorded_episodes_are_judged_in_place_of_played_ones(invoke, tmp_path):
     invoke("judge", "eval", "--judge", "rubric", "--episodes", "run", "--groups", 3, "--json", "f")
     data = json.loads((tmp_path / "f").read_text())
     (judge,) = data["judges"]
-    assert {name: data[name] for name in data if name != "judges"} == {
-        "env": groups[0].group.episodes[0].env_id, "recorded": "run",
-    }  # fmt: skip
+    rest = {name: data[name] for name in data if name != "judges"}
+    assert rest == {"env": groups[0].group.episodes[0].env_id, "recorded": "run"}
     rewards = [pytest.approx(one.group.rewards) for one in groups[:3]]
     assert [group["rewards"] for group in judge["groups"]] == rewards
     assert judge["groups"][0]["players"] == ["step-000007"] * 4

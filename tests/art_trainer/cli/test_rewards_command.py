@@ -11,11 +11,8 @@ from art_trainer.training.run_settings import RunSettings
 from art_trainer.training.run_setup import reward_model
 from tests.wrappers.judging.judge_server import Reply, likes_short_attempts
 
-TRAIN = [
-    "train", "--output-dir", "run", "--model", "art-tiny", "--env-args", "difficulty=1", "--max-steps", "2",
-    "--groups-per-step", "3", "--num-generations", "4", "--eval-episodes", "4",
-    "--threads", "1", "--set", "baselines=[]",
-]  # fmt: skip
+TRAIN = "train --output-dir run --model art-tiny --env-args difficulty=1 --max-steps 2".split()
+TRAIN += "--groups-per-step 3 --num-generations 4 --eval-episodes 4 --threads 1 --set baselines=[]".split()
 
 
 @pytest.fixture

@@ -19,12 +19,9 @@ from tests.art_trainer.toy_envs import Echo
 
 
 def tracker(metric=None, *, greater=None, patience=None, threshold=0.0):
-    return EarlyStopping(
-        GRPOConfig(
-            eval_steps=1, save_steps=1, metric_for_best_model=metric, greater_is_better=greater,
-            early_stopping_patience=patience, early_stopping_threshold=threshold,
-        )
-    )  # fmt: skip
+    best = {"metric_for_best_model": metric, "greater_is_better": greater}
+    stop = {"early_stopping_patience": patience, "early_stopping_threshold": threshold}
+    return EarlyStopping(GRPOConfig(eval_steps=1, save_steps=1, **best, **stop))
 
 
 def update_all(best, values, name="eval_reward"):
