@@ -257,11 +257,11 @@ def _check_resumed(saved: Mapping[str, Any], settings: Settings) -> None:
     moved = model.is_dir() and not before.is_dir()  # a folder in place of what is no folder here
     if settings.run.lora is not None and not moved and model.resolve() != before.resolve():
         raise ConfigError(f"--resume: the run's adapter is of the model {before}, not of {model}")
-    now, kept = settings.to_mapping(), KEPT
+    now, kept = settings.to_mapping(), list(KEPT)
     if settings.run.tasks is not None and settings.run.eval_tasks is None:
-        kept += ("tasks",)  # their last fifth is evaluated on
+        kept.append("tasks")  # their last fifth is evaluated on
     if str(saved.get("reward")).endswith(".py"):
-        kept += ("reward",)  # the function scores evaluations too
+        kept.append("reward")  # the function scores evaluations too
     for name in kept:
         if not _means_same(was := saved.get(name, now[name]), now[name]):
             raise ConfigError(
