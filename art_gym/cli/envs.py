@@ -62,8 +62,7 @@ def check_command(
 ) -> None:
     """Check a text environment against every rule of the TextEnv contract.
 
-    The exit code is 1 if a rule is broken. Headings of the docstring, valid random calls and a
-    reward that pays for trying are advice.
+    The exit code is 1 if a rule is broken. Headings of the docstring and valid random calls are advice.
 
     Example: art-gym check art/Email-v0 --env-args difficulty=1
     """

@@ -64,7 +64,7 @@ def serve(
     The server's addresses are printed also with `--quiet`.
 
     Flags:
-        port: flags.Port; 0 takes a free one. [default: the setting ART_SERVER_PORT, or 8270]
+        port: Port; 0 takes a free one. [default: the setting ART_SERVER_PORT, or 8270]
         lease_seconds: Lease timeout: seconds without a heartbeat before an episode is reassigned.
         max_lease_seconds: Longest lease, heartbeats or not; then the episode is reassigned.
         drain_seconds: Seconds that a stopping server waits for workers to send finished results and leave.
