@@ -27,7 +27,7 @@ setup: $(VENV)/.dev ## Install the project and its development tools into .venv.
 train: $(VENV)/.train ## Train an agent to search a mailbox; ARGS="…" goes to `art-trainer train`.
 	$(BIN)/art-trainer train --recipe email $(ARGS)
 
-train-llm: $(VENV)/.train ## The same with SmolLM2-135M-Instruct, which reads English; takes most of an hour.
+train-llm: $(VENV)/.train ## The same with SmolLM2-135M-Instruct, which reads English; takes half an hour or more.
 	$(BIN)/art-trainer train --recipe email-smollm2 $(ARGS)
 
 # Tests start many processes of this project's: only the first has to compile it.
@@ -59,7 +59,7 @@ lint: $(VENV)/.dev ## Check style and types.
 	$(BIN)/ruff format --check $(LINTED)
 	$(BIN)/mypy
 
-format: $(VENV)/.dev ## Mend the style where that can be done without thinking.
+format: $(VENV)/.dev ## Fix the style where ruff can.
 	$(BIN)/ruff check --fix $(LINTED)
 	$(BIN)/ruff format $(LINTED)
 
