@@ -1,8 +1,8 @@
 """Every setting of a training run, in one dataclass.
 
 Names and defaults are those of TRL's ``GRPOConfig`` where it has the field. Different, for multi-turn agents:
-``scale_rewards="none"``, ``epsilon_high=0.28`` (evidence under each field), a schedule in training steps, and
-``max_completion_length``, which bounds one reply, not a whole episode.
+``scale_rewards="none"``, ``epsilon_high=0.28`` (evidence under each field), ``drop_zero_variance_groups``, a
+schedule in training steps, and ``max_completion_length``, which bounds one reply, not a whole episode.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ class GRPOConfig:
     ``"batch"`` also takes off the mean, PPO's usual whitening."""
     drop_zero_variance_groups: bool = True
     """Leave out groups whose rewards are all equal: their policy gradient is zero, and they cost a full pass
-    (DAPO's dynamic sampling without the resampling). Their KL and entropy terms are left out with them."""
+    (DAPO's dynamic sampling without the resampling). KL, entropy and the mean over tokens lack them too."""
     dynamic_sampling: bool = False
     """Resample groups without a training signal, because a member failed or all advantages are zero, until
     the step is full (DAPO, arXiv:2503.14476, section 3.2)."""
