@@ -1,7 +1,5 @@
 """Weights on their way to a worker's model, bit for bit; and every file that is damaged, another, or code."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import hashlib

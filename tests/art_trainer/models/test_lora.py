@@ -1,7 +1,5 @@
 """The LoRA layers compute what PEFT's compute."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest
