@@ -2,7 +2,7 @@
 
 Names and defaults are those of TRL's ``GRPOConfig`` where it has the field. Different, for multi-turn agents:
 ``scale_rewards="none"``, ``epsilon_high=0.28`` (evidence under each field), ``drop_zero_variance_groups``, a
-schedule in training steps, and ``max_completion_length``, which bounds one reply, not a whole episode.
+schedule in steps, ``max_completion_length`` of one reply, not of an episode, and when to log and save.
 """
 
 from __future__ import annotations
