@@ -27,7 +27,7 @@ def analyze(
     between: Annotated[tuple[str, str], Flag(metavar="FIRST SECOND")] | None = None,
     json_: JsonFile | None = None,
 ) -> None:
-    """Analyze runs: did the model learn, where does it fail, does it cheat?
+    """Analyze runs: did the model learn, where does it fail, is the reward hacked?
 
     Success over the steps, each part of the reward, actions by turn, errors, tasks won and lost, tokens, and
     signs of reward hacking, each with its numbers. The exit code is 1 if the records are damaged.

@@ -61,7 +61,7 @@ def serve(
 
     Same as `art-trainer train`, except that the episodes of training are played by `art-trainer worker`.
     Workers may come and go; no episode is lost. Ctrl-C, SIGTERM and `POST /shutdown` save a checkpoint.
-    The server's addresses are printed also with `--quiet`.
+    `--quiet` prints the server's addresses, too.
 
     Flags:
         port: Port; 0 takes a free one. [default: the setting ART_SERVER_PORT, or 8270]
