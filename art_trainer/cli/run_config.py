@@ -46,6 +46,7 @@ SMALL_MODELS: Mapping[str, Mapping[str, Any]] = {
         "warmup_steps": 4,
         "steps_per_generation": 4,
         "max_steps": 160,
+        "truncation_penalty": 0.1,
         "warm_start": AUTO,
         "warm_start_epochs": 4,
         "warm_start_learning_rate": 2e-3,

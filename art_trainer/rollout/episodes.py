@@ -415,6 +415,15 @@ def paid_more(turn: Turn, reward: float, terms: Mapping[str, float]) -> Turn:
     return replace(turn, reward=turn.reward + float(reward), score_terms=total)
 
 
+def with_truncation_penalty(group: Group, penalty: float) -> Group:
+    """Return a group in which each reply that its limit of tokens cut off costs a penalty."""
+    if not penalty:
+        return group
+    terms = {"truncated": -penalty}
+    turns = [[paid_more(t, -penalty, terms) if t.cut else t for t in one.turns] for one in group.episodes]
+    return Group(tuple(replace(e, turns=tuple(own)) for e, own in zip(group.episodes, turns, strict=True)))
+
+
 def turn_of(reply: str, observation: str, reward: Any, info: Mapping[str, Any], **more: Any) -> Turn:
     """Return the turn of a reply, with what a step's ``info`` says of it."""
     terms = {

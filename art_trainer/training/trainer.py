@@ -40,6 +40,7 @@ from art_trainer.models.rotary import check_context
 from art_trainer.models.weights_io import load_model_weights
 from art_trainer.rollout.backend import LocalBackend, RolloutBackend, SelfContainedBackend
 from art_trainer.rollout.envs import EnvSource
+from art_trainer.rollout.episodes import with_truncation_penalty
 from art_trainer.rollout.evaluate import Evaluation
 from art_trainer.rollout.judge_rewards import JudgeRewards
 from art_trainer.signals import Interruptible
@@ -405,7 +406,8 @@ class GRPOTrainer:
             on_episode=self._on_episode,
             on_group=None if self.reward is None else self.reward.submit,
         )
-        return groups if self.reward is None else self.reward.collect()
+        groups = groups if self.reward is None else self.reward.collect()
+        return [with_truncation_penalty(group, self.config.truncation_penalty) for group in groups]
 
     def _learn_and_log(self, groups: Sequence[Group]) -> None:
         config = self.config

@@ -198,6 +198,15 @@ def test_a_reply_that_is_as_long_as_a_context_is_refused(make_trainer: Make) -> 
         make_trainer("run", max_completion_length=64)
 
 
+def test_a_reply_that_was_cut_off_costs_its_penalty(make_trainer: Make) -> None:
+    whole = [make_trainer(f"run-{x}", truncation_penalty=x).collect_episodes() for x in (0.0, 0.5)]
+    free, priced = ([episode for group in groups for episode in group.episodes] for groups in whole)
+    cut = [sum(turn.cut for turn in episode.turns) for episode in free]
+    assert 0 < sum(cut) < sum(len(episode.turns) for episode in free)
+    assert [one.score_terms.get("truncated", 0) for one in priced] == [-0.5 * count for count in cut]
+    assert [b.reward - a.reward for a, b in zip(free, priced, strict=True)] == [-0.5 * count for count in cut]
+
+
 def test_groups_without_signal_are_replaced_counted_resumed_and_replayed(make_trainer: Make) -> None:
     def run(folder: str, stop: int, resume: GRPOTrainer | None = None) -> GRPOTrainer:
         settings = {"groups_per_step": 6, "max_steps": stop, "max_resampled_groups": 20, "seed": 3}
