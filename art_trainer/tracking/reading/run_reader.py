@@ -82,9 +82,9 @@ class RunReader:
             state = "running" if step else "starting"
             if left == 0 and not self._is_evaluating():
                 state = "finished"
-            elif self._is_stopped():  # early stopping is an end: it is evaluated after
-                evaluated = (self._folder.evaluations / f"{AFTER}.json").exists()
-                state = "finished" if evaluated else "stopped"
+            elif self._is_newest(self._folder.report_file):  # it is written whatever ends a run
+                evaluated = self._is_newest(self._folder.evaluations / f"{AFTER}.json")
+                state = "finished" if evaluated else "stopped"  # early stopping is an end
             elif quiet is not None and quiet > max(_QUIET_SECONDS, 5 * (pace or 0.0)):
                 state = "quiet"
             return {
@@ -197,11 +197,11 @@ class RunReader:
         first, last = (self._folder.evaluations / f"{name}.json" for name in (BEFORE, AFTER))
         return first.exists() and not last.exists()
 
-    def _is_stopped(self) -> bool:
-        """Whether the report, which is written whatever ends a run, is newer than settings and metrics."""
-        files = (self._folder.report_file, self._folder.settings_file, self._folder.metrics_file)
-        report, *others = (file.stat().st_mtime if file.exists() else 0.0 for file in files)
-        return report > max(others)
+    def _is_newest(self, file: Path) -> bool:
+        """Whether a file is newer than settings and metrics."""
+        files = (file, self._folder.settings_file, self._folder.metrics_file)
+        written, *others = (one.stat().st_mtime if one.exists() else 0.0 for one in files)
+        return written > max(others)
 
     def _quiet_seconds(self) -> float | None:
         files = (self._folder.metrics_file, self.episodes.file, self._folder.settings_file)
