@@ -28,12 +28,8 @@ COMMANDS = {"art_gym.cli"} | {
 """The command line loads environments and wrappers when a command asks; only the trainer's imports it."""
 
 HEAVY = {"torch", "transformers", "tokenizers", "peft", "typer", "rich", "openai", "yaml", "jinja2", "numba"}
-
-
 EXTRAS = {"art_gym.envs.game_2048.compiling": {"numba"}, "art_gym.wrappers.judging.http_client": {"openai"}}
 """The one place that imports a heavy extra; what needs it imports that place late."""
-
-
 LINKED = {("art_gym", "envs"), ("art_gym", "wrappers"), ("art_trainer", "recipes")}
 """Folders of the repository that a package has by a symbolic link."""
 

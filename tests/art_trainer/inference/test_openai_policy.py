@@ -100,6 +100,7 @@ def test_a_busy_server_is_asked_again_and_a_refusal_ends_the_episode(serve):
         *((Reply(body), "is not JSON") for body in (b"<html>", b"\xff", b"[" * 100_000)),
         *((Reply(body), "has no text") for body in (None, {"choices": 5}, {"choices": [{"index": 0}]})),
         *((calls(found), "a tool call has the form") for found in (5, [None], [{"function": "search"}])),
+        (says(5), "has no text"),
         (calls([{"function": {"name": "search", "arguments": [1]}}]), "a tool call has the form"),
     ],
 )
