@@ -172,6 +172,8 @@ def _trained(name: str, arguments: Mapping[str, Any], folder: Path, *more: str) 
     words = [sys.executable, "-m", "art_trainer", "train", "--env", name, "--model", "scratch"]
     for key, value in arguments.items():
         words += ["--env-args", f"{key}={json.dumps(value)}"]
+    # A penalty of the trainer's would be true beside the control's shuffled rewards.
+    words += ["--set", "truncation_penalty=0"]
     words += ["--output-dir", str(folder), "--set", 'baselines=["random"]', *more]
     print(f"training: {' '.join(words[3:])}", flush=True)
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
