@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -293,13 +293,14 @@ def read_lines(file: Path) -> Lines:
 
 
 def _read_numbers(file: Path) -> Lines:
-    """Read a JSONL file as :func:`read_lines` does; what is no finite number is left out."""
+    """Read a JSONL file as :func:`read_lines` does, but keep only finite numbers that a float can hold."""
     found = read_lines(file)
-    numbers = (
-        {name: one for name, one in line.items() if isinstance(one, int | float) and math.isfinite(one)}
-        for line in found.records
-    )
+    numbers = ({name: one for name, one in line.items() if _is_number(one)} for line in found.records)
     return Lines(tuple(numbers), found.broken)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and abs(value) <= sys.float_info.max
 
 
 def parse_line(line: str | bytes) -> dict[str, Any] | None:

@@ -132,7 +132,8 @@ def test_what_a_killed_run_left_and_missing_values_are_no_obstacle(run):
     with run.metrics_file.open("a") as stream:
         stream.write('{"step": 21, "reward": NaN}\n{"step": 22, "reward": 1.0, "success": null}\n')
         stream.write('{"step": "x", "num_tokens": "y"}\n{"step": 23, "rew')
-    run.costs_file.write_text('{"seconds": "x", "cpu_seconds": NaN}\n{"seconds": 7}\n{"sec')
+    huge = f'{{"seconds": 7, "cpu_seconds": 1{"0" * 400}}}'
+    run.costs_file.write_text('{"seconds": "x", "cpu_seconds": NaN}\n' + huge + '\n{"sec')
     file = run.evaluations / "after.episodes.jsonl"
     file.write_bytes(file.read_bytes()[:-50])
     text = page_of(run)
