@@ -141,23 +141,21 @@ def reported(folder: RunFolder, command: str) -> Iterator[None]:
         write_report(folder.path)
 
     try:
+        yield
+    except BaseException as ended:
+        # Whatever ended the run, its numbers up to there are worth reading.
         try:
-            yield
-        except KeyboardInterrupt:
+            write()
+        except (OSError, ValueError) as error:
+            _log.warning("No report: %s", error)  # and what ended the run, which is to be mended, is raised
+        if isinstance(ended, KeyboardInterrupt):
             _log.info(
                 "\nStopped. Report so far: %s\nResume with: art-trainer %s --resume %s",
                 *(folder.report_file, command, shlex.quote(str(folder.path))),
             )
             raise typer.Exit(INTERRUPTED) from None
-        except StalledError:
+        if isinstance(ended, StalledError):
             _log.info("\nReport: %s", folder.report_file)
-            raise
-    except BaseException:
-        # Whatever ended the run, its numbers up to there are worth reading.
-        try:
-            write()
-        except (OSError, ValueError) as error:
-            _log.warning("No report: %s", error)  # and the first error, which is the one to mend, is raised
         raise
     write()
 
