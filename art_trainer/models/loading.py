@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx2
 import torch
-from huggingface_hub import is_offline_mode, try_to_load_from_cache
+from huggingface_hub import get_session, is_offline_mode, try_to_load_from_cache
 from huggingface_hub.constants import ENDPOINT
 from peft import LoraConfig, PeftConfig, get_peft_model
 from torch import nn
@@ -110,7 +110,7 @@ def _require_hub(path: str | Path) -> None:
         return
     try:
         if not any(try_to_load_from_cache(str(path), file) for file in _CONFIGS):
-            httpx2.head(ENDPOINT, verify=False)  # nothing is read of what comes back
+            get_session().head(ENDPOINT, timeout=5)
     except httpx2.ConnectError as error:
         raise OSError(f"no connection to {ENDPOINT}: {error}") from error
     except (ValueError, httpx2.HTTPError):  # no name on the Hub, or a slow Hub
