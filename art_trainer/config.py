@@ -225,9 +225,9 @@ class GRPOConfig:
     """Largest number of groups that a step resamples; ``None``: ``groups_per_step``, so that a step costs at
     most twice its rollout."""
     truncation_penalty: Amount = 0.0
-    """Taken off the reward in training for each reply that ``max_completion_length`` cut off: the overlong
-    penalty of DAPO (arXiv:2503.14476, section 3.4) without its soft part. A reply that holds a valid call
-    and goes on costs nothing otherwise, so a policy need not learn to end one."""
+    """Taken off the reward in training, as its term ``truncated``, for each reply that
+    ``max_completion_length`` cut off: the overlong penalty of DAPO (arXiv:2503.14476, section 3.4) without
+    its soft part. Else a reply that holds a valid call and goes on costs nothing."""
     mask_truncated_completions: bool = False
     """Leave episodes out of the loss (not out of the baseline) in which tokens were cut off: a reply by
     ``max_completion_length``, or the rest of the episode by a full context. A turn limit cuts off none."""

@@ -61,7 +61,7 @@ _MESSAGES = {
     "completions/clipped_ratio": (
         "{value:.0%} of replies were cut off at max_completion_length. If they hold valid calls all the "
         "same, the model need not learn to end a reply, and goes on wherever the limit is larger: set "
-        "truncation_penalty. If not, raise max_completion_length"
+        "or raise truncation_penalty. If not, raise max_completion_length"
     ),
 }
 
